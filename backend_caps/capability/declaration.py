@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import Annotated, Literal
 
@@ -24,7 +23,7 @@ from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import Dtype, FrozenMapping, FrozenModel
-from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
+from backend_caps.capability.sets import STORED_AS_TUPLE, SomeOf
 from backend_caps.capability.vocabulary import Capabilities
 
 API = 1
@@ -97,17 +96,9 @@ class Part:
 
     backend: Sentence
     """The name of the part."""
-    phases: Annotated[
-        AbstractSet[Phase],
-        Field(min_length=1),
-        *STORED_AS_SET,
-    ] = field(default=frozenset(Phase), kw_only=True)
+    phases: SomeOf[Phase] = field(default=frozenset(Phase), kw_only=True)
     """The phases whose uses it takes."""
-    roles: Annotated[
-        AbstractSet[Role],
-        Field(min_length=1),
-        *STORED_AS_SET,
-    ] = field(default=frozenset(Role), kw_only=True)
+    roles: SomeOf[Role] = field(default=frozenset(Role), kw_only=True)
     """The roles whose uses it takes."""
     given: Given | None = field(default=None, kw_only=True)
     """The condition under which it takes them; while that is open, it does. None: always."""

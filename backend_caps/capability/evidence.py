@@ -213,32 +213,26 @@ class Standing:
 
     def state(self, capability: str) -> ClaimState:
         """Say how one claim stands; where what every backend owes failed, none is verified."""
-        claim = self._claim(capability)
-        if claim is None:
-            return ClaimState.DECLARED
-        if claim.verdict == "not checked":
-            return ClaimState.NOT_CHECKED
-        if self.changes:
-            return ClaimState.STALE
-        return ClaimState.FAILED if self._failed_for(capability) else ClaimState.VERIFIED
+        return self._judged(capability)[0]
 
     def why_not(self, capability: str) -> str | None:
         """Say why one claim is not verified; None where it is."""
-        claim, state = self._claim(capability), self.state(capability)
-        match state:
-            case ClaimState.VERIFIED:
-                return None
-            case ClaimState.STALE:
-                return f"stale: {', '.join(map(str, self.changes))}"
-            case ClaimState.FAILED:
-                return f"failed: {', '.join(self._failed_for(capability))}"
-        if claim is not None:
-            return f"not checked: {claim.reason}"
-        return "no evidence" if self.problem is None else f"no evidence: {self.problem}"
+        return self._judged(capability)[1]
 
-    def _failed_for(self, capability: str) -> list[str]:
-        """Name the failed checks that count against a claim."""
-        return [c.code for c in self.failed_checks if not c.claims or capability in c.claims]
+    def _judged(self, capability: str) -> tuple[ClaimState, str | None]:
+        claim = self._claim(capability)
+        if claim is None:
+            problem = "" if self.problem is None else f": {self.problem}"
+            return ClaimState.DECLARED, f"no evidence{problem}"
+        if claim.verdict == "not checked":
+            return ClaimState.NOT_CHECKED, f"not checked: {claim.reason}"
+        if self.changes:
+            return ClaimState.STALE, f"stale: {', '.join(map(str, self.changes))}"
+        # A check without claims is about what every backend owes.
+        counted = [c.code for c in self.failed_checks if not c.claims or capability in c.claims]
+        if counted:
+            return ClaimState.FAILED, f"failed: {', '.join(counted)}"
+        return ClaimState.VERIFIED, None
 
     def _claim(self, capability: str) -> ClaimEvidence | None:
         claims = () if self.evidence is None else self.evidence.claims
@@ -247,10 +241,6 @@ class Standing:
 
 def changes_since(evidence: Evidence, present: Present) -> tuple[Change, ...]:
     """List what is not what it was when the kit looked."""
-    return tuple(_changes(evidence, present))
-
-
-def _changes(evidence: Evidence, present: Present) -> Iterator[Change]:
     was = evidence.versions
     pairs = {
         "backend-caps": (evidence.kit_version, present.kit_version),
@@ -268,9 +258,11 @@ def _changes(evidence: Evidence, present: Present) -> Iterator[Change]:
         del pairs["triton"]
     if present.device is None or evidence.device.type == ANY_DEVICE:
         del pairs["the device"]
-    for what, (before, now) in pairs.items():
-        if before != now:
-            yield Change(what=what, was=before, now=now)
+    return tuple(
+        Change(what=what, was=before, now=now)
+        for what, (before, now) in pairs.items()
+        if before != now
+    )
 
 
 def _shipped(distribution: str | None, version: str | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -23,6 +23,7 @@ from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel,
 from backend_caps.capability.sets import (
     STORED_AS_SET,
     ComputeCapabilities,
+    SomeOf,
     Version,
     written_windows,
 )
@@ -92,12 +93,10 @@ class Facts(FrozenModel):
         return {name: value for name, value in values.items() if value is not None}
 
 
+_Member = TypeVar("_Member")
 _SOME = Field(min_length=1)
-
-Dtypes = Annotated[Annotated[AbstractSet[Dtype], _SOME] | None, *STORED_AS_SET]
-Roles = Annotated[Annotated[AbstractSet[Role], _SOME] | None, *STORED_AS_SET]
-Phases = Annotated[Annotated[AbstractSet[Phase], _SOME] | None, *STORED_AS_SET]
-Archs = Annotated[Annotated[AbstractSet[AttentionArch], _SOME] | None, *STORED_AS_SET]
+AnyOf = Annotated[Annotated[AbstractSet[_Member], _SOME] | None, *STORED_AS_SET]
+"""What a condition takes any of."""
 
 
 def _written_numbers(value: object) -> object:
@@ -108,7 +107,7 @@ def _written_numbers(value: object) -> object:
 
 
 Numbers = Annotated[
-    AtLeast | Annotated[AbstractSet[StrictInt], _SOME, *STORED_AS_SET] | None,
+    AtLeast | SomeOf[StrictInt] | None,
     BeforeValidator(_written_numbers),
 ]
 Flag = StrictBool | None
@@ -121,30 +120,24 @@ class Given(FrozenModel):
     `When`s.
     """
 
-    role: Roles = None
-    phase: Phases = None
-    device: Annotated[Annotated[AbstractSet[Device], _SOME] | None, *STORED_AS_SET] = None
+    role: AnyOf[Role] = None
+    phase: AnyOf[Phase] = None
+    device: AnyOf[Device] = None
     compute_capability: Annotated[ComputeCapabilities | None, BeforeValidator(written_windows)] = (
         None
     )
-    dtype: Dtypes = None
-    kv_cache_dtype: Dtypes = None
+    dtype: AnyOf[Dtype] = None
+    kv_cache_dtype: AnyOf[Dtype] = None
     head_size: Numbers = None
     page_size: Numbers = None
-    attention_arch: Archs = None
+    attention_arch: AnyOf[AttentionArch] = None
     context_length: Numbers = None
     rocm: Flag = None
-    speculative_algorithm: Annotated[
-        Annotated[AbstractSet[Algorithm], _SOME] | None, *STORED_AS_SET
-    ] = None
+    speculative_algorithm: AnyOf[Algorithm] = None
     """`NONE` is speculation switched off."""
-    decode_attention_backend: Annotated[
-        Annotated[AbstractSet[str], _SOME] | None, *STORED_AS_SET
-    ] = None
+    decode_attention_backend: AnyOf[str] = None
     """The name that decode runs on, by whichever flag."""
-    speculative_attention_mode: Annotated[
-        Annotated[AbstractSet[Literal["prefill", "decode"]], _SOME] | None, *STORED_AS_SET
-    ] = None
+    speculative_attention_mode: AnyOf[Literal["prefill", "decode"]] = None
     speculative_eagle_topk: Numbers = None
     speculative_num_steps: Numbers = None
     speculative_num_draft_tokens: Numbers = None
@@ -157,10 +150,7 @@ class Given(FrozenModel):
     disable_overlap_schedule: Flag = None
     enable_kv_cache_sharding: Flag = None
     enable_deterministic_inference: Flag = None
-    disaggregation_mode: Annotated[
-        Annotated[AbstractSet[Literal["null", "prefill", "decode"]], _SOME] | None,
-        *STORED_AS_SET,
-    ] = None
+    disaggregation_mode: AnyOf[Literal["null", "prefill", "decode"]] = None
     tp_size: Numbers = None
     pp_size: Numbers = None
     dp_size: Numbers = None

@@ -62,16 +62,16 @@ def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[
 def _reason(fact: str, supported: object, known: Situation) -> Reason | None:
     if fact not in known or _fits(supported, known[fact]):
         return None
-    label = fact.replace("_", "-")
-    actual = text_of(known[fact])
-    if supported is UNDECLARED:
-        remedy = "Ask the backend's author to declare it."
-        code = f"{label}-not-checked"
-        return Reason(code=code, fact=fact, actual=actual, needed=None, remedy=remedy)
-    needed = text_of(supported)
-    remedy = f"Use another backend, or {fact} {needed}."
-    code = f"{label}-unsupported"
-    return Reason(code=code, fact=fact, actual=actual, needed=needed, remedy=remedy)
+    is_open = supported is UNDECLARED
+    needed = None if is_open else text_of(supported)
+    told = "Ask the backend's author to declare it."
+    return Reason(
+        code=f"{fact.replace('_', '-')}-{'not-checked' if is_open else 'unsupported'}",
+        fact=fact,
+        actual=text_of(known[fact]),
+        needed=needed,
+        remedy=told if is_open else f"Use another backend, or {fact} {needed}.",
+    )
 
 
 def _fits(supported: object, actual: object) -> bool:

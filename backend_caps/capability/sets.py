@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -69,6 +69,9 @@ def _order(name: object) -> tuple[int, str]:
 
 STORED_AS_SET = (BeforeValidator(several), AfterValidator(_frozen), PlainSerializer(_written))
 """The annotation of a field that holds a set."""
+_Member = TypeVar("_Member")
+SomeOf = Annotated[AbstractSet[_Member], Field(min_length=1), *STORED_AS_SET]
+"""The annotation of a field that holds a set of one or more."""
 STORED_AS_TUPLE = AfterValidator(_in_order)
 """The annotation of a field that holds a list."""
 
@@ -202,11 +205,7 @@ class OneOf:
 
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
-    one_of: Annotated[
-        AbstractSet[Size],
-        Field(min_length=1),
-        *STORED_AS_SET,
-    ]
+    one_of: SomeOf[Size]
     """The sizes."""
 
     def __post_init__(self) -> None:

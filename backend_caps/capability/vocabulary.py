@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -117,6 +117,19 @@ TOP_PRIORITY = 100
 """The most that a backend can declare of its own choice."""
 
 
+_Member = TypeVar("_Member")
+_AnyOf = Annotated[
+    AbstractSet[_Member] | Anything | Undeclared,
+    *STORED_AS_SET,
+    support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
+]
+"""The values that a backend takes, of which each use has one."""
+_ServerSupport = Annotated[
+    StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
+]
+"""What a server does where all its backends can."""
+
+
 class Capabilities(FrozenModel):
     """State what a backend needs and supports; what is left out is `UNDECLARED`.
 
@@ -173,17 +186,11 @@ class Capabilities(FrozenModel):
     ] = UNDECLARED
     """The point after which the scheduler may overwrite shared buffers. A step releases at the
     point of its last forward."""
-    two_batch_overlap: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
-    ] = UNDECLARED
+    two_batch_overlap: _ServerSupport = UNDECLARED
     """May run under two-batch overlap (TBO)."""
-    deterministic: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
-    ] = UNDECLARED
+    deterministic: _ServerSupport = UNDECLARED
     """The same batch over the same cache gives the same bits, on the same device."""
-    batch_invariant: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
-    ] = UNDECLARED
+    batch_invariant: _ServerSupport = UNDECLARED
     """A request's output has the same bits alone and among others, in any place. How its own prompt
     is cut into chunks may still change them."""
     max_context_len_known: Annotated[
@@ -208,23 +215,11 @@ class Capabilities(FrozenModel):
         support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.SERVER),
     ] = UNDECLARED
     """The KV-cache page sizes the backend takes, in tokens."""
-    devices: Annotated[
-        AbstractSet[Device] | Anything | Undeclared,
-        *STORED_AS_SET,
-        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
-    ] = UNDECLARED
+    devices: _AnyOf[Device] = UNDECLARED
     """The torch device types the backend runs on, such as `cuda`."""
-    dtypes: Annotated[
-        AbstractSet[Dtype] | Anything | Undeclared,
-        *STORED_AS_SET,
-        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
-    ] = UNDECLARED
+    dtypes: _AnyOf[Dtype] = UNDECLARED
     """The dtypes of query and output, by torch's names, such as `bfloat16`."""
-    kv_cache_dtypes: Annotated[
-        AbstractSet[Dtype] | Anything | Undeclared,
-        *STORED_AS_SET,
-        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
-    ] = UNDECLARED
+    kv_cache_dtypes: _AnyOf[Dtype] = UNDECLARED
     """The dtypes of the KV cache, by SGLang's names, such as `fp8_e5m2`."""
     head_sizes: Annotated[
         Sizes | Undeclared,
@@ -238,11 +233,7 @@ class Capabilities(FrozenModel):
         support(worst=(), best=ANY, join=overlap, scope=Scope.USE),
     ] = UNDECLARED
     """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""
-    attention_arch: Annotated[
-        AbstractSet[AttentionArch] | Anything | Undeclared,
-        *STORED_AS_SET,
-        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
-    ] = UNDECLARED
+    attention_arch: _AnyOf[AttentionArch] = UNDECLARED
     """The families of attention the backend computes."""
     auto_priority: Annotated[
         Annotated[StrictInt, Field(ge=0, le=TOP_PRIORITY)] | Undeclared,

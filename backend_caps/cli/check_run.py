@@ -151,7 +151,7 @@ def _run(
                     chosen,
                     device=device,
                     effort=effort,
-                    observer=progress if journal is None else kit.CheckObservers(progress, journal),
+                    observers=[progress] if journal is None else [progress, journal],
                     known=known,
                     deadline_s=deadline_s,
                 )
@@ -159,8 +159,9 @@ def _run(
             check, case = kit.find_case(subject, chosen, options.case)
             result = known.get(check.code)
             if result is None:
+                observers = () if journal is None else (journal,)
                 result = kit.run_case(
-                    subject, check, case, device=device, observer=journal, deadline_s=deadline_s
+                    subject, check, case, device=device, observers=observers, deadline_s=deadline_s
                 )
             results = kit.Results(
                 subject=subject, device=device, checks=[result], exercised=frozenset()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os import PathLike
@@ -114,7 +114,8 @@ def read_standings(
         By name, how each backend's claims stand; one without evidence is left out.
     """
     imports = imports_of(path)
-    surroundings = _Surroundings(imports=imports, device=device)
+    # Looked up once, and only where there is evidence.
+    versions = cache(partial(versions_of, KIT_AND_TORCH, imports))
     found: dict[str, Standing] = {}
     for backend in backends:
         pointer = backend.declaration and backend.declaration.implementation
@@ -122,7 +123,7 @@ def read_standings(
             continue
         implementation = Implementation.of(pointer, imports)
         if implementation is not None:
-            standing = _standing(backend, implementation, surroundings)
+            standing = _standing(backend, implementation, versions, device)
             if standing is not None:
                 found[backend.name] = standing
     return found
@@ -185,21 +186,11 @@ def present_of(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Surroundings:
-    """What is installed, looked up once, and only where there is evidence."""
-
-    imports: Sequence[str]
-    device: str | None
-
-    @cached_property
-    def versions(self) -> Mapping[str, str]:
-        """The versions that evidence names."""
-        return versions_of(KIT_AND_TORCH, self.imports)
-
-
 def _standing(
-    backend: Backend, implementation: Implementation, surroundings: _Surroundings
+    backend: Backend,
+    implementation: Implementation,
+    versions: Callable[[], Mapping[str, str]],
+    device: str | None,
 ) -> Standing | None:
     file = implementation.evidence_file(backend.name)
     try:
@@ -213,14 +204,13 @@ def _standing(
     if evidence.backend != backend.name:
         return Standing(problem=f"{file.name} is of {evidence.backend!r}")
     assert backend.declaration is not None, "its implementation was found by it"
-    versions = surroundings.versions
     try:
-        here = present_of(backend.declaration, backend.source, implementation, versions)
+        here = present_of(backend.declaration, backend.source, implementation, versions())
     except OSError as error:
         cause = error.strerror or error
         return Standing(problem=f"the files that {file.name} is of cannot be read: {cause}")
-    here = replace(here, device=surroundings.device)
-    return Standing(evidence=evidence, changes=changes_since(evidence, here))
+    changes = changes_since(evidence, replace(here, device=device))
+    return Standing(evidence=evidence, changes=changes)
 
 
 def _top_spec(name: str, imports: Sequence[str]) -> ModuleSpec | None:

@@ -25,16 +25,17 @@ from backend_caps.kit.errors import BaselineError, KitError
 from backend_caps.kit.evidence import claims_of, evidence_file, evidence_of, write_evidence
 from backend_caps.kit.execution import (
     CheckObserver,
-    CheckObservers,
     CheckProgress,
+    CheckStep,
     cases_on,
     find_case,
     run_case,
     run_checks,
 )
 from backend_caps.kit.journal import Journal
+from backend_caps.kit.models import single_threaded
 from backend_caps.kit.observation import FileLines, LineCounter, muffled
-from backend_caps.kit.rig import Rig, difference, on_host, single_threaded, supplied
+from backend_caps.kit.rig import Rig, difference, on_host, supplied
 from backend_caps.kit.scenarios import CAUSAL, Forward, Scenario, draw, scenarios_of
 from backend_caps.kit.subject import Subject
 
@@ -44,9 +45,9 @@ __all__ = [
     "Case",
     "Check",
     "CheckObserver",
-    "CheckObservers",
     "CheckProgress",
     "CheckResult",
+    "CheckStep",
     "Effort",
     "Fault",
     "FileLines",

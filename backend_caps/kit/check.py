@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from importlib import import_module
 from importlib.util import find_spec
 
+from backend_caps.capability.kind import Scale
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit.errors import KitError
 from backend_caps.kit.rig import Rig
@@ -98,12 +98,12 @@ class Check:
 
     about: CheckDescription
     """What it asks, proves and cannot find."""
-    excuse: Callable[[Subject], str | None]
-    """Why it does not apply to what a backend claims; None: it applies."""
     cases: Callable[[Subject, Effort], Iterable[Case]]
     """Lists what it tries."""
     run: Callable[[Rig, Case], Iterable[Fault]]
     """Tries one case. What the backend raises is a fault too."""
+    excuse: Callable[[Subject], str | None] = lambda _subject: None
+    """Why it does not apply to what a backend claims; None: it applies."""
     hints: Callable[[Subject, Sequence[Case], Rig], Iterable[Hint]] | None = None
     """Suggests claims beyond those made, from what its cases saw; an excused check has none, and
     may still suggest."""
@@ -124,11 +124,6 @@ class Check:
     def after(self) -> Sequence[str]:
         """Checks without whose pass this one says nothing."""
         return self.about.after
-
-
-def always(_subject: Subject) -> str | None:
-    """Excuse no backend."""
-    return None
 
 
 def unless_claimed(claim: str) -> Callable[[Subject], str | None]:
@@ -162,15 +157,15 @@ def cases_of(
                 yield Case(check=code, scenario=scenario, schedule=schedule, seed=seed)
 
 
-class Verdict(Enum):
-    """What became of a check, or of a claim."""
+class Verdict(Scale):
+    """What became of a check, or of a claim; of several the last one here counts."""
 
+    NOT_CHECKED = "not checked"
+    """No case looked at it; the reason says why."""
     HELD = "held"
     """Nothing was found against it, in any case."""
     FAILED = "failed"
     """A case found a fault."""
-    NOT_CHECKED = "not checked"
-    """No case looked at it; the reason says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +207,13 @@ class CheckResult:
     seconds: float = 0.0
     """How long it took."""
 
+    def with_case(self, case: Case, findings: Sequence[Finding]) -> CheckResult:
+        """Add a case that ran to an answer, and what it found."""
+        every = [*self.findings, *findings]
+        status = Verdict.FAILED if every else Verdict.HELD
+        cases = [*self.cases, case]
+        return replace(self, status=status, reason="", cases=cases, findings=every)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
@@ -234,15 +236,8 @@ class Results:
         found: dict[str, Verdict] = {}
         for own in self.checks:
             for claim in own.check.claims:
-                found[claim] = _worse(found.get(claim), own.status)
+                found[claim] = max(own.status, found.get(claim, own.status))
         return found
-
-
-def _worse(one: Verdict | None, other: Verdict) -> Verdict:
-    """One fault fails a claim; what one check looked at is checked."""
-    if one is None or one is Verdict.NOT_CHECKED:
-        return other
-    return one if other is not Verdict.FAILED else other
 
 
 _LONG = 400
@@ -270,6 +265,12 @@ def long_cases(cases: Sequence[Case], effort: Effort) -> Iterator[Case]:
         if of_seed:
             long = replace(of_seed[seed % len(of_seed)], min_context_len=_LONG)
             yield Case(check=cases[0].check, scenario=long, seed=seed)
+
+
+def reordered(cases: Sequence[Case], schedules: Iterable[Schedule], seed: int) -> Iterator[Case]:
+    """Give each schedule one of the cases, another one at the next seed."""
+    for place, schedule in enumerate(schedules):
+        yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
 
 
 def replayed_forwards(subject: Subject) -> tuple[Forward, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Self
 
@@ -39,69 +39,28 @@ from backend_caps.report.progress import bar, progress_line, terminal_of
 from backend_caps.simulator import DEVICE_NAME
 
 
-class CheckObserver:
-    """Callbacks of a run of checks; each does nothing unless a subclass overrides it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckStep:
+    """How far a check has come."""
 
-    def begin(self, check: Check, num_cases: int) -> None:
-        """Called before a check's first case."""
-
-    def tries(self, case: Case) -> None:
-        """Called before a case runs."""
-
-    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
-        """Called after a case with an answer."""
-
-    def blocked(self, case: Case) -> None:
-        """Called after a case without an answer: the run to compare with failed."""
-
-    def asks(self, result: CheckResult) -> None:
-        """Called after a check's cases, before its hints are computed."""
-
-    def end(self, result: CheckResult) -> None:
-        """Called with the result of each check."""
+    result: CheckResult
+    """What became of it so far; of a step that is done, the whole."""
+    num_cases: int = 0
+    """How many it has."""
+    case: Case | None = None
+    """What runs next; None behind the last one, where hints may be computed."""
+    is_done: bool = False
+    """Whether nothing more comes of the check."""
 
 
-class CheckObservers(CheckObserver):
-    """Call several observers, in their order."""
-
-    def __init__(self, *observers: CheckObserver) -> None:
-        self._observers = observers
-
-    def begin(self, check: Check, num_cases: int) -> None:
-        """Call each."""
-        for own in self._observers:
-            own.begin(check, num_cases)
-
-    def tries(self, case: Case) -> None:
-        """Call each."""
-        for own in self._observers:
-            own.tries(case)
-
-    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
-        """Call each."""
-        for own in self._observers:
-            own.ran(case, findings)
-
-    def blocked(self, case: Case) -> None:
-        """Call each."""
-        for own in self._observers:
-            own.blocked(case)
-
-    def asks(self, result: CheckResult) -> None:
-        """Call each."""
-        for own in self._observers:
-            own.asks(result)
-
-    def end(self, result: CheckResult) -> None:
-        """Call each."""
-        for own in self._observers:
-            own.end(result)
+CheckObserver = Callable[[CheckStep], None]
+"""Is called before each case of a check, behind the last one, and once the check is done."""
 
 
-class CheckProgress(CheckObserver):
+class CheckProgress:
     """Draw the check that runs, its cases, and what was found so far, within a `with` block.
 
-    It is an observer: `run_checks(..., observer=progress)`. Where standard error is no terminal,
+    It is an observer: `run_checks(..., observers=[progress])`. Where standard error is no terminal,
     it draws nothing; where it is, the line is gone after the block.
 
     Args:
@@ -131,26 +90,22 @@ class CheckProgress(CheckObserver):
     def __exit__(self, *_error: object) -> None:
         self._progress.stop()
 
-    def begin(self, check: Check, num_cases: int) -> None:
-        """Show the check."""
-        place = f"{self._num_ended + 1}/{self._num_checks}"
+    def __call__(self, step: CheckStep) -> None:
+        """Show the check, its cases and what was found so far."""
+        result = step.result
+        if step.is_done:
+            self._num_ended += 1
+            self._num_findings += len(result.findings)
+            return
+        num_findings = self._num_findings + len(result.findings)
         self._progress.update(
-            self._task, description=check.code, total=num_cases, completed=0, place=place
+            self._task,
+            description=result.check.code,
+            total=step.num_cases,
+            completed=len(result.cases) + result.num_blocked,
+            place=f"{self._num_ended + 1}/{self._num_checks}",
+            found=f"{num_findings} found" if num_findings else "",
         )
-
-    def ran(self, case: Case, findings: Sequence[Finding]) -> None:  # noqa: ARG002 - an observer's
-        """Advance by a case, and count its findings."""
-        self._num_findings += len(findings)
-        found = f"{self._num_findings} found" if self._num_findings else ""
-        self._progress.update(self._task, advance=1, found=found)
-
-    def blocked(self, case: Case) -> None:  # noqa: ARG002 - an observer's
-        """Advance by a case without an answer."""
-        self._progress.update(self._task, advance=1)
-
-    def end(self, result: CheckResult) -> None:  # noqa: ARG002 - an observer's
-        """Count a check as done."""
-        self._num_ended += 1
 
 
 _MOST_FINDINGS = 5
@@ -166,7 +121,7 @@ def run_checks(
     *,
     device: str = DEVICE_NAME,
     effort: Effort | None = None,
-    observer: CheckObserver | None = None,
+    observers: Sequence[CheckObserver] = (),
     known: Mapping[str, CheckResult] = _NOTHING,
     deadline_s: float = CASE_DEADLINE_S,
 ) -> Results:
@@ -177,22 +132,22 @@ def run_checks(
         checks: in this order; one is skipped where a check in its `after` failed.
         device: `sim`, `cpu` or `cuda`.
         effort: how much is tried.
-        observer: called at each step.
+        observers: called at each step, in their order.
         known: what became of checks, by their codes, in a run that this one goes on with.
         deadline_s: how long each case may take, in seconds, and more where it has over 100 steps;
             one that takes longer is a finding.
             Without effect outside of the main thread.
     """
     rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
-    effort, observer = effort or Effort(), observer or CheckObserver()
+    effort = effort or Effort()
     results: list[CheckResult] = []
     for check in checks:
         result = known.get(check.code)
         if result is None:
             failed = [own.check.code for own in results if own.status is Verdict.FAILED]
-            result = _run_check(check, rig, effort, observer, failed)
+            result = _run_check(check, rig, effort, observers, failed)
         results.append(result)
-        observer.end(result)
+        _tell(observers, CheckStep(result=result, is_done=True))
     return Results(subject=subject, device=device, checks=results, exercised=_exercised(results))
 
 
@@ -202,12 +157,12 @@ def run_case(
     case: Case,
     *,
     device: str = DEVICE_NAME,
-    observer: CheckObserver | None = None,
+    observers: Sequence[CheckObserver] = (),
     deadline_s: float = CASE_DEADLINE_S,
 ) -> CheckResult:
     """Run one case alone; the arguments are those of `run_checks`."""
     rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
-    return _run_cases(check, rig, [case], observer or CheckObserver())
+    return _run_cases(check, rig, [case], observers)
 
 
 def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Check, Case]:
@@ -238,8 +193,17 @@ def cases_on(device: str, check: Check, subject: Subject, effort: Effort) -> Seq
     return [own for own in cases if device == DEVICE_NAME or str(own.schedule) == "eager"]
 
 
+def _tell(observers: Sequence[CheckObserver], step: CheckStep) -> None:
+    for observer in observers:
+        observer(step)
+
+
 def _run_check(
-    check: Check, rig: Rig, effort: Effort, observer: CheckObserver, failed: Sequence[str]
+    check: Check,
+    rig: Rig,
+    effort: Effort,
+    observers: Sequence[CheckObserver],
+    failed: Sequence[str],
 ) -> CheckResult:
     behind = [code for code in check.after if code in failed]
     reason = check.unfit(rig.device)
@@ -250,18 +214,18 @@ def _run_check(
     reason = check.excuse(rig.subject)
     if reason is not None:
         result = CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
+        _tell(observers, CheckStep(result=result))
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
-        result = _run_cases(check, rig, cases, observer)
-    return result if result.findings else _with_hints(result, rig, observer)
+        result = _run_cases(check, rig, cases, observers)
+    return result if result.findings else _with_hints(result, rig)
 
 
-def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> CheckResult:
+def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
     """Add the check's hints to its result; none where they take too long."""
     started, hints = time.perf_counter(), result.check.hints
     if hints is None:
         return result
-    observer.asks(result)
     found: tuple[Hint, ...] = ()
     # Hints go over all cases once more.
     deadlines_s = [deadline_of(case.num_steps, rig.deadline_s) for case in result.cases]
@@ -272,39 +236,27 @@ def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> Check
 
 
 def _run_cases(
-    check: Check, rig: Rig, cases: Sequence[Case], observer: CheckObserver
+    check: Check, rig: Rig, cases: Sequence[Case], observers: Sequence[CheckObserver]
 ) -> CheckResult:
     """Run cases until enough is found."""
-    started = time.perf_counter()
-    observer.begin(check, len(cases))
-    ran: list[Case] = []
-    findings: list[Finding] = []
-    blocked, num_blocked, num_overdue = "it has no case for what is claimed", 0, 0
+    started, num_overdue = time.perf_counter(), 0
+    blocked = "it has no case for what is claimed"
+    result = CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=blocked)
     for case in cases:
-        observer.tries(case)
+        _tell(observers, CheckStep(result=result, num_cases=len(cases), case=case))
         try:
             faults, is_overdue = _faults(check, rig, case)
         except BaselineError as error:
-            blocked, num_blocked = str(error), num_blocked + 1
-            observer.blocked(case)
-            continue
-        found = [_finding(check, rig, case, fault) for fault in faults]
-        ran.append(case)
-        findings += found
-        num_overdue += is_overdue
-        observer.ran(case, found)
-        if len(findings) >= _MOST_FINDINGS or num_overdue >= _MOST_OVERDUE:
+            reason = result.reason and str(error)
+            result = replace(result, reason=reason, num_blocked=result.num_blocked + 1)
+        else:
+            num_overdue += is_overdue
+            result = result.with_case(case, [_finding(check, rig, case, own) for own in faults])
+        result = replace(result, seconds=time.perf_counter() - started)
+        if len(result.findings) >= _MOST_FINDINGS or num_overdue >= _MOST_OVERDUE:
             break
-    status = Verdict.FAILED if findings else Verdict.HELD if ran else Verdict.NOT_CHECKED
-    return CheckResult(
-        check=check,
-        status=status,
-        reason="" if ran else blocked,
-        cases=ran,
-        num_blocked=num_blocked,
-        findings=findings,
-        seconds=time.perf_counter() - started,
-    )
+    _tell(observers, CheckStep(result=result, num_cases=len(cases)))
+    return result
 
 
 def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:

@@ -18,6 +18,20 @@ _DRAFTED_LAYERS, _LATER_GAIN = 3, 0.2
 of its first layer are often right, and not always."""
 
 
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Compute on one thread in a block: for tensors as small as those of cases, more only wait.
+
+    On two busy cores, two threads took four times as long as one, spinning for one another.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
     """How large a small target is."""
@@ -53,13 +67,8 @@ def small_models(
         seed: of the weights.
         sizes: of the target.
     """
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with TemporaryDirectory(prefix="backend-caps-") as folder:
-            yield _written(Path(folder), algorithm, seed, sizes or ModelSizes())
-    finally:
-        torch.set_num_threads(num_threads)
+    with single_threaded(), TemporaryDirectory(prefix="backend-caps-") as folder:
+        yield _written(Path(folder), algorithm, seed, sizes or ModelSizes())
 
 
 def _written(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,23 +30,15 @@ from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.kit.subject import Subject
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.simulator import DEVICE_NAME, Schedule, Simulation, simulate
+from backend_caps.simulator import (
+    DEVICE_NAME,
+    Schedule,
+    Simulation,
+    StarvationWarning,
+    simulate,
+)
 
 _T = TypeVar("_T")
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Compute on one thread in a block: for tensors as small as those of cases, more only wait.
-
-    On two busy cores, two threads took four times as long as one, spinning for one another.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 CASE_DEADLINE_S = 300.0
@@ -128,15 +121,18 @@ class Rig:
         """Run device work in an order; on a real device it is the device's own, and there is none.
 
         Args:
-            schedule: the order, on the simulated device.
+            schedule: the order, on the simulated device; it may starve a stream of the backend's
+                own, where it has one.
             check_races: feed torch's stream sanitizer, on the simulated device.
         """
         with torch.no_grad():
             if self.device != DEVICE_NAME:
                 yield None
                 return
-            with simulate(schedule, check_races=check_races) as simulation:
-                yield simulation
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", StarvationWarning)
+                with simulate(schedule, check_races=check_races) as simulation:
+                    yield simulation
 
     def build(self, pools: Pools) -> AttentionBackend:
         """Build a new backend from a scene's pools.

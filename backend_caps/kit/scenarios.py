@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from backend_caps.capability.kind import ANY, Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
@@ -23,7 +24,7 @@ from backend_caps.kit.scenes import (
     masked_scene,
     random_tree,
     scene,
-    tree_scene,
+    visible_nodes,
 )
 from backend_caps.kit.subject import Subject
 from backend_caps.runtime.batch import ForwardMode
@@ -180,26 +181,30 @@ def draw_requests(
     """Draw a batch of so many requests."""
     setting = scenario.setting(setting_seed)
     match scenario.forward:
-        case Forward.TREE:
-            longest = scenario.max_context_len - scenario.num_nodes
-            trees = [
-                (_length(scenario, dice, 0, longest), _tree(scenario, dice, place))
-                for place in range(count)
-            ]
-            made = tree_scene(trees, setting=setting)
-        case Forward.DRAFT:
-            # The last of some draft steps: a beam sees one beam of each step before.
-            longest = scenario.max_context_len - DRAFT_STEPS * scenario.topk
-            drafts = [
-                (_length(scenario, dice, 0, longest), beams(scenario.topk, DRAFT_STEPS, dice))
-                for _ in range(count)
-            ]
-            made = masked_scene(drafts, setting=setting)
+        case Forward.TREE | Forward.DRAFT:
+            made = masked_scene([*_draft_requests(scenario, dice, count)], setting=setting)
         case _:
             requests = [_request(scenario, dice, place) for place in range(count)]
             is_uniform = scenario.forward.phase is not Phase.PREFILL
             made = scene(requests, uniform=is_uniform, setting=setting)
     return replace(made, batch=replace(made.batch, mode=scenario.forward.mode))
+
+
+def _draft_requests(
+    scenario: Scenario, dice: random.Random, count: int
+) -> Iterator[tuple[int, Tensor]]:
+    """Draw cached tokens of requests, and what the nodes or the beams behind them see.
+
+    Of draft steps it is the last: a beam sees one beam of each step before.
+    """
+    is_tree = scenario.forward is Forward.TREE
+    room = scenario.num_nodes if is_tree else DRAFT_STEPS * scenario.topk
+    for place in range(count):
+        length = _length(scenario, dice, 0, scenario.max_context_len - room)
+        if is_tree:
+            yield length, visible_nodes(_tree(scenario, dice, place))
+        else:
+            yield length, beams(scenario.topk, DRAFT_STEPS, dice)
 
 
 def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, int]:

@@ -257,6 +257,14 @@ _HANDLERS: Mapping[AnyOperator, Handler] = {
 """Operators that copy, make a tensor like another, or are not what their schema says."""
 
 
+_BY_EFFECT: Mapping[Effect, Handler] = {
+    Effect.FRESH: run_fresh,
+    Effect.READ: run_read,
+    Effect.VIEW: run_view,
+    Effect.WRITE: run_write,
+}
+
+
 def is_composite(func: AnyOperator) -> bool:
     """Return whether an operator is run as those that it is made of."""
     return OPERATORS[func].effect is Effect.COMPOSITE and func not in _HANDLERS
@@ -268,14 +276,6 @@ def dispatch(func: AnyOperator, args: Args, kwargs: Kwargs) -> object:
     special = _HANDLERS.get(func)
     if special is not None:
         return special(operator, args, kwargs)
-    match operator.effect:
-        case Effect.FRESH:
-            return run_fresh(operator, args, kwargs)
-        case Effect.VIEW:
-            return run_view(operator, args, kwargs)
-        case Effect.WRITE:
-            return run_write(operator, args, kwargs)
-        case Effect.READ:
-            return run_read(operator, args, kwargs)
-        case Effect.COMPOSITE:
-            return func.decompose(*args, **kwargs)
+    if operator.effect is Effect.COMPOSITE:
+        return func.decompose(*args, **kwargs)
+    return _BY_EFFECT[operator.effect](operator, args, kwargs)

@@ -170,16 +170,7 @@ def run_fresh(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     """Compute into new memory."""
     call = lower(operator, args, kwargs)
     kind, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
-    simulation = current()
     reads, _ = accesses(operator, args, kwargs)
-    if kind is Tensor:
-        (result,) = results
-        assert result is not None, "a tensor has metadata"
-        tensor = allocate(simulation, result)
-        work = partial(_compute, tensor.raw, operator.func, call)
-        writes = blocks_of(tensor) if simulation.detector is not None else NO_BLOCKS
-        simulation.launch(Op(operator.name, call_site(), work, reads, writes))
-        return tensor
     return run_many(operator, kind, results, partial(_call, operator.func, call), reads)
 
 
@@ -198,13 +189,15 @@ def run_many(
     compute: Callable[[], object],
     reads: Blocks,
 ) -> object:
-    """Compute several results into new memory."""
+    """Compute one result, or several in a tuple or a list, into new memory."""
     simulation = current()
     tensors = [None if result is None else allocate(simulation, result) for result in results]
     raws = [None if tensor is None else tensor.raw for tensor in tensors]
     writes = blocks_of(tensors) if simulation.detector is not None else NO_BLOCKS
-    work = partial(_compute_many, raws, compute)
+    work = partial(_compute, raws, compute)
     simulation.launch(Op(operator.name, call_site(), work, reads, writes))
+    if kind is Tensor:
+        return tensors[0]
     return tensors if kind is list else tuple(tensors)
 
 
@@ -212,12 +205,10 @@ def _call(func: AnyOperator, call: Lowered) -> object:
     return func(*call.args, **call.kwargs)
 
 
-def _compute(out: Tensor, func: AnyOperator, call: Lowered) -> None:
-    out.copy_(cast("Tensor", func(*call.args, **call.kwargs)))
-
-
-def _compute_many(outs: Sequence[Tensor | None], compute: Callable[[], object]) -> None:
-    for out, result in zip(outs, cast("Sequence[Tensor]", compute()), strict=True):
+def _compute(outs: Sequence[Tensor | None], compute: Callable[[], object]) -> None:
+    found = compute()
+    results = (found,) if isinstance(found, Tensor) else cast("Sequence[Tensor]", found)
+    for out, result in zip(outs, results, strict=True):
         if out is not None:
             out.copy_(result)
 
@@ -269,8 +260,7 @@ def run_read(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     simulation.synchronize_stream(simulation.current_stream, operator.name, WaitKind.HIDDEN)
     (result,) = found
     if isinstance(result, Tensor):
-        tensors = run_many(operator, tuple, (Metadata.of(result),), lambda: (result,), NO_BLOCKS)
-        return cast("tuple[SimTensor]", tensors)[0]
+        return run_many(operator, Tensor, (Metadata.of(result),), lambda: result, NO_BLOCKS)
     if isinstance(result, list | tuple):
         metadata = [Metadata.of(entry) for entry in result]
         return run_many(operator, type(result), metadata, lambda: result, NO_BLOCKS)

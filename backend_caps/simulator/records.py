@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial, wraps
 from typing import Concatenate, NamedTuple, ParamSpec, Self, cast
@@ -91,17 +91,8 @@ class Counts:
         return replace(self, waits=self.waits.copy(), bytes_to_host_on=self.bytes_to_host_on.copy())
 
     def __sub__(self, earlier: Self) -> Counts:
-        return Counts(
-            num_ops=self.num_ops - earlier.num_ops,
-            num_copies_to_host=self.num_copies_to_host - earlier.num_copies_to_host,
-            num_copies_to_device=self.num_copies_to_device - earlier.num_copies_to_device,
-            bytes_to_host=self.bytes_to_host - earlier.bytes_to_host,
-            bytes_to_device=self.bytes_to_device - earlier.bytes_to_device,
-            num_event_records=self.num_event_records - earlier.num_event_records,
-            num_event_waits=self.num_event_waits - earlier.num_event_waits,
-            waits=self.waits - earlier.waits,
-            bytes_to_host_on=self.bytes_to_host_on - earlier.bytes_to_host_on,
-        )
+        names = [own.name for own in fields(self)]
+        return Counts(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 class DeviceWatcher:

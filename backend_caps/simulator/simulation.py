@@ -14,7 +14,6 @@ from backend_caps.simulator.allocation import (
     Capture,
     Lease,
     PinnedMemory,
-    Point,
     is_pinned,
 )
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
@@ -183,36 +182,32 @@ class Simulation:
         self.engine.queue(handle)
         return handle
 
-    def reach(self, handle: int, point: Point) -> Marker:
-        """Put a graph's point at the end of a stream's work, at a replay."""
-        if self.detector is not None:
-            self.detector.record(point.serial, handle)
-        marker = self.mark(handle)
-        self.watcher.recorded(marker)
-        return marker
-
-    def await_point(self, handle: int, point: Point, marker: Marker) -> None:
-        """Make a stream wait for a graph's point, at a replay."""
-        if self.detector is not None:
-            self.detector.wait(handle, point.serial)
-        self.watcher.waited(handle, marker)
-        if not marker.is_done:
-            self.engine.append(handle, Wait(marker))
-
     def mark(self, handle: int) -> Marker:
         """Put a marker at the end of a stream's work."""
         return self.engine.mark(handle)
 
-    def record(self, handle: int) -> Marker:
+    def record(self, handle: int, event: int) -> Marker:
         """Put the marker of an event at the end of a stream's work."""
         self._counts.num_event_records += 1
+        return self.reach(handle, event)
+
+    def reach(self, handle: int, event: int) -> Marker:
+        """Do so for an event, or for a point of a graph at a replay, without counting it."""
+        if self.detector is not None:
+            self.detector.record(event, handle)
         marker = self.mark(handle)
         self.watcher.recorded(marker)
         return marker
 
-    def wait(self, handle: int, marker: Marker) -> None:
+    def wait(self, handle: int, event: int, marker: Marker) -> None:
         """Make a stream wait for the marker of an event."""
         self._counts.num_event_waits += 1
+        self.await_marker(handle, event, marker)
+
+    def await_marker(self, handle: int, event: int, marker: Marker) -> None:
+        """Do so for an event, or for a point of a graph at a replay, without counting it."""
+        if self.detector is not None:
+            self.detector.wait(handle, event)
         self.watcher.waited(handle, marker)
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))

@@ -183,18 +183,12 @@ class Event:
             detector.forget(self._serial)
 
     def _record_on(self, handle: int) -> None:
-        simulation = current()
         self._captured = None
-        self._marker = simulation.record(handle)
-        if simulation.detector is not None:
-            simulation.detector.record(self._serial, handle)
+        self._marker = current().record(handle, self._serial)
 
     def _wait_on(self, handle: int) -> None:
         if self._marker is not None:
-            simulation = current()
-            simulation.wait(handle, self._marker)
-            if simulation.detector is not None:
-                simulation.detector.wait(handle, self._serial)
+            current().wait(handle, self._serial, self._marker)
 
     def _refuse(self, reason: str) -> NoReturn:
         action = f"a wait for an event ({reason})"
@@ -316,9 +310,9 @@ class CUDAGraph:
             if isinstance(step, Op):
                 simulation.enqueue(handle, step)
             elif isinstance(step, Reach):
-                reached[step.point] = simulation.reach(handle, step.point)
+                reached[step.point] = simulation.reach(handle, step.point.serial)
             elif isinstance(step, Await):
-                simulation.await_point(handle, step.point, reached[step.point])
+                simulation.await_marker(handle, step.point.serial, reached[step.point])
             else:
                 step(handle)
         simulation.watcher.replay_ended()

@@ -13,16 +13,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from backend_caps.simulator.allocation import Lease
 from backend_caps.simulator.queues import no_dispatch
 from backend_caps.simulator.simulation import Simulation
 
+_Values = TypeVar("_Values")
 AnyOperator = OpOverload[..., object]
 aten = torch.ops.aten
 
@@ -192,14 +194,14 @@ def _tried(operator: Operator, args: Sequence[object], kwargs: Mapping[str, obje
     each takes some twenty times as long as the work itself on tensors as small as those of cases.
     """
     func = operator.func
-    if operator.is_cheap and _num_bytes((*args, *kwargs.values())) <= _SMALL:
+    if operator.is_cheap and _num_bytes((args, kwargs)) <= _SMALL:
         with suppress(RuntimeError, IndexError), no_dispatch(), _unseeded(func):
-            result = func(*_all_moved(args, "cpu"), **_named_moved(kwargs, "cpu"))
+            result = func(*_moved(args, "cpu"), **_moved(kwargs, "cpu"))
             return cast("Tensor", result).contiguous() if func in _IN_ORDER else result
     try:
-        return func(*_all_moved(args, "meta"), **_named_moved(kwargs, "meta"))
+        return func(*_moved(args, "meta"), **_moved(kwargs, "meta"))
     except NotImplementedError:
-        return func(*_all_moved(args, "cpu"), **_named_moved(kwargs, "cpu"))
+        return func(*_moved(args, "cpu"), **_moved(kwargs, "cpu"))
 
 
 def _unseeded(func: AnyOperator) -> AbstractContextManager[None]:
@@ -208,28 +210,20 @@ def _unseeded(func: AnyOperator) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=()) if is_random else nullcontext()
 
 
-def _num_bytes(values: Sequence[object]) -> int:
+def _num_bytes(values: object) -> int:
     """Add up what tensors among values take."""
-    nested = (own for own in values if isinstance(own, list | tuple))
-    tensors = (own for own in values if isinstance(own, Tensor))
-    return sum(own.nbytes for own in tensors) + sum(map(_num_bytes, nested))
+    return sum(own.nbytes for own in tree_leaves(values) if isinstance(own, Tensor))
 
 
-def _all_moved(values: Sequence[object], device: str) -> list[object]:
-    return [_moved(value, device) for value in values]
+def _moved(values: _Values, device: str) -> _Values:
+    """Put zeros of the same shapes, on a device, in place of tensors among values."""
 
+    def zeros(tensor: Tensor) -> Tensor:
+        size, stride, dtype = tensor.shape, tensor.stride(), tensor.dtype
+        return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
 
-def _named_moved(values: Mapping[str, object], device: str) -> dict[str, object]:
-    return {name: _moved(value, device) for name, value in values.items()}
-
-
-def _moved(value: object, device: str) -> object:
-    if isinstance(value, Tensor):
-        size, stride = value.shape, value.stride()
-        return torch.empty_strided(size, stride, dtype=value.dtype, device=device).zero_()
-    if isinstance(value, list | tuple):
-        return _all_moved(value, device)
-    return value
+    moved: _Values = tree_map_only(Tensor, zeros, values)
+    return moved
 
 
 def _described(result: object) -> tuple[type, Results]:

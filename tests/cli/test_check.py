@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
-from backend_caps.kit import Journal, find_case
+from backend_caps.kit import CheckResult, CheckStep, Journal, Verdict, find_case
 from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_documents import CheckDocument
 from backend_caps.supervisor import Log
@@ -125,8 +125,9 @@ def test_finding_is_replayed_by_its_command(line: CommandLine) -> None:
 def test_case_that_ended_a_process_is_told_and_not_run_again(line: CommandLine) -> None:
     """Where a process before this one was ended in the case, that is the finding."""
     name, log = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#0", Log()
-    _, case = find_case(HONEST_SUBJECT, CHECKS, name)
-    Journal(log, HONEST_SUBJECT, CHECKS).tries(case)
+    check, case = find_case(HONEST_SUBJECT, CHECKS, name)
+    so_far = CheckResult(check=check, status=Verdict.NOT_CHECKED)
+    Journal(log, HONEST_SUBJECT, CHECKS)(CheckStep(result=so_far, case=case))
     log.crash(-signal.SIGSEGV)
 
     asked = f"check honest --case {name} --no-lines --format json --path {line.root}"

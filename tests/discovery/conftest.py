@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,13 @@ from backend_caps.capability.declaration import Declaration
 DECLARATION = Declaration()
 """
 """The source of a plugin that is as it should be."""
+
+
+def table(name: str) -> list[dict[str, Any]]:
+    """Read the cases of a table in `data`."""
+    text = (Path(__file__).parent / "data" / f"{name}.toml").read_text("utf-8")
+    cases: list[dict[str, Any]] = tomllib.loads(text)["case"]
+    return cases
 
 
 @dataclass(frozen=True)

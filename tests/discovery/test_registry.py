@@ -12,13 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import Declaration, Registry, RuleSet, ServerFlags, discover
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Problem, Source, Status
 from backend_caps.discovery.problems import DiscoveryError
-from backend_caps.discovery.registry import Registry, discover
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import RuleSet
 from tests.discovery.conftest import DECLARES, Site
 
 RULES = """\

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backend_caps.capability.provenance import Problem, Status
+from backend_caps.discovery.problems import installed_release
 from backend_caps.discovery.process import Search
-from backend_caps.discovery.scan import Scan, scan
-from tests.discovery.conftest import Site
+from backend_caps.discovery.scan import AllowList, Scan, admit, scan
+from tests.discovery.conftest import Site, table
 
 FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"
 
@@ -71,83 +75,24 @@ def test_scan_survives_malformed_metadata_of_anybody(site: Site, malformed: byte
     assert told(scanned) == [("fa3", "ok", [])]
 
 
-def test_scan_tells_a_line_that_names_nothing(site: Site) -> None:
-    """A line without a name is nobody's entry: a problem of the registry."""
-    info = site.install(entry_points=FA3 + "nonsense\n")
+@pytest.mark.parametrize("case", table("scans"), ids=itemgetter("name"))
+def test_scan_tells_what_is_wrong(site: Site, case: Mapping[str, Any]) -> None:
+    """Each claim is admitted or not, and each problem is told with its remedy."""
+    for own in case["installed"]:
+        site.install(**own)
+    environ = {"BACKEND_CAPS_PLUGINS": case["environ"]} if "environ" in case else {}
 
-    scanned = site.scan()
+    scanned = admit(site.scan(), AllowList.of(case.get("allow"), environ))
 
-    assert told(scanned) == [("fa3", "ok", [])]
-    assert scanned.problems == (
-        Problem(
-            code="malformed-entry",
-            message=f"{info}/entry_points.txt:3 says 'nonsense'; expected name = module:ATTRIBUTE.",
-            remedy="Repair or reinstall acme-caps.",
-        ),
-    )
-
-
-def test_scan_marks_an_entry_that_names_no_object_broken(site: Site) -> None:
-    """A named entry that cannot be parsed is that backend's fault."""
-    info = site.install(entry_points="[backend_caps.backends]\nfa3 = %(x)s\n")
-
-    claim = site.claim()
-
-    assert claim.status is Status.BROKEN
-    assert claim.problems == (
-        Problem(
-            code="malformed-entry",
-            message=f"{info}/entry_points.txt:2 says 'fa3 = %(x)s'; expected name = "
-            "module:ATTRIBUTE.",
-            remedy="Repair or reinstall acme-caps 2.0.",
-        ),
-    )
-
-
-def test_scan_takes_a_misspelled_group_for_nothing_else(site: Site) -> None:
-    """An entry in a group that nobody reads is called neither a backend nor rules."""
-    site.install(entry_points="[backend_caps.backend]\nfa3 = acme_caps:DECLARATION\n")
-
-    (problem,) = site.claim().problems
-
-    assert problem.message.startswith(
-        "entry 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) stands in the group "
-        "'backend_caps.backend', which backend-caps "
-    )
-
-
-def test_scan_tells_a_group_of_a_later_api(site: Site) -> None:
-    """An entry for a later backend-caps is broken here, and says what would read it."""
-    site.install(
-        entry_points="[backend_caps.backends.v2]\nfa3 = acme_caps:DECLARATION\n",
-        metadata="Requires-Dist: backend-caps>=9\n",
-    )
-
-    (problem,) = site.claim().problems
-
-    assert problem.code == "unknown-api"
-    assert problem.message.startswith(
-        "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) stands in the group "
-        "'backend_caps.backends.v2', which backend-caps "
-    )
-    assert problem.message.endswith(
-        " does not read; it reads backend_caps.backends and backend_caps.rules. acme-caps 2.0 "
-        "requires backend-caps>=9."
-    )
-    assert problem.remedy == (
-        "Upgrade backend-caps, or install a release of acme-caps that declares in "
-        "backend_caps.backends."
-    )
-
-
-def test_scan_is_silent_about_a_later_api_beside_its_own(site: Site) -> None:
-    """A distribution that declares a backend for both versions of the contract is well."""
-    later = "[backend_caps.backends.v2]\nfa3 = acme_caps:LATER\n"
-    site.install(entry_points=FA3 + later)
-
-    scanned = site.scan()
-
-    assert told(scanned) == [("fa3", "ok", [])]
+    problems = [*scanned.problems, *(own for claim in scanned.claims for own in claim.problems)]
+    places = {"root": site.root, "installed": installed_release()}
+    assert [
+        [claim.owner, claim.status.value, *(own.code for own in claim.problems)]
+        for claim in scanned.claims
+    ] == case["told"]
+    assert [[own.message, own.remedy] for own in dict.fromkeys(problems)] == [
+        [words.format(**places) for words in said] for said in case.get("said", ())
+    ]
 
 
 def test_scan_skips_a_release_that_another_shadows(tmp_path: Path) -> None:
@@ -165,52 +110,6 @@ def test_scan_skips_a_release_that_another_shadows(tmp_path: Path) -> None:
             message=f"backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) in "
             f"'{second.root}' is shadowed by '{winner}', which comes first.",
             remedy="Uninstall one of the two.",
-        ),
-    )
-
-
-def test_scan_takes_a_dist_info_before_an_egg_info(site: Site) -> None:
-    """A stale egg-info beside a dist-info does not count."""
-    site.install("acme_caps.egg-info")
-    site.install("acme_caps-2.0.dist-info")
-
-    scanned = site.scan()
-
-    assert told(scanned) == [("fa3", "ok", []), ("fa3", "skipped", ["shadowed"])]
-
-
-def test_scan_tells_two_versions_in_one_folder(site: Site) -> None:
-    """Of two versions in one folder nobody knows which holds."""
-    site.install("acme_caps-1.0.dist-info", entry_points=None)
-    site.install("acme_caps-2.0.dist-info")
-
-    claim = site.claim()
-
-    assert claim.status is Status.CONFLICT
-    assert claim.problems == (
-        Problem(
-            code="two-versions",
-            message="backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) is installed more "
-            f"than once in '{site.root}': as acme_caps-1.0.dist-info and acme_caps-2.0.dist-info.",
-            remedy="Delete what is stale, or uninstall acme-caps and install it again.",
-        ),
-    )
-
-
-def test_scan_skips_what_pip_left_behind(site: Site) -> None:
-    """A distribution that pip renamed and could not remove is no rival of the new one."""
-    leftover = site.install("~cme_caps-1.0.dist-info")
-    site.install("acme_caps-2.0.dist-info")
-
-    claims = {claim.status: claim for claim in site.scan().claims}
-
-    assert set(claims) == {Status.OK, Status.SKIPPED}
-    assert claims[Status.SKIPPED].problems == (
-        Problem(
-            code="leftover",
-            message="backend 'fa3' of ~cme-caps 1.0 (acme_caps:DECLARATION) is what pip left "
-            f"behind of a distribution it could not remove: '{leftover}'.",
-            remedy="Delete that folder.",
         ),
     )
 
@@ -349,3 +248,40 @@ def test_scan_passes_by_what_is_no_archive(tmp_path: Path) -> None:
     scanned = scan(Search.of_folders([file]))
 
     assert scanned == Scan(claims=(), problems=(), imports=scanned.imports)
+
+
+def test_admit_keeps_each_shadowed_release_for_itself(tmp_path: Path) -> None:
+    """Two old releases with one entry are told as two."""
+    sites = [Site(tmp_path / name) for name in ("first", "second", "third")]
+    for site in sites:
+        site.install()
+
+    scanned = admit(scan(Search.of_folders([site.root for site in sites])), None)
+
+    assert [claim.status for claim in scanned.claims] == [
+        Status.OK,
+        Status.SKIPPED,
+        Status.SKIPPED,
+    ]
+
+
+def test_allow_list_of_the_caller_comes_before_the_environments() -> None:
+    """What is passed wins over what is set."""
+    allow = AllowList.of(["My_Pkg"], {"BACKEND_CAPS_PLUGINS": "other"})
+
+    assert allow == AllowList(name="allow", allowed=frozenset({"my-pkg"}))
+
+
+def test_allow_list_is_none_where_nothing_is_set() -> None:
+    """Without a list everything is allowed."""
+    assert AllowList.of(None, {}) is None
+
+
+def test_claim_of_rules_says_so(site: Site) -> None:
+    """Rules are no backend, and are not called one."""
+    site.install(entry_points="[backend_caps.rules]\nsite = acme:RULES\n")
+
+    claim = site.claim()
+
+    assert str(claim) == "rules 'site' of acme-caps 2.0 (acme:RULES)"
+    assert not claim.is_backend

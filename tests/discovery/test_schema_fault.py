@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from backend_caps.capability.declaration import Declaration, Part, When
-from backend_caps.capability.facts import Given
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps import Capabilities, Declaration, Given, Part, When
 from backend_caps.discovery.diagnosis import schema_fault
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from backend_caps_torch_native import TorchPadded
 
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject
-from backend_caps.kit.check import always, cases_of
+from backend_caps.kit.check import cases_of
 from backend_caps.report.check_catalog import CheckDescription
 from tests.kit.specimen import subject_of
 
@@ -42,7 +42,7 @@ def odd_check(code: str, *after: str, claim: str = "host_seq_lens") -> Check:
         cannot="anything",
         after=[*after],
     )
-    return Check(about=about, excuse=always, cases=_cases, run=_fault_of_odd_seeds)
+    return Check(about=about, cases=_cases, run=_fault_of_odd_seeds)
 
 
 ODD = odd_check("made")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from typing import Never
@@ -11,13 +11,10 @@ from rich.console import Console
 from backend_caps.kit import (
     BaselineError,
     Case,
-    Check,
-    CheckObserver,
     CheckProgress,
-    CheckResult,
+    CheckStep,
     Effort,
     Fault,
-    Finding,
     Hint,
     KitError,
     Rig,
@@ -38,25 +35,6 @@ def _blocked(_rig: Rig, _case: Case) -> Iterator[Fault]:
 
 def _raising(_rig: Rig, _case: Case) -> Never:
     raise ValueError("no such row")
-
-
-class Told(CheckObserver):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def begin(self, check: Check, num_cases: int) -> None:
-        """Keep how many there will be."""
-        self.words.append(f"{check.code}: {num_cases}")
-
-    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
-        """Keep what was found."""
-        self.words.append(f"{case.seed}: {len(findings)}")
-
-    def end(self, result: CheckResult) -> None:
-        """Keep what became of it."""
-        self.words.append(result.status.value)
 
 
 def test_check_without_a_fault_holds() -> None:
@@ -178,11 +156,14 @@ def test_check_that_a_device_cannot_run_is_not_checked() -> None:
 
 def test_observer_is_told_of_each_case() -> None:
     """Who watches learns how many cases there are, and of each as it ends."""
-    told = Told()
+    steps: list[CheckStep] = []
 
-    run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)), observer=told)
+    run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)), observers=[steps.append])
 
-    assert told.words == ["made: 2", "0: 0", "1: 1", "failed"]
+    assert [own.case and own.case.seed for own in steps] == [0, 1, None, None]
+    assert [len(own.result.findings) for own in steps] == [0, 0, 1, 1]
+    assert [own.num_cases for own in steps] == [2, 2, 2, 0]
+    assert [own.is_done for own in steps] == [False, False, False, True]
 
 
 def test_real_device_runs_its_own_order_alone() -> None:
@@ -215,7 +196,7 @@ def _drawn(*, terminal: bool) -> str:
     console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
     with CheckProgress(2, console) as progress:
         checks = [ODD, odd_check("later")]
-        run_checks(HONEST, checks, effort=Effort(seeds=range(4)), observer=progress)
+        run_checks(HONEST, checks, effort=Effort(seeds=range(4)), observers=[progress])
     return file.getvalue()
 
 
@@ -248,6 +229,6 @@ def test_progress_draws_nothing_where_there_is_no_terminal() -> None:
 def test_progress_draws_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Unless a console is given; standard output holds the document alone."""
     with CheckProgress(1) as progress:
-        run_checks(HONEST, [ODD], effort=Effort(seeds=(0,)), observer=progress)
+        run_checks(HONEST, [ODD], effort=Effort(seeds=(0,)), observers=[progress])
 
     assert capsys.readouterr().out == ""

@@ -12,7 +12,6 @@ from backend_caps.kit import (
     Check,
     CheckResult,
     Effort,
-    Fault,
     Forward,
     Rig,
     Scenario,
@@ -22,9 +21,8 @@ from backend_caps.kit import (
     run_checks,
 )
 from backend_caps.kit.checks.preparation import METADATA, Planner
-from backend_caps.kit.checks.replay import ADDRESSES, READS_END, REPLAY
+from backend_caps.kit.checks.replay import ADDRESSES, READS_END, REPLAY, story
 from backend_caps.kit.probes.graph_probe import Graphs
-from backend_caps.kit.probes.replays import story
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Schedule
 from tests.kit.liars.graphs import TableCopiedBeside
@@ -64,11 +62,6 @@ def _decode(check: Check, schedule: str = "eager") -> Case:
     return Case(check=check.code, scenario=DECODE, schedule=Schedule.parse(schedule))
 
 
-def _fault(name: str, check: Check, schedule: str = "eager") -> Fault:
-    """Say what a case of decodes finds first."""
-    return run_case(SUBJECTS[name], check, _decode(check, schedule)).findings[0].fault
-
-
 def _hints(subject: Subject, check: Check) -> Sequence[tuple[str, str]]:
     return [(hint.claim, hint.what) for hint in _result(subject, check).hints]
 
@@ -95,28 +88,6 @@ def test_orders_of_replays_are_plain_first() -> None:
     assert [own.scenario.max_context_len > 256 for own in cases if own.scenario].index(True) == 4
 
 
-def test_wrong_replay_is_told() -> None:
-    """A fault says which replay it is, of how many requests, and how far off."""
-    fault = _fault("plan_kept", REPLAY)
-
-    assert fault.what == (
-        "replay 2, of 3 requests, is not what its eager run is: NaN or infinity in the outputs of "
-        "tokens 0, 1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "read"), [("longest_baked", "seq_lens_cpu"), ("sum_baked", "seq_lens_sum")]
-)
-def test_host_value_of_a_capture_is_told(name: str, read: str) -> None:
-    """A fault says what of the host the capture has read, and on which line."""
-    fault = _fault(name, REPLAY)
-
-    assert fault.what.endswith(f"; its capture reads {read}, which a replay does not")
-    assert fault.site is not None
-    assert fault.site.file.endswith("liars/graphs.py")
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"), [("eager", Verdict.HELD), ("lazy", Verdict.FAILED)]
 )
@@ -127,14 +98,6 @@ def test_replays_run_ahead_of_their_results(schedule: str, expected: Verdict) ->
     result = run_case(SUBJECTS["pinned_in_flight"], REPLAY, case)
 
     assert result.status is expected
-
-
-def test_plan_that_is_made_outside_is_told() -> None:
-    """A fault says what was left out."""
-    fault = _fault("plans_outside", METADATA)
-
-    said = "with init_forward_metadata_out_graph left out, replay 1, of 4 requests, is not"
-    assert fault.what.startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -179,31 +142,6 @@ def test_host_work_is_not_counted_on_a_real_device() -> None:
         planner.plan(batch)
 
     assert [own.what.split()[1] for own in planner.faults()] == ["reads"]
-
-
-@pytest.mark.parametrize(
-    ("name", "behind"),
-    [
-        ("plan_moves", "behind an eager forward of 4 requests, "),
-        ("plan_moves_at_capture", "behind a capture for 4 requests, "),
-    ],
-)
-def test_memory_that_moves_is_told(name: str, behind: str) -> None:
-    """A fault says behind what a graph was wrong that had been right."""
-    fault = _fault(name, ADDRESSES)
-
-    assert fault.what.startswith(f"{behind}replay 1, of 2 requests, is not what its eager run is: ")
-
-
-@pytest.mark.parametrize("schedule", ["lazy", "starve:1"])
-def test_read_behind_the_point_is_told(schedule: str) -> None:
-    """A fault names the point that was claimed."""
-    fault = _fault("table_read_in_graph", READS_END, schedule)
-
-    assert fault.what == (
-        "page table and batch were overwritten behind PRE_REPLAY, and the replay shows it: NaN or "
-        "infinity in the outputs of tokens 0, 1, 2"
-    )
 
 
 def test_read_behind_the_point_does_not_show_in_plain_order() -> None:

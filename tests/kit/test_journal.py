@@ -56,7 +56,7 @@ def _until_it_ends(log: Log, **changes: object) -> None:
     checks = [replace(ODD, **changes), LATER]  # type: ignore[arg-type] # fields of a check
     effort = Effort(seeds=(0, 4, 1, 2, 3))
     with pytest.raises(EndedError):
-        run_checks(HONEST, checks, effort=effort, observer=Journal(log, HONEST, checks))
+        run_checks(HONEST, checks, effort=effort, observers=[Journal(log, HONEST, checks)])
 
 
 def _known(log: Log) -> dict[str, CheckResult]:
@@ -86,7 +86,7 @@ def test_run_goes_on_with_what_is_left(log: Log) -> None:
     journal = Journal(log, HONEST, CHECKS)
 
     results = run_checks(
-        HONEST, CHECKS, effort=Effort(seeds=(0,)), observer=journal, known=journal.known
+        HONEST, CHECKS, effort=Effort(seeds=(0,)), observers=[journal], known=journal.known
     )
 
     assert [own.status for own in results.checks] == [Verdict.FAILED, Verdict.HELD]
@@ -96,7 +96,7 @@ def test_run_goes_on_with_what_is_left(log: Log) -> None:
 
 def test_check_that_ended_before_is_known(log: Log) -> None:
     """A later check's end takes nothing from it."""
-    run_checks(HONEST, [ODD], effort=Effort(seeds=(0,)), observer=Journal(log, HONEST, CHECKS))
+    run_checks(HONEST, [ODD], effort=Effort(seeds=(0,)), observers=[Journal(log, HONEST, CHECKS)])
     log.write(pickle.dumps(Crash(status=SEGV, trace="", at_s=0.0)))
 
     assert _known(log)["made"].status is Verdict.HELD

@@ -46,17 +46,6 @@ class Sized(Padded):
         return replace(batch, seq_lens=batch.seq_lens.clamp(max=longest))
 
 
-def test_absent_mirror_is_told_with_its_readers() -> None:
-    """A fault says what happened, whose forward it was, and which lines read what."""
-    words = _words(_result(SUBJECTS["sum_in_draft_extend"], MIRROR_ABSENT))
-
-    told = re.sub(r"\.py:\d+", "", words[0])
-    assert told == (
-        "without the mirror it raised AssertionError; where it is there, draft_extend/verify "
-        "reads seq_lens_sum (mirror, mirror)"
-    )
-
-
 def test_readers_of_every_forward_are_told() -> None:
     """The first findings are one of each role and phase."""
     words = _words(_result(SUBJECTS["longest_on_host"], MIRROR_ABSENT))
@@ -65,36 +54,11 @@ def test_readers_of_every_forward_are_told() -> None:
     assert uses == {"target/decode", "target/verify", "draft/decode", "draft_extend/verify"}
 
 
-def test_site_of_a_wrong_output_is_the_first_read() -> None:
-    """Nothing was raised, so what read the mirror is where to look."""
-    finding = _result(SUBJECTS["sum_or_nothing"], MIRROR_ABSENT).findings[0]
-
-    assert finding.fault.site is not None
-    assert finding.fault.site.file.endswith("liars/mirror.py")
-
-
 def test_prompts_are_named_where_they_matter() -> None:
     """A length kept of them is found behind them alone."""
     words = _words(_result(SUBJECTS["mirror_of_prompts"], MIRROR_ABSENT))
 
     assert all("without the mirror, behind prompts that had it, tokens" in own for own in words)
-
-
-def test_loose_bound_is_told_with_its_lengths() -> None:
-    """A fault says which bounds were given of which lengths."""
-    words = _words(_result(SUBJECTS["bound_is_length"], MIRROR_BOUND))
-
-    assert words[0] == (
-        "with bounds [24] of lengths [3] NaN or infinity in the outputs of tokens 0"
-    )
-
-
-def test_what_a_loose_bound_raises_is_told() -> None:
-    """A fault has the bounds, what was raised, and the backend's line."""
-    finding = _result(SUBJECTS["sum_of_bounds"], MIRROR_BOUND).findings[0]
-
-    assert finding.fault.what.startswith("with bounds [24] of lengths [3] it raised RuntimeError: ")
-    assert finding.fault.site is not None
 
 
 def test_honest_bound_holds() -> None:

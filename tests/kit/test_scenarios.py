@@ -4,15 +4,9 @@ import pytest
 import torch
 
 from backend_caps import ANY, BatchKind, HostSeqLens, OneOf, Phase, Role
-from backend_caps.kit import Forward, Rig, Scenario, difference, draw, supplied
+from backend_caps.kit import Forward, Rig, Scenario, difference, draw, scenarios_of, supplied
 from backend_caps.kit.errors import BaselineError
-from backend_caps.kit.scenarios import (
-    dtypes_of,
-    forwards_of,
-    head_sizes_of,
-    page_sizes_of,
-    scenarios_of,
-)
+from backend_caps.kit.scenarios import dtypes_of, forwards_of, head_sizes_of, page_sizes_of
 from tests.kit.made import HONEST, claiming
 
 every_forward = pytest.mark.parametrize("forward", Forward, ids=lambda own: own.value)

@@ -14,7 +14,6 @@ from backend_caps.kit import (
 )
 from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.checks.batches import TWO_BATCH
-from backend_caps.kit.checks.growth import MEMORY
 from backend_caps.kit.checks.overlap import SERVING
 from tests.kit.made import HONEST, claiming
 from tests.kit.specimens import SUBJECTS
@@ -23,20 +22,6 @@ from tests.kit.specimens import SUBJECTS
 def _result(subject: Subject, check: Check, *seeds: int, device: str = "sim") -> CheckResult:
     effort = Effort(seeds=seeds, num_steps=100)
     return run_checks(subject, [check], device=device, effort=effort).checks[0]
-
-
-def _words(name: str, check: Check, device: str = "sim") -> str:
-    return _result(SUBJECTS[name], check, 0, device=device).findings[0].fault.what
-
-
-def test_two_batch_tells_half_and_order() -> None:
-    """A fault says which half of which batch was wrong, in which order."""
-    words = _words("room_of_the_first_half", TWO_BATCH)
-
-    assert words.startswith(
-        "half B of a batch of 1 and 2 requests, run in the order ABaba: tokens "
-    )
-    assert words.endswith("; what it gives alone was expected")
 
 
 @pytest.mark.slow
@@ -59,54 +44,12 @@ def test_equal_halves_may_hide_a_lie() -> None:
     assert result.status is Verdict.HELD
 
 
-@pytest.mark.slow
-def test_memory_tells_what_keeps_it() -> None:
-    """A fault says how far what grew, and under which name it is kept."""
-    words = _words("every_batch", MEMORY)
-
-    assert words.startswith("device memory grew from ")
-    assert words.endswith(
-        " blocks by the end of 1000 steps, most of it kept by EveryBatch._batches; "
-        "what the first half of them left was enough"
-    )
-
-
-@pytest.mark.slow
-def test_memory_of_the_host_counts_too() -> None:
-    """What keeps numbers alone is found as well."""
-    words = _words("history_of_ones", MEMORY, "cpu")
-
-    assert words.startswith("host memory grew from ")
-    assert "most of it kept by HistoryOfOnes._history" in words
-
-
 def test_serving_is_after_whatever_it_needs() -> None:
     """Serving says nothing where another check has found why tokens are wrong."""
     quiet = {"memory", "mirror-read", "determinism", "batch-invariance", "declaration-hygiene"}
 
     others = {own.code for own in CHECKS} - {"serving"}
     assert set(SERVING.after) == others - quiet
-
-
-@pytest.mark.slow
-def test_serving_tells_how_and_what() -> None:
-    """A fault says how it was served, and what one request got in place of what."""
-    words = _words("slots_of_the_row", SERVING)
-
-    assert words.startswith(
-        "served no drafts, 1-token pages, prompts by another object, 2 retractions, request "
-    )
-    assert "; the plain loop makes [" in words
-
-
-def test_serving_tells_races_of_the_backend() -> None:
-    """A race in which the backend takes part is told with its line."""
-    freed = SUBJECTS["freed_plan"]
-
-    faults = [own.fault for own in _result(freed, SERVING, 0).findings if own.fault.site]
-    assert faults[0].what.startswith("nothing orders the read by aten::")
-    assert faults[0].what.endswith("; a wait between them was expected")
-    assert str(faults[0].site).rpartition(":")[0].endswith("streams.py")
 
 
 def test_serving_leaves_drafts_of_the_host_alone() -> None:

@@ -7,11 +7,7 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Forward, Scenario, draw, supplied
-from backend_caps.kit.checks.writes import (
-    SceneSnapshot,
-    changing_line,
-    running_line,
-)
+from backend_caps.kit.checks.writes import SceneSnapshot, changing_line, running_line
 from backend_caps.kit.rig import changed_rows, some
 from backend_caps.kit.scenes import Scene
 from tests.kit.made import HONEST

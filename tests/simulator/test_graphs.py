@@ -3,12 +3,7 @@ from typing import cast
 import pytest
 import torch
 
-from backend_caps.simulator import (
-    Schedule,
-    SimulatorError,
-    simulate,
-    systematic_schedules,
-)
+from backend_caps.simulator import Schedule, SimulatorError, simulate, systematic_schedules
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.streams import (
     CUDAGraph,

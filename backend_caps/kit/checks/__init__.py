@@ -2,11 +2,10 @@
 
 from backend_caps.kit.check import Check
 from backend_caps.kit.checks.batches import BATCHES_APART, TWO_BATCH
-from backend_caps.kit.checks.determinism import BATCH_INVARIANCE, DETERMINISM
 from backend_caps.kit.checks.growth import MEMORY
 from backend_caps.kit.checks.hygiene import HYGIENE
 from backend_caps.kit.checks.mirror import CONTEXT_BOUND, MIRROR_ABSENT, MIRROR_BOUND, MIRROR_READ
-from backend_caps.kit.checks.numerics import NUMERICS, ROLES
+from backend_caps.kit.checks.numerics import BATCH_INVARIANCE, DETERMINISM, NUMERICS, ROLES
 from backend_caps.kit.checks.overlap import RACES, SERVING
 from backend_caps.kit.checks.preparation import METADATA, SYNC_FREE_PREPARE
 from backend_caps.kit.checks.replay import ADDRESSES, READS_END, REPLAY

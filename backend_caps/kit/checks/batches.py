@@ -10,30 +10,12 @@ from itertools import accumulate
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit.check import (
-    Case,
-    Check,
-    Effort,
-    Fault,
-    always,
-    cases_of,
-    rotated_cases,
-    scenario_of,
-    unless_claimed,
-)
+from backend_caps.kit import Case, Check, Effort, Fault, Rig, Scenario, Subject, on_host, supplied
+from backend_caps.kit.check import cases_of, reordered, rotated_cases, scenario_of, unless_claimed
 from backend_caps.kit.probes.playback import Player
-from backend_caps.kit.probes.replays import ordered, reordered
 from backend_caps.kit.probes.stories import story_of
-from backend_caps.kit.rig import Rig, on_host, supplied
-from backend_caps.kit.scenarios import (
-    Forward,
-    Scenario,
-    dice_for,
-    draw_requests,
-    scenarios_by_forward,
-)
+from backend_caps.kit.scenarios import Forward, dice_for, draw_requests, scenarios_by_forward
 from backend_caps.kit.scenes import Scene
-from backend_caps.kit.subject import Subject
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.two_batch import split
@@ -62,12 +44,7 @@ def _run_apart(rig: Rig, case: Case) -> Iterator[Fault]:
                 return
 
 
-BATCHES_APART = Check(
-    about=CATALOG["batches-apart"],
-    excuse=always,
-    cases=_cases_apart,
-    run=_run_apart,
-)
+BATCHES_APART = Check(about=CATALOG["batches-apart"], cases=_cases_apart, run=_run_apart)
 
 
 _ORDERS = ("ABaba", "BAabb", "AaBba", "ABbaab")
@@ -107,7 +84,7 @@ def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
     batches = (whole, whole.select(range(count - 1, min(1, count - 2) - 1, -1)))
     expected = [[rig.baseline(half) for half in _apart(batch)] for batch in batches]
     order = _ORDERS[case.seed % len(_ORDERS)]
-    with ordered(rig, case.schedule):
+    with rig.running(case.schedule):
         found = [
             [(half, on_host(output)) for half, output in of_batch]
             for of_batch in _overlapped(rig, batches, order)

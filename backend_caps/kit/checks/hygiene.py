@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import FunctionType, MethodType
 
-from backend_caps.kit.check import Case, Check, Fault
-from backend_caps.kit.probes.declaration_import import ImportedDeclaration, import_declaration
-from backend_caps.kit.rig import Rig
-from backend_caps.kit.scenarios import Forward, Scenario, draw
+from backend_caps.kit import Case, Check, Fault, Forward, Rig, Scenario, draw
+from backend_caps.kit.probes.declaration_import import import_declaration
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Site
 
@@ -34,19 +32,16 @@ def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
     if subject.source.declared_at is None:
         return
     found = import_declaration(subject)
-    if isinstance(found, str):
-        yield Fault(what=f"its declaration {found}", site=_site(subject.source.declared_at))
-        return
-    if _is_slow(found):  # once more: the machine may have been at something else
-        again = import_declaration(subject)
-        if not isinstance(again, str) and again["seconds"] < found["seconds"]:
-            found = again
-    yield from _faults_of_declaration(found, subject.source.declared_at)
-
-
-def _is_slow(found: ImportedDeclaration) -> bool:
-    """Return whether it takes long, and no heavy import, which is a fault itself, explains it."""
-    return found["seconds"] > _MOST_SECONDS and not found["loaded"]
+    if found["seconds"] > _MOST_SECONDS:  # once more: the machine may have been at something else
+        found = min(found, import_declaration(subject), key=itemgetter("seconds"))
+    for what, at in found["faults"]:
+        yield Fault(what=what, site=_site(at))
+    if found["seconds"] > _MOST_SECONDS:
+        yield Fault(
+            what=f"importing the declaration takes {found['seconds']:.1f} s of the processor, "
+            f"allowed is {_MOST_SECONDS:.1f}",
+            site=_site(subject.source.declared_at),
+        )
 
 
 def _faults_of_methods(rig: Rig) -> Iterator[Fault]:
@@ -80,29 +75,6 @@ def _site_of(code: object) -> Site | None:
     with suppress(OSError, TypeError):  # its source is not there
         return Site(inspect.getfile(code), inspect.getsourcelines(code)[1])
     return None
-
-
-def _faults_of_declaration(found: ImportedDeclaration, declared_at: str) -> Iterator[Fault]:
-    for each in found["loaded"]:
-        yield Fault(
-            what=f"importing the declaration imports {each['package']}", site=_site(each["at"])
-        )
-    site = _site(declared_at)
-    if found["has_implementation"]:
-        yield Fault(what="importing the declaration imports the implementation", site=site)
-    if _is_slow(found):
-        yield Fault(
-            what=f"importing the declaration takes {found['seconds']:.1f} s of the processor, "
-            f"allowed is {_MOST_SECONDS:.1f}",
-            site=site,
-        )
-    for fault in found["faults"]:
-        yield Fault(what=f"the declaration {fault}", site=site)
-    for own in found["borrowed"]:
-        names = ", ".join(own["names"])
-        yield Fault(what=f"{names}: stated by {own['owner']}, and not here", site=_site(own["at"]))
-    for other in found["shipped_by"]:
-        yield Fault(what=f"its module is shipped by {other}", site=site)
 
 
 def _site(place: str) -> Site:

@@ -17,18 +17,8 @@ from torch import Tensor
 
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit.check import (
-    Case,
-    Check,
-    Effort,
-    Fault,
-    Hint,
-    cases_of,
-    counted,
-    long_cases,
-    raised,
-    scenario_of,
-)
+from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Scenario, Subject, draw, on_host
+from backend_caps.kit.check import cases_of, counted, long_cases, raised, scenario_of
 from backend_caps.kit.probes.seq_lens import (
     BOUND,
     MIRROR,
@@ -42,10 +32,8 @@ from backend_caps.kit.probes.seq_lens import (
     run_with_lengths,
     scenes_of,
 )
-from backend_caps.kit.rig import Rig, baseline_of, on_host, supplied
-from backend_caps.kit.scenarios import Scenario, draw
+from backend_caps.kit.rig import baseline_of, supplied
 from backend_caps.kit.scenes import Scene
-from backend_caps.kit.subject import Subject
 from backend_caps.report.check_catalog import CATALOG, WIDE_CONTEXT
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Site

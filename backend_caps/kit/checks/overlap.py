@@ -11,21 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from backend_caps.kit.check import (
-    EAGER,
-    Case,
-    Check,
-    Effort,
-    Fault,
-    always,
-    rotated_cases,
-    scenario_of,
-)
+from backend_caps.kit import BaselineError, Case, Effort, Fault, Forward, Rig, Subject, scenarios_of
+from backend_caps.kit.check import EAGER, Check, rotated_cases, scenario_of
 from backend_caps.kit.checks.growth import quickly_collected
-from backend_caps.kit.errors import BaselineError
 from backend_caps.kit.models import small_models
 from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player
-from backend_caps.kit.probes.replays import ordered
 from backend_caps.kit.probes.server_traces import (
     ServedTrace,
     ServerTrace,
@@ -34,9 +24,8 @@ from backend_caps.kit.probes.server_traces import (
     trace_of,
 )
 from backend_caps.kit.probes.stories import Story, story_of
-from backend_caps.kit.rig import Rig, baseline_of
-from backend_caps.kit.scenarios import Forward, scenarios_by_forward, scenarios_of
-from backend_caps.kit.subject import Subject
+from backend_caps.kit.rig import baseline_of
+from backend_caps.kit.scenarios import scenarios_by_forward
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.errors import UnfitBackendError
 from backend_caps.simulator import HOST, Access, OrderPolicy, Race, Schedule
@@ -94,7 +83,7 @@ def _in_plain_order(rig: Rig, story: Story) -> Sequence[Tensor]:
 def _overlapped(
     rig: Rig, story: Story, schedule: Schedule
 ) -> tuple[Sequence[Tensor], Sequence[Race]]:
-    with ordered(rig, schedule, check_races=schedule == EAGER) as simulation:
+    with rig.running(schedule, check_races=schedule == EAGER) as simulation:
         found = Player(rig, story, overlapped=True).outputs()
     return found, () if simulation is None else simulation.races
 
@@ -124,12 +113,7 @@ def _access_text(side: Access, names: Mapping[int, str] | None) -> str:
     return f"{kind} by {side.operator}{stream} at {Path(side.site.file).name}:{side.site.line}"
 
 
-RACES = Check(
-    about=CATALOG["races"],
-    excuse=always,
-    cases=_cases_races,
-    run=_run_races,
-)
+RACES = Check(about=CATALOG["races"], cases=_cases_races, run=_run_races)
 
 
 _FORWARDS = (Forward.DECODE, Forward.MIXED, Forward.VERIFY, Forward.TREE)

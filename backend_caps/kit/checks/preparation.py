@@ -9,20 +9,9 @@ from pathlib import Path
 
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import GraphMetadata
-from backend_caps.kit.check import (
-    Case,
-    Check,
-    Fault,
-    Hint,
-    always,
-    counted,
-    replayed_forwards,
-    rotated_cases,
-    scenario_of,
-)
-from backend_caps.kit.probes.graph_probe import Graphs
-from backend_caps.kit.probes.playback import Player
-from backend_caps.kit.probes.replays import (
+from backend_caps.kit import Case, Check, Fault, Forward, Hint, Rig, Subject
+from backend_caps.kit.check import counted, replayed_forwards, rotated_cases, scenario_of
+from backend_caps.kit.checks.replay import (
     HINTED,
     first_right,
     listed,
@@ -32,11 +21,11 @@ from backend_caps.kit.probes.replays import (
     unreplayed,
     wrong_replay,
 )
+from backend_caps.kit.probes.graph_probe import Graphs
+from backend_caps.kit.probes.playback import Player
 from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, Reads, host_waits
 from backend_caps.kit.probes.stories import Turn, story_of
-from backend_caps.kit.rig import Rig, baseline_of
-from backend_caps.kit.scenarios import Forward
-from backend_caps.kit.subject import Subject
+from backend_caps.kit.rig import baseline_of
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Counts, HostSync, Simulation
@@ -261,7 +250,6 @@ def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterato
 
 SYNC_FREE_PREPARE = Check(
     about=CATALOG["sync-free-prepare"],
-    excuse=always,
     cases=lambda own, effort: rotated_cases(
         "sync-free-prepare", own, list(Forward), effort, share=2
     ),

@@ -18,27 +18,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
-from backend_caps.kit.check import (
-    Case,
-    Check,
-    Fault,
-    always,
-    replayed_forwards,
-    rotated_cases,
-    scenario_of,
-)
-from backend_caps.kit.rig import (
-    Rig,
-    baseline_of,
-    changed_rows,
-    difference,
-    on_host,
-    some,
-    supplied,
-)
-from backend_caps.kit.scenarios import Forward, Scenario, draw
+from backend_caps.kit import Check, Fault, Forward, Rig, Scenario, Subject, draw, on_host, supplied
+from backend_caps.kit.check import Case, replayed_forwards, rotated_cases, scenario_of
+from backend_caps.kit.rig import baseline_of, changed_rows, difference, some
 from backend_caps.kit.scenes import Scene, moved
-from backend_caps.kit.subject import Subject
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
@@ -262,7 +245,6 @@ def _apart(drawn: Scene, device: str) -> Scene:
 
 INPUTS_UNTOUCHED = Check(
     about=CATALOG["inputs-untouched"],
-    excuse=always,
     cases=lambda own, effort: rotated_cases("inputs-untouched", own, list(Forward), effort),
     run=_run_inputs,
 )

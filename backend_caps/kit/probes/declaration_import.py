@@ -53,43 +53,23 @@ class ImportRequest(TypedDict):
     """What it declared before, as JSON."""
 
 
-class Loaded(TypedDict):
-    """A heavy package, and the plugin's line that imports it."""
-
-    package: str
-    at: str
-
-
-class Borrowed(TypedDict):
-    """Claims that another plugin's declaration makes, and this one's text does not."""
-
-    names: Sequence[str]
-    owner: str
-    """The other declaration, with its file and line."""
-    at: str
-    """Where it is taken."""
+Seen = tuple[str, str]
+"""What is wrong, and the `file:line` of it."""
 
 
 class ImportedDeclaration(TypedDict):
     """What was seen, as JSON."""
 
-    loaded: Sequence[Loaded]
     seconds: float
-    """Of the processor, for the import."""
-    has_implementation: bool
-    """Whether the implementation was imported with it."""
-    faults: Sequence[str]
-    """What becomes of it on its way to another process."""
-    borrowed: Sequence[Borrowed]
-    shipped_by: Sequence[str]
-    """Distributions that ship its module, where its own does not."""
+    """Of the processor, for the import; 0 where a heavy package, which is a fault, explains it."""
+    faults: Sequence[Seen]
 
 
 class ImportWatch(MetaPathFinder):
     """Records the first import of each heavy package; finds no module."""
 
     def __init__(self, root: Path) -> None:
-        self.loaded: list[Loaded] = []
+        self.loaded: list[Seen] = []
         self._root = str(root)
 
     def find_spec(
@@ -97,7 +77,7 @@ class ImportWatch(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Note a heavy package, with the innermost line of the plugin."""
         if name in HEAVY:
-            self.loaded.append(Loaded(package=name, at=self._line()))
+            self.loaded.append((f"importing the declaration imports {name}", self._line()))
         return None
 
     def _line(self) -> str:
@@ -141,16 +121,19 @@ def seen(work: ImportRequest) -> ImportedDeclaration:
     module = import_module(place.module)
     seconds = time.process_time() - started
     sys.meta_path.remove(watch)
-    has_implementation = work["implementation"] in sys.modules
+    of_import, at = list(watch.loaded), work["declared_at"]
+    if work["implementation"] in sys.modules:
+        of_import.append(("importing the declaration imports the implementation", at))
     declaration = _declaration(module, place)
-    return ImportedDeclaration(
-        loaded=watch.loaded,
-        seconds=seconds,
-        has_implementation=has_implementation,
-        faults=list(_carried(declaration, work["declaration"])),
-        borrowed=list(borrowed(module, place, declaration)),
-        shipped_by=_others(place, work["distribution"]),
-    )
+    lost = _lost(declaration, work["declaration"])
+    others = _others(place, work["distribution"])
+    faults = [
+        *of_import,
+        *((f"the declaration {what}", at) for what in lost),
+        *_borrowed(module, place, declaration),
+        *((f"its module is shipped by {other}", at) for other in others),
+    ]
+    return ImportedDeclaration(seconds=0.0 if watch.loaded else seconds, faults=faults)
 
 
 def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
@@ -168,7 +151,7 @@ def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
     raise LookupError(f"nothing is bound at {place.file}:{place.line}")
 
 
-def _carried(declaration: object, before: str) -> Iterator[str]:
+def _lost(declaration: object, before: str) -> Iterator[str]:
     """List what a declaration loses on its way to another process."""
     if type(declaration) is not Declaration:
         kind = type(declaration).__name__
@@ -190,9 +173,7 @@ def _changed(one: Declaration, other: Declaration) -> str:
     return "; ".join(told) or "outside its capabilities"
 
 
-def borrowed(
-    module: ModuleType, place: DeclarationPlace, declaration: object
-) -> Iterator[Borrowed]:
+def _borrowed(module: ModuleType, place: DeclarationPlace, declaration: object) -> Iterator[Seen]:
     """List the claims better than the worst that only another plugin's declaration states."""
     if not isinstance(declaration, Declaration):
         return
@@ -209,7 +190,8 @@ def borrowed(
             and name not in said
         ]
         if names:
-            yield Borrowed(names=names, owner=owner, at=f"{place.file}:{line}")
+            what = f"{', '.join(names)}: stated by {owner}, and not here"
+            yield what, f"{place.file}:{line}"
             return
 
 
@@ -267,14 +249,19 @@ def _others(place: DeclarationPlace, distribution: str | None) -> Sequence[str]:
     return [] if distribution is None or distribution in names else sorted(names)
 
 
+def _unseen(what: str, declared_at: str) -> ImportedDeclaration:
+    return ImportedDeclaration(seconds=0.0, faults=[(f"its declaration {what}", declared_at)])
+
+
 def main(arguments: Sequence[str]) -> int:
     """Look at what the first argument says, and write what was seen to the second's file."""
-    work, target = arguments
+    work, target = json.loads(arguments[0]), arguments[1]
     try:
-        found: object = seen(json.loads(work))
+        found = seen(work)
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         words = str(error).partition("\n")[0]
-        found = f"is not imported in a new process: {type(error).__name__}: {words}"
+        what = f"is not imported in a new process: {type(error).__name__}: {words}"
+        found = _unseen(what, work["declared_at"])
     Path(target).write_text(json.dumps(found), "utf-8")
     return 0
 
@@ -286,11 +273,8 @@ if __name__ == "__main__":
 _DEADLINE_S = 60.0
 
 
-def import_declaration(subject: Subject) -> ImportedDeclaration | str:
-    """Import a subject's declaration in a new process.
-
-    returns what was seen; or in words, what kept it from being imported
-    """
+def import_declaration(subject: Subject) -> ImportedDeclaration:
+    """Import a subject's declaration in a new process; what keeps it from that is its fault."""
     declaration = subject.declaration
     work = ImportRequest(
         path=sys.path,
@@ -310,8 +294,9 @@ def import_declaration(subject: Subject) -> ImportedDeclaration | str:
                 timeout=_DEADLINE_S,
             )
         except subprocess.TimeoutExpired:
-            return f"takes more than {_DEADLINE_S:.0f} s to import"
+            what = f"takes more than {_DEADLINE_S:.0f} s to import"
+            return _unseen(what, work["declared_at"])
         if not target.exists():
             last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            return f"ends the process that imports it: {last}"
-        return cast("ImportedDeclaration | str", json.loads(target.read_text("utf-8")))
+            return _unseen(f"ends the process that imports it: {last}", work["declared_at"])
+        return cast("ImportedDeclaration", json.loads(target.read_text("utf-8")))

@@ -19,16 +19,9 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
-from backend_caps.kit.rig import Rig, changed_rows, on_host
-from backend_caps.kit.scenarios import (
-    MOST_REQUESTS,
-    TREE_NODES,
-    VERIFIED,
-    Forward,
-    Scenario,
-    dice_for,
-    draw_requests,
-)
+from backend_caps.kit import Forward, Rig, Scenario, on_host
+from backend_caps.kit.rig import changed_rows
+from backend_caps.kit.scenarios import MOST_REQUESTS, TREE_NODES, VERIFIED, dice_for, draw_requests
 from backend_caps.kit.scenes import Scene
 from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext

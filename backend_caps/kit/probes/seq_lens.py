@@ -19,11 +19,10 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit.check import Case, Effort, cases_of, scenario_of
-from backend_caps.kit.rig import Rig, on_host, supplied
-from backend_caps.kit.scenarios import Forward, Scenario, draw, forwards_of, scenarios_of
+from backend_caps.kit import Case, Effort, Forward, Rig, Scenario, Subject, draw, on_host, supplied
+from backend_caps.kit.check import cases_of, scenario_of
+from backend_caps.kit.scenarios import forwards_of, scenarios_of
 from backend_caps.kit.scenes import Scene, batch_of, causal
-from backend_caps.kit.subject import Subject
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import HostSync, Simulation, Site, Waited, WaitKind
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.kit.models import ModelSizes, SmallModels
 from backend_caps.kit.scenarios import Forward, Scenario, dice_for, forwards_of, roles_of
@@ -21,7 +22,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import Use
+from backend_caps.resolution.uses import uses_of
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
@@ -63,111 +64,82 @@ class ServerTrace:
     """What happens to one engine."""
 
     asked: tuple[TraceRequest, ...]
-    page_size: int
-    num_pages: int
-    """Of the KV cache: fewer than all requests need together."""
-    max_running_requests: int
-    chunked_prefill_size: int | None
-    mixed: bool
-    """Whether decode rows join prompts."""
-    replayed: bool
-    """Whether graphs are captured of what is claimed."""
-    replays_prompts: bool
-    two_batch: bool
-    paired: bool
-    """Whether prompts have a backend object of their own."""
-    speculation: SpecSettings | None = None
-    overlapped: bool = True
+    flags: ServerFlags
+    """How it is served; prompts may have a backend object of their own, by another name."""
+    options: EngineOptions
+    """Its room: the KV cache has fewer tokens than all requests need together."""
+
+    @property
+    def speculation(self) -> SpecSettings | None:
+        """What drafts; None where nothing does."""
+        return SpecSettings.from_flags(self.flags)
 
     @property
     def told(self) -> str:
         """How it is served, in a few words."""
-        settings = self.speculation
+        flags = self.flags
         words = {
-            f"{self.page_size}-token pages": True,
-            "mixed chunks": self.mixed,
-            "graphs": self.replayed,
-            "two halves": self.two_batch,
-            "prompts by another object": self.paired,
+            f"{flags.page_size}-token pages": True,
+            "mixed chunks": flags.enable_mixed_chunk,
+            "graphs": not flags.disable_cuda_graph,
+            "two halves": flags.enable_two_batch_overlap,
+            "prompts by another object": flags.prefill_attention_backend is not None,
         }
-        drafts = "no drafts" if settings is None else f"drafts by {settings.algorithm.value}"
-        return ", ".join([drafts, *(word for word, holds in words.items() if holds)])
+        drafts = f"drafts by {flags.speculative_algorithm}"
+        first = "no drafts" if flags.speculative_algorithm is None else drafts
+        return ", ".join([first, *(word for word, holds in words.items() if holds)])
 
     @property
     def undrafted(self) -> ServerTrace:
         """The same requests by the plain loop, a token a step."""
-        return replace(self.plainly, speculation=None)
+        plain = self.plainly
+        return replace(plain, flags=plain.flags.model_copy(update=_UNDRAFTED))
 
     @property
     def plainly(self) -> ServerTrace:
         """The same requests and drafts by the plain loop, with room for all of them."""
+        count, num_tokens = len(self.asked), self.options.max_total_tokens
+        assert num_tokens is not None, "a trace says how large the cache is"
         return replace(
             self,
             asked=tuple(replace(own, aborted_at=None) for own in self.asked),
-            overlapped=False,
-            mixed=False,
-            replayed=False,
-            two_batch=False,
-            paired=False,
-            num_pages=self.num_pages * len(self.asked),
-            max_running_requests=len(self.asked),
-        )
-
-    @property
-    def options(self) -> EngineOptions:
-        """The engine's room, and how it cuts prompts."""
-        prompts = min(_PROMPT_GRAPH, self.chunked_prefill_size or _PROMPT_GRAPH)
-        captures_prompts = self.replayed and self.replays_prompts
-        return EngineOptions(
-            max_running_requests=self.max_running_requests,
-            max_total_tokens=self.num_pages * self.page_size,
-            chunked_prefill_size=self.chunked_prefill_size,
-            graph_batch_sizes=_GRAPHS if self.replayed else (),
-            graph_token_counts=(prompts,) if captures_prompts else (),
+            flags=self.flags.model_copy(update=_PLAIN),
+            options=replace(
+                self.options,
+                max_running_requests=count,
+                max_total_tokens=num_tokens * count,
+                graph_batch_sizes=(),
+                graph_token_counts=(),
+            ),
         )
 
     def plan(self, subject: Subject) -> Plan:
         """Resolve the engine's plan by what the backend itself declares."""
-        flags = ServerFlags.model_validate(
-            {
-                "page_size": self.page_size,
-                "disable_overlap_schedule": not self.overlapped,
-                "enable_mixed_chunk": self.mixed,
-                "disable_cuda_graph": not self.replayed,
-                "enable_two_batch_overlap": self.two_batch,
-                **_speculative_flags(self.speculation),
-            }
+        backend = Backend(
+            name=subject.name,
+            status=Status.OK,
+            source=subject.source,
+            declaration=subject.declaration,
         )
-        rules = RuleSet.builtin(RUNTIME)
-        return resolve(tuple(self._uses(subject)), flags, rules=rules, policy=Policy.QUIET)
-
-    def _uses(self, subject: Subject) -> Iterator[Use]:
-        slots = [(Role.TARGET, Phase.PREFILL), (Role.TARGET, Phase.DECODE)]
-        if self.speculation is not None:
-            slots.append((Role.TARGET, Phase.VERIFY))
-        if self.speculation is not None and self.speculation.has_draft_model:
-            slots += [(Role.DRAFT, Phase.PREFILL), (Role.DRAFT, Phase.DECODE)]
-            slots.append((Role.DRAFT_EXTEND, Phase.VERIFY))
-        for role, phase in slots:
-            is_other = self.paired and phase is Phase.PREFILL
-            yield Use(
-                backend=f"{subject.name} for prompts" if is_other else subject.name,
-                role=role,
-                phase=phase,
-                declaration=subject.declaration,
-                source=subject.source,
-            )
+        names = (subject.name, self.flags.prefill_attention_backend)
+        backends = {name: replace(backend, name=name) for name in names if name is not None}
+        uses, rules = uses_of(self.flags, backends), RuleSet.builtin(RUNTIME)
+        return resolve(uses, self.flags, rules=rules, policy=Policy.QUIET)
 
 
-def _speculative_flags(settings: SpecSettings | None) -> dict[str, object]:
-    if settings is None:
-        return {}
-    return {
-        "speculative_algorithm": settings.algorithm.value,
-        "speculative_eagle_topk": settings.topk,
-        "speculative_num_steps": settings.num_steps,
-        "speculative_num_draft_tokens": settings.num_draft_tokens,
-    }
+_UNDRAFTED: Mapping[str, object] = {
+    "speculative_algorithm": None,
+    "speculative_eagle_topk": None,
+    "speculative_num_steps": None,
+    "speculative_num_draft_tokens": None,
+}
+_PLAIN: Mapping[str, object] = {
+    "disable_overlap_schedule": True,
+    "enable_mixed_chunk": False,
+    "disable_cuda_graph": True,
+    "enable_two_batch_overlap": False,
+    "prefill_attention_backend": None,
+}
 
 
 def longest_of(scenario: Scenario) -> int:
@@ -182,36 +154,46 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
     `tree`.
     """
     dice = dice_for(scenario, seed)
-    speculation = _speculation(subject, scenario, dice, seed)
+    drafts = _drafts(subject, scenario, dice, seed)
     asked = tuple(_request(scenario, dice, place) for place in range(dice.randint(4, 6)))
     kinds = subject.claim_as(frozenset, "graph_replay")
     is_tree = scenario.forward is Forward.TREE
     is_mixed = scenario.forward is Forward.MIXED or (
-        speculation is not None and is_tree == ((seed // 2 + seed // 4) % 2 == 0)
+        bool(drafts) and is_tree == ((seed // 2 + seed // 4) % 2 == 0)
     )
     replayed = bool(kinds) and dice.random() < 0.6  # noqa: PLR2004 - more often than not
+    chunk = 8 if is_mixed else dice.choice((None, 4, 8))
     may_halve = subject.claim("two_batch_overlap") is True
-    return ServerTrace(
-        asked=asked,
-        page_size=scenario.page_size,
-        num_pages=_num_pages(scenario, asked, speculation, mixed=is_mixed),
-        max_running_requests=4,
-        chunked_prefill_size=8 if is_mixed else dice.choice((None, 4, 8)),
-        mixed=is_mixed,
-        replayed=replayed,
-        replays_prompts=BatchKind.MIXED_BATCH in kinds and speculation is None,
-        two_batch=may_halve and dice.random() < 0.5,  # noqa: PLR2004 - every other time
-        paired=seed % 4 in {0, 3},
-        speculation=speculation,
+    flags = ServerFlags.model_validate(
+        {
+            "attention_backend": subject.name,
+            "prefill_attention_backend": f"{subject.name} for prompts"
+            if seed % 4 in {0, 3}
+            else None,
+            "page_size": scenario.page_size,
+            "enable_mixed_chunk": is_mixed,
+            "disable_cuda_graph": not replayed,
+            "enable_two_batch_overlap": may_halve and dice.random() < 0.5,  # noqa: PLR2004 - every other time
+            **drafts,
+        }
     )
+    replays_prompts = replayed and BatchKind.MIXED_BATCH in kinds and not drafts
+    options = EngineOptions(
+        max_running_requests=4,
+        max_total_tokens=_num_pages(scenario, asked, flags) * scenario.page_size,
+        chunked_prefill_size=chunk,
+        graph_batch_sizes=_GRAPHS if replayed else (),
+        graph_token_counts=(min(_PROMPT_GRAPH, chunk or _PROMPT_GRAPH),) if replays_prompts else (),
+    )
+    return ServerTrace(asked=asked, flags=flags, options=options)
 
 
-def _speculation(
+def _drafts(
     subject: Subject, scenario: Scenario, dice: random.Random, seed: int
-) -> SpecSettings | None:
-    """Draw what drafts: a model where the draft's roles are claimed, else the host."""
+) -> Mapping[str, object]:
+    """Draw what drafts, as flags: a model where the draft's roles are claimed, else the host."""
     if scenario.forward not in {Forward.VERIFY, Forward.TREE}:
-        return None
+        return {}
     is_tree = scenario.forward is Forward.TREE
     drafts = {Forward.DRAFT_EXTEND, *([Forward.DRAFT] if is_tree else [])}
     modelled = drafts <= set(forwards_of(subject)) and Role.DRAFT in roles_of(subject)
@@ -219,12 +201,15 @@ def _speculation(
     algorithm = (*models, Algorithm.NGRAM)[seed % 3] if modelled else Algorithm.NGRAM
     topk = scenario.topk if is_tree else 1
     most = min(_MOST_NODES, topk + (_NUM_STEPS - 1) * topk * topk + 1)
-    return SpecSettings(
-        algorithm=algorithm,
-        topk=topk,
-        num_steps=_NUM_STEPS,
-        num_draft_tokens=dice.randint(_NUM_STEPS + 2, most) if is_tree else _NUM_STEPS + 1,
-    )
+    return {
+        "speculative_algorithm": algorithm.value,
+        "speculative_attention_mode": "decode",
+        "speculative_eagle_topk": topk,
+        "speculative_num_steps": _NUM_STEPS,
+        "speculative_num_draft_tokens": (
+            dice.randint(_NUM_STEPS + 2, most) if is_tree else _NUM_STEPS + 1
+        ),
+    }
 
 
 def _request(scenario: Scenario, dice: random.Random, place: int) -> TraceRequest:
@@ -249,21 +234,16 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> TraceReques
     )
 
 
-def _num_pages(
-    scenario: Scenario,
-    asked: tuple[TraceRequest, ...],
-    speculation: SpecSettings | None,
-    *,
-    mixed: bool,
-) -> int:
+def _num_pages(scenario: Scenario, asked: tuple[TraceRequest, ...], flags: ServerFlags) -> int:
     """Count the pages of a cache in which two requests can begin, and not both go on.
 
     The longest request fits, with what its steps write behind it.
     """
-    size, behind = scenario.page_size, 0 if speculation is None else speculation.lookahead
+    size, settings = scenario.page_size, SpecSettings.from_flags(flags)
+    behind = 0 if settings is None else settings.lookahead
     longest = max(len(own.prompt) + own.sampling.max_new_tokens for own in asked)
     # Decode rows join prompts only where there is room for both.
-    beside = longest if mixed and size == 1 else 0
+    beside = longest if flags.enable_mixed_chunk and size == 1 else 0
     return -(-(longest + behind + beside) // size) + 1
 
 

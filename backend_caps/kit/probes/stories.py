@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
+from backend_caps.kit import Forward, Scenario, Subject
 from backend_caps.kit.scenarios import (
     DRAFT_STEPS,
     MOST_REQUESTS,
     TREE_NODES,
     VERIFIED,
-    Forward,
-    Scenario,
     dice_for,
     forwards_of,
 )
@@ -32,6 +31,7 @@ from backend_caps.kit.scenes import (
     Pools,
     Scene,
     Setting,
+    after_prefix,
     batch_of,
     beams,
     causal,
@@ -40,7 +40,6 @@ from backend_caps.kit.scenes import (
     visible_nodes,
     with_mask,
 )
-from backend_caps.kit.subject import Subject
 
 
 @dataclass(slots=True, eq=False)
@@ -80,16 +79,8 @@ class HostCache:
 
     def __init__(self, setting: Setting, dice: random.Random) -> None:
         self._setting = setting
-        layer, num_slots = setting.layer, setting.num_slots
-        keys, values = (
-            torch.full((num_slots, layer.tp_k_head_num, size), setting.poison, dtype=setting.dtype)
-            for size in (layer.qk_head_dim, layer.v_head_dim)
-        )
-        table = torch.full(
-            (setting.num_rows, setting.max_context_len), setting.stale_slot, dtype=torch.int32
-        )
-        self._pools = Pools(table, keys, values, setting.page_size, layer)
-        pages = range(1, num_slots // setting.page_size)
+        self._pools = setting.empty_pools()
+        pages = range(1, setting.num_slots // setting.page_size)
         self._free_rows = dice.sample(range(1, setting.num_rows), setting.num_rows - 1)
         self._free_pages = dice.sample(pages, len(pages))
         self._entered: set[tuple[int, int]] = set()
@@ -269,12 +260,13 @@ class _StoryWriter:
         if scenario.forward is Forward.DRAFT:
             for step in range(1, DRAFT_STEPS + 1):
                 counts = [scenario.topk] * len(stays)
-                seen = [beams(scenario.topk, step, self._dice) for _ in stays]
-                yield self._turn(Forward.DRAFT, stays, counts, _over(starts, seen))
+                drawn = (beams(scenario.topk, step, self._dice) for _ in stays)
+                seen = [*map(after_prefix, starts, drawn)]
+                yield self._turn(Forward.DRAFT, stays, counts, seen)
         elif scenario.forward is Forward.TREE:
-            trees = [random_tree(TREE_NODES, scenario.topk, self._dice) for _ in stays]
-            seen = [visible_nodes(tree) for tree in trees]
-            yield self._turn(Forward.TREE, stays, [TREE_NODES] * len(stays), _over(starts, seen))
+            trees = (random_tree(TREE_NODES, scenario.topk, self._dice) for _ in stays)
+            seen = [*map(after_prefix, starts, map(visible_nodes, trees))]
+            yield self._turn(Forward.TREE, stays, [TREE_NODES] * len(stays), seen)
         else:
             counts = [self._count(place) for place, _ in enumerate(stays)]
             yield self._turn(scenario.forward, stays, counts)
@@ -320,7 +312,7 @@ class _StoryWriter:
             pools=pools,
             layer=self._setting.layer,
             batch=replace(batch, mode=forward.mode),
-            q=self._queries(sum(counts)),
+            q=self._setting.queries(sum(counts), self._generator),
             k=keys,
             v=values,
             contexts=[cache.context(stay) for stay in stays],
@@ -330,22 +322,5 @@ class _StoryWriter:
         made = made if visible is None else with_mask(made, visible)
         return Turn(forward=forward, scene=made, written=written)
 
-    def _queries(self, count: int) -> Tensor:
-        layer = self._setting.layer
-        return self._random(count, layer.tp_q_head_num, layer.qk_head_dim)
-
     def _keys_and_values(self, count: int) -> tuple[Tensor, Tensor]:
-        layer = self._setting.layer
-        keys = self._random(count, layer.tp_k_head_num, layer.qk_head_dim)
-        return keys, self._random(count, layer.tp_k_head_num, layer.v_head_dim)
-
-    def _random(self, *size: int) -> Tensor:
-        return torch.randn(size, generator=self._generator).to(self._setting.dtype)
-
-
-def _over(lengths: Sequence[int], seen: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Let new tokens see the whole context before them, and what they see of each other."""
-    return [
-        torch.cat([own.new_ones(len(own), length), own], dim=1)
-        for length, own in zip(lengths, seen, strict=True)
-    ]
+        return self._setting.keys_and_values(count, self._generator)

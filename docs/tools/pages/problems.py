@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from backend_caps.capability.fit import CHECKED_AGAINST
-from backend_caps.discovery.problems import TEXTS, ProblemText
+from backend_caps.discovery.problems import ProblemText, texts
 from backend_caps.engines.reading import TEXTS as ENGINE_TEXTS
 from docs.tools.markdown import table
 from docs.tools.sources import problem_texts
@@ -17,7 +17,7 @@ _VALUE = re.compile(r"\{.*?\}")
 
 def discovery_problems() -> str:
     """Give each fault of a plugin."""
-    return _problems(TEXTS)
+    return _problems(texts())
 
 
 def engine_problems() -> str:

@@ -34,8 +34,6 @@ _WIDE = frozenset(
 """Pages whose tables or pictures need the room of their tables of contents."""
 _OUTPUT = re.compile("^```text output$", re.MULTILINE)
 _PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
-_ELSEWHERE = {"backend_caps.kit.scenes.scene": "backend_caps.kit.scenes.builders.scene"}
-"""Functions that their module is named after, and hidden by."""
 _AS_OUTPUT = "``` { .text .output }"
 _SOURCE_HEAD = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n"
 _LANGUAGES = {".json": "json", ".py": "python", ".toml": "toml", ".yml": "yaml"}
@@ -69,7 +67,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _linked(name: str, module: str) -> str:
     place = f"{module}.{name}"
-    return f"| [`{name}`][{_ELSEWHERE.get(place, place)}] |"
+    return f"| [`{name}`][{place}] |"
 
 
 def source_markdown(path: str) -> str:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from backend_caps import BatchKind
 from backend_caps.kit import Case, Forward, Rig, Scenario, difference
-from backend_caps.kit.probes.graph_probe import BATCH_SIZES, Graphs, buckets_of
-from backend_caps.kit.probes.replays import (
+from backend_caps.kit.checks.replay import (
     GRAPHED,
     graphed_of,
     is_right,
@@ -21,6 +20,7 @@ from backend_caps.kit.probes.replays import (
     story,
     wrong_replay,
 )
+from backend_caps.kit.probes.graph_probe import BATCH_SIZES, Graphs, buckets_of
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer

@@ -41,7 +41,7 @@ def test_every_request_fits_alone(forward: Forward, page_size: int) -> None:
         behind = 0 if trace.speculation is None else trace.speculation.lookahead
         lengths = [len(own.prompt) + own.sampling.max_new_tokens for own in trace.asked]
         assert max(lengths) <= longest
-        assert max(lengths) + behind <= trace.num_pages * page_size
+        assert max(lengths) + behind <= (trace.options.max_total_tokens or 0)
 
 
 def test_traces_of_a_seed_are_the_same() -> None:
@@ -69,7 +69,10 @@ def test_what_is_not_claimed_is_not_tried() -> None:
     subject = claiming(graph_replay=frozenset(), two_batch_overlap=False)
 
     traces = [own for forward in SERVED for own in _traces(forward, subject)]
-    assert not any(own.replayed or own.replays_prompts or own.two_batch for own in traces)
+    assert not any(
+        own.options.graph_batch_sizes or own.options.graph_token_counts for own in traces
+    )
+    assert not any(own.flags.enable_two_batch_overlap for own in traces)
 
 
 @pytest.mark.parametrize("what", ["replayed", "two_batch", "paired", "mixed"])
@@ -83,10 +86,10 @@ def test_what_is_claimed_is_tried_in_some(what: str) -> None:
 
 def _ways(trace: ServerTrace) -> dict[str, bool]:
     return {
-        "replayed": trace.replayed,
-        "two_batch": trace.two_batch,
-        "paired": trace.paired,
-        "mixed": trace.mixed,
+        "replayed": not trace.flags.disable_cuda_graph,
+        "two_batch": trace.flags.enable_two_batch_overlap,
+        "paired": trace.flags.prefill_attention_backend is not None,
+        "mixed": trace.flags.enable_mixed_chunk,
     }
 
 
@@ -108,14 +111,16 @@ def test_plan_is_of_what_the_backend_declares() -> None:
     """Host lengths are at the backend's own level, in halves too: the engine asks for no more."""
     drafted = [own for own in _traces(Forward.VERIFY) if own.speculation]
 
-    found = {(own.two_batch, own.plan(HONEST).host_seq_lens) for own in drafted}
+    found = {
+        (own.flags.enable_two_batch_overlap, own.plan(HONEST).host_seq_lens) for own in drafted
+    }
 
     assert found == {(False, HostSeqLens.NONE), (True, HostSeqLens.NONE)}
 
 
 def test_plan_of_a_pair_has_two_backends() -> None:
     """Prompts have an object of their own, which another name brings about."""
-    [trace] = [own for own in _traces(Forward.DECODE)[:1] if own.paired]
+    trace = _traces(Forward.DECODE, NATIVE)[0]
 
     names = {use.phase: use.backend for use in trace.plan(NATIVE).uses}
     assert names == {Phase.PREFILL: "torch_native for prompts", Phase.DECODE: "torch_native"}
@@ -199,7 +204,8 @@ def test_room_for_all_hides_who_fails_under_retraction(name: str) -> None:
     subject = SUBJECTS[name]
     scenario = Scenario(forward=Forward.DECODE, num_heads=2, num_kv_heads=1)
     trace = trace_of(subject, scenario, 0)
-    roomy = replace(trace, num_pages=trace.num_pages * len(trace.asked))
+    room = trace.plainly.options.max_total_tokens
+    roomy = replace(trace, options=replace(trace.options, max_total_tokens=room))
 
     plain, alone, retracted = (
         _served(own, scenario, "cpu", subject).outputs for own in (trace.plainly, roomy, trace)

@@ -23,8 +23,8 @@ from torch import Tensor
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject
 from backend_caps.kit.check import cases_of, rotated_cases, scenario_of
+from backend_caps.kit.checks.replay import replayed_of, story
 from backend_caps.kit.probes.graph_probe import BATCH_SIZES, buckets_of
-from backend_caps.kit.probes.replays import replayed_of, story
 from backend_caps.kit.rig import baseline_of, on_host, supplied
 from backend_caps.kit.scenarios import MOST_REQUESTS, dice_for, draw, draw_requests, scenarios_of
 from backend_caps.kit.scenes import Scene, reference_attention

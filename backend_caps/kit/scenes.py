@@ -1,4 +1,8 @@
-"""How scenes are made: requests of given lengths, in pools that are drawn by a seed."""
+"""Scenes: batches over a paged cache, with the attention that their definition gives.
+
+What an author of a backend tests numerics with, on any device. `reference_attention` says what a
+backend has to return, and whatever no request owns is poison, so that a read too many shows.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,43 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from backend_caps.kit.scenes.scene import Pools, Scene, flat_mask
+from backend_caps.kit.scene import Pools, Scene, flat_mask, moved, reference_attention
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
+
+__all__ = [
+    "CHAIN",
+    "COMB",
+    "DECODE",
+    "FORK",
+    "GROVE",
+    "PREFILL",
+    "PREFIXED",
+    "STAR",
+    "VERIFY",
+    "Pools",
+    "Requests",
+    "Scene",
+    "Setting",
+    "Tree",
+    "batch_of",
+    "beams",
+    "causal",
+    "dice_of",
+    "flat_mask",
+    "layer_of",
+    "masked_scene",
+    "moved",
+    "padded",
+    "random_tree",
+    "reference_attention",
+    "scene",
+    "sharing",
+    "tree_scene",
+    "visible_nodes",
+    "with_mask",
+]
 
 Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens, for each request."""
@@ -66,13 +103,36 @@ class Setting:
     """P: requests that have room, and the padding row."""
     seed: int = 0
 
+    def empty_pools(self) -> Pools:
+        """Make the pools, in which nobody owns anything."""
+        table = torch.full((self.num_rows, self.max_context_len), self.stale_slot).int()
+        num_heads, dtype = self.layer.tp_k_head_num, self.cache_dtype or self.dtype
+        keys, values = (
+            torch.full((self.num_slots, num_heads, size), self.poison, dtype=dtype)
+            for size in (self.layer.qk_head_dim, self.layer.v_head_dim)
+        )
+        return Pools(table, keys, values, self.page_size, self.layer)
+
+    def queries(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw so many queries: [count, Hq, D]."""
+        return self._drawn(count, self.layer.tp_q_head_num, self.layer.qk_head_dim, generator)
+
+    def keys_and_values(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw so many keys and values: [count, Hk, D] and [count, Hk, Dv]."""
+        num_heads, layer = self.layer.tp_k_head_num, self.layer
+        keys = self._drawn(count, num_heads, layer.qk_head_dim, generator)
+        return keys, self._drawn(count, num_heads, layer.v_head_dim, generator)
+
+    def _drawn(self, count: int, heads: int, size: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(count, heads, size, generator=generator).to(self.dtype)
+
 
 def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None = None) -> Scene:
     """Make a scene; a uniform one has no extend lengths, as in decode and in verify."""
     setting = Setting() if setting is None else setting
     generator = torch.Generator().manual_seed(setting.seed)
     lengths, counts = [sum(request) for request in requests], [new for _, new in requests]
-    keys, values = (_tokens(sum(lengths), size, setting, generator) for size in _kv_sizes(setting))
+    keys, values = setting.keys_and_values(sum(lengths), generator)
     pools, rows, slots = _pools(lengths, setting, generator)
     fresh = torch.cat([torch.arange(n) >= n - new for n, new in zip(lengths, counts, strict=True)])
     pools.set_kv_buffer(setting.layer, slots[~fresh], keys[~fresh], values[~fresh])
@@ -80,7 +140,7 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
         pools=pools,
         layer=setting.layer,
         batch=batch_of(requests, rows, slots[fresh], uniform=uniform),
-        q=_tokens(sum(counts), _q_size(setting), setting, generator),
+        q=setting.queries(sum(counts), generator),
         k=keys[fresh],
         v=values[fresh],
         contexts=[*zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)],
@@ -170,10 +230,10 @@ def _pools(
     lengths: Sequence[int], setting: Setting, generator: torch.Generator
 ) -> tuple[Pools, Tensor, Tensor]:
     """Place the contexts on random pages: the pools, a row each, all slots in plain order."""
-    size, num_rows = setting.page_size, setting.num_rows
+    size, pools = setting.page_size, setting.empty_pools()
+    table = pools.req_to_token
     free = torch.randperm(setting.num_slots // size - 1, generator=generator) + 1
-    rows = torch.randperm(num_rows - 1, generator=generator)[: len(lengths)] + 1
-    table = torch.full((num_rows, setting.max_context_len), setting.stale_slot, dtype=torch.int32)
+    rows = torch.randperm(setting.num_rows - 1, generator=generator)[: len(lengths)] + 1
     for row, length in zip(rows, lengths, strict=True):
         num_pages = -(-length // size)
         pages, free = free[:num_pages], free[num_pages:]
@@ -182,27 +242,7 @@ def _pools(
     owned = torch.cat(
         [table[row, :length] for row, length in zip(rows, lengths, strict=True)]
     ).long()
-    dtype = setting.cache_dtype or setting.dtype
-    keys, values = (
-        torch.full((setting.num_slots, *head), setting.poison, dtype=dtype)
-        for head in _kv_sizes(setting)
-    )
-    return Pools(table, keys, values, size, setting.layer), rows, owned
-
-
-def _tokens(
-    count: int, size: tuple[int, int], setting: Setting, generator: torch.Generator
-) -> Tensor:
-    return torch.randn(count, *size, generator=generator).to(setting.dtype)
-
-
-def _q_size(setting: Setting) -> tuple[int, int]:
-    return setting.layer.tp_q_head_num, setting.layer.qk_head_dim
-
-
-def _kv_sizes(setting: Setting) -> tuple[tuple[int, int], tuple[int, int]]:
-    layer = setting.layer
-    return (layer.tp_k_head_num, layer.qk_head_dim), (layer.tp_k_head_num, layer.v_head_dim)
+    return pools, rows, owned
 
 
 def _more(tensor: Tensor, count: int, value: float) -> Tensor:
@@ -248,7 +288,7 @@ def masked_scene(
         uniform=True,
         setting=setting,
     )
-    return with_mask(plain, [_after_prefix(*request) for request in requests], num_spare=num_spare)
+    return with_mask(plain, [after_prefix(*request) for request in requests], num_spare=num_spare)
 
 
 def with_mask(plain: Scene, visible: Sequence[Tensor], *, num_spare: int = 0) -> Scene:
@@ -291,5 +331,6 @@ def random_tree(num_tokens: int, topk: int, dice: random.Random) -> Tree:
     return tree
 
 
-def _after_prefix(prefix: int, seen: Tensor) -> Tensor:
+def after_prefix(prefix: int, seen: Tensor) -> Tensor:
+    """Let new tokens see cached ones too, and what they see of each other: [N, prefix + C] bool."""
     return torch.cat([seen.new_ones(len(seen), prefix), seen], dim=1)
