@@ -20,7 +20,7 @@ from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Function, condition
+from backend_caps.engines.source.guards import Function, condition, has_attribute
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.methods import (
     Stated,
@@ -29,7 +29,7 @@ from backend_caps.engines.source.methods import (
     values_of,
     words_of,
 )
-from backend_caps.engines.source.module import ClassDef, has_attribute
+from backend_caps.engines.source.module import ClassDef
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"

@@ -67,7 +67,6 @@ _MODULE = "sglang.srt.managers.overlap_utils"
 _DECIDES = "decide_needs_cpu_seq_lens"
 _FLAG = "needs_cpu_seq_lens"
 _JOIN = re.compile(rf"any\(\(?getattr\([^,]+, '{_FLAG}', True\) for .*\)")
-"""The or over the backends, a missing flag counted as True."""
 _ALWAYS = "it runs at all"
 KNOWN_VERSIONS = tuple(name.removeprefix("sglang-") for name in ENGINES)
 """The versions whose source the reader was checked with."""
@@ -203,7 +202,7 @@ def _read(index: Index) -> Iterator[Rule]:
                 at=function.at,
             )
             yield _unknown(words)
-    if not any(_JOIN.fullmatch(ast.unparse(case.value)) for case in returns(function.node)):
+    if not any(_is_join(case.value) for case in returns(function.node)):
         index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
 
 
@@ -235,5 +234,10 @@ def _forcing(function: Function) -> Iterator[Guards]:
                 yield case.guards
             case ast.Constant(value=False):
                 continue
-            case value if not _JOIN.fullmatch(ast.unparse(value)):
+            case value if not _is_join(value):
                 yield *case.guards, value
+
+
+def _is_join(value: ast.expr) -> bool:
+    """Return whether it is the or over the backends, a missing flag counted as True."""
+    return isinstance(value, ast.Call) and _JOIN.fullmatch(ast.unparse(value)) is not None

@@ -19,11 +19,12 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
     conditions,
     decided,
+    has_attribute,
     returns,
     where,
 )
 from backend_caps.engines.source.index import Method
-from backend_caps.engines.source.module import ClassDef, has_attribute
+from backend_caps.engines.source.module import ClassDef
 
 _METHOD = "shared_read_ends"
 _ASKS: Mapping[str, frozenset[Phase]] = {
@@ -39,7 +40,7 @@ _MODES: Mapping[str, frozenset[Phase]] = {
     "TARGET_VERIFY": frozenset({Phase.VERIFY}),
 }
 _LEVELS = {f"SharedReadEnds.{each.name}": each for each in SharedReadsEnd}
-_SUPER = re.compile(rf"super\(.*\)\.{_METHOD}\(.*\)", re.DOTALL)
+_SUPER = re.compile(rf"super\([\w, ]*\)\.{_METHOD}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ class ReadEnds:
     def delegated(self) -> list[str]:
         """List the answers that are made from those of other backends."""
         values = [case.value for case in returns(self._method.node)] if self._method else []
-        answers = [ast.unparse(each) for each in values if has_attribute(each, _METHOD)]
-        return [f"{_METHOD} = {each}" for each in answers if not _SUPER.fullmatch(each)]
+        asked = [each for each in values if has_attribute(each, _METHOD) and not _is_super(each)]
+        return [f"{_METHOD} = {ast.unparse(each)}" for each in asked]
 
     def _answers(self, method: Method, phase: Phase) -> Iterator[_Answer]:
         """List what may be returned in a phase, up to what certainly is."""
@@ -95,14 +96,13 @@ class ReadEnds:
             if False in held.values():
                 continue
             left = tuple(guard for guard, holds in held.items() if holds is None)
-            answer = ast.unparse(case.value)
-            if _SUPER.fullmatch(answer):
+            if _is_super(case.value):
                 above = self._classes.method(self._definition, _METHOD, after=method.owner)
                 for each in self._answers(above, phase) if above else ():
                     yield _Answer(each.level, each.expression, (*left, *each.guards))
             else:
                 plain = phase is Phase.PREFILL and any(map(_is_mode, held))
-                yield _Answer(_LEVELS.get(answer), case.value, left, plain)
+                yield _Answer(_LEVELS.get(ast.unparse(case.value)), case.value, left, plain)
             if not left:
                 return
 
@@ -141,3 +141,7 @@ def _mode_holds(phase: Phase, test: ast.expr) -> bool | None:
 
 def _is_mode(guard: ast.expr) -> bool:
     return isinstance(guard, ast.Compare) and _holds(guard, Phase.PREFILL) is True
+
+
+def _is_super(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _SUPER.fullmatch(ast.unparse(value.func)) is not None

@@ -47,6 +47,11 @@ def in_method(name: str) -> ast.expr:
     return words(f"once {name}() has run")
 
 
+def has_attribute(value: ast.expr, name: str) -> bool:
+    """Return whether a value is made from some object's attribute of a name."""
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
+
+
 def negated(test: ast.expr) -> ast.expr:
     """Turn a condition over."""
     match test:

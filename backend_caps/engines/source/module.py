@@ -161,7 +161,9 @@ def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> lis
     """List what is left of what a name is given: the last that is certain, and those after it."""
     left: list[_Item] = []
     for each in items:
-        left = [each] if is_certain(each) else [*left, each]
+        if is_certain(each):
+            left = []
+        left.append(each)
     return left
 
 
@@ -220,11 +222,6 @@ Scope = Mapping[str, Meanings]
 def mentions(value: ast.expr, name: str) -> bool:
     """Return whether a value is made from what a name stands for."""
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
-
-
-def has_attribute(value: ast.expr, name: str) -> bool:
-    """Return whether a value is made from some object's attribute of a name."""
-    return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
 
 
 def _left(name: str, meanings: Meanings) -> Meanings:

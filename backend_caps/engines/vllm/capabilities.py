@@ -221,16 +221,17 @@ class Findings:
         found: _Levels = []
         for case in answer.cases:
             around = (*guards, *case.guards)
-            text = ast.unparse(case.value)
-            scale, _, level = text.rpartition(".")
-            if scale.endswith(_SCALE) and level in LEVELS:
-                found.append((around, LEVELS[level]))
-                continue
             next_answer = None
-            if text in _OWN:
-                next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
-            elif text.startswith(f"super().{_METHOD}("):
-                next_answer = self._lookup.nearest(builder, _METHOD, after=answer.owner)
+            match case.value:
+                case ast.Attribute(value=scale, attr=level) if level in LEVELS and ast.unparse(
+                    scale
+                ).endswith(_SCALE):
+                    found.append((around, LEVELS[level]))
+                    continue
+                case ast.Attribute() as own if ast.unparse(own) in _OWN:
+                    next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
+                case ast.Call(func=called) if ast.unparse(called) == f"super().{_METHOD}":
+                    next_answer = self._lookup.nearest(builder, _METHOD, after=answer.owner)
             more = next_answer and self._levels(builder, next_answer, around)
             if not more:
                 return None
