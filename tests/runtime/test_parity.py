@@ -10,8 +10,8 @@ import torch
 from backend_caps import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
-from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
-from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, plan_of, run, submit
+from tests.runtime.churn import is_aborted, run_with_churn, up_to_aborts
+from tests.runtime.engines import PLAIN_LOOP, leaks, make_engine, plan_of, run
 from tests.runtime.oracle import Oracle
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
@@ -55,28 +55,6 @@ def test_tokens_equal_those_of_transformers(
     tokens = run(engine, oracle.jobs)
 
     assert (tokens, leaks(engine)) == (oracle.tokens, (0, 0))
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("mixed", MIXES)
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_retracted_requests_end_with_the_tokens_of_transformers(
-    oracle: Oracle,
-    device: torch.device,
-    loop: tuple[str, ...],
-    mixed: tuple[str, ...],
-    page_size: int,
-) -> None:
-    """A KV cache so small that requests are taken out and computed anew changes no token."""
-    arguments = (*loop, *mixed, "--page-size", str(page_size))
-    engine = make_engine(oracle.folder, *arguments, device=device, options=SMALL_CACHE)
-    requests = [submit(engine, job) for job in oracle.jobs[:100]]
-
-    engine.drain()
-
-    assert num_retractions(requests) > 2
-    assert [request.output for request in requests] == oracle.tokens[:100]
-    assert leaks(engine) == (0, 0)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
