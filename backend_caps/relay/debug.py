@@ -41,37 +41,26 @@ class Inputs:
     """[B], device: rows that `spec_info` is read from."""
 
 
+@dataclass(frozen=True, slots=True)
 class DebugChecks:
-    """The checks that a FutureMap makes in debug mode.
+    """The checks that a FutureMap makes in debug mode."""
 
-    Args:
-        layout: the fields of the relay.
-        streams: the device's streams.
-        seq_lens: [P] int64, device, the column that `publish` writes.
-        bonus_tokens: [P] int64, device, the column that `stash` writes.
-        draft: [P, ...] each, device, the columns of the draft worker's state by name.
-        speculative: whether speculative steps relay through the map.
-    """
+    layout: RelayLayout
+    """The fields of the relay."""
+    streams: DeviceStreams
+    """The device's streams."""
+    seq_lens: Tensor
+    """[P] int64, device: the column that `publish` writes."""
+    bonus_tokens: Tensor
+    """[P] int64, device: the column that `stash` writes."""
+    draft: Mapping[str, Tensor]
+    """[P, ...] each, device: the columns of the draft worker's state by name."""
+    speculative: bool
+    """Whether speculative steps relay through the map."""
 
-    def __init__(
-        self,
-        layout: RelayLayout,
-        streams: DeviceStreams,
-        seq_lens: Tensor,
-        bonus_tokens: Tensor,
-        draft: Mapping[str, Tensor],
-        *,
-        speculative: bool,
-    ) -> None:
-        self._layout = layout
-        self._streams = streams
-        self._seq_lens = seq_lens
-        self._bonus_tokens = bonus_tokens
-        self._draft = draft
-        self._speculative = speculative
-        self._pool_size = seq_lens.shape[0]
-        for column in (seq_lens, bonus_tokens, *draft.values()):
-            _poison(column, torch.arange(self._pool_size, device=column.device))
+    def __post_init__(self) -> None:
+        for column in (self.seq_lens, self.bonus_tokens, *self.draft.values()):
+            _poison(column, torch.arange(len(self.seq_lens), device=column.device))
 
     def before_publish(self, req_pool_indices: Tensor) -> None:
         """Require rows of the pool, each once."""
@@ -81,13 +70,8 @@ class DebugChecks:
         """Require rows of the pool, each once, and values of the layout's shapes for each."""
         self._check_rows("stash", req_pool_indices)
         num_rows = req_pool_indices.shape[0]
-        values = {
-            "topk_p": payload.topk_p,
-            "topk_index": payload.topk_index,
-            "hidden_states": payload.hidden_states,
-        }
-        for field in self._layout.draft:
-            value = values[field.name]
+        for field in self.layout.draft:
+            value: Tensor | None = getattr(payload, field.name)
             if value is not None:
                 require_shape("stash", field.name, value, (num_rows, *field.row_shape))
 
@@ -109,13 +93,13 @@ class DebugChecks:
                 "together.",
             )
         self._check_rows("resolve_seq_lens_cpu", batch.req_pool_indices)
-        self._check_fresh("seq_lens", "publish", self._seq_lens, batch.req_pool_indices)
+        self._check_fresh("seq_lens", "publish", self.seq_lens, batch.req_pool_indices)
 
     def after_lengths(self, batch: RelayBatch) -> None:
         """Check the bounds, and poison what was read: the copy stream is done with it."""
         if batch.seq_lens_cpu_upper_bound is not None:
             self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
-        _poison(self._seq_lens, batch.req_pool_indices)
+        _poison(self.seq_lens, batch.req_pool_indices)
 
     def before_inputs(self, batch: RelayBatch) -> Inputs:
         """Require pinned staging and values stashed since the last read; return their rows."""
@@ -123,9 +107,9 @@ class DebugChecks:
         for rows in (inputs.tokens, inputs.draft):
             if rows is not None:
                 self._check_rows("resolve_future", rows)
-                self._check_fresh("bonus_tokens", "stash", self._bonus_tokens, rows)
-        if inputs.draft is not None and "topk_index" in self._draft:
-            candidates = self._draft["topk_index"][:, 0]
+                self._check_fresh("bonus_tokens", "stash", self.bonus_tokens, rows)
+        if inputs.draft is not None and "topk_index" in self.draft:
+            candidates = self.draft["topk_index"][:, 0]
             self._check_fresh("topk_index", "stash", candidates, inputs.draft)
         return inputs
 
@@ -133,9 +117,9 @@ class DebugChecks:
         """Poison what was read."""
         for rows in (inputs.tokens, inputs.draft):
             if rows is not None:
-                _poison(self._bonus_tokens, rows)
+                _poison(self.bonus_tokens, rows)
         if inputs.draft is not None:
-            for column in self._draft.values():
+            for column in self.draft.values():
                 _poison(column, inputs.draft)
 
     def _inputs(self, batch: RelayBatch) -> Inputs:
@@ -144,16 +128,16 @@ class DebugChecks:
         if batch.prefill_input_ids_cpu is not None:
             self._check_staging(batch.prefill_input_ids_cpu)
             tokens = batch.mix_running_indices
-        reads_draft = self._speculative and batch.spec_info is not None
+        reads_draft = self.speculative and batch.spec_info is not None
         return Inputs(tokens=tokens, draft=batch.req_pool_indices if reads_draft else None)
 
     def _check_rows(self, operation: str, req_pool_indices: Tensor) -> None:
         rows = _listed(req_pool_indices)
-        outside = tuple(row for row in rows if not 0 <= row < self._pool_size)
+        outside = tuple(row for row in rows if not 0 <= row < len(self.seq_lens))
         if outside:
             raise RelayError(
                 "rows-out-of-range",
-                f"{operation} was given {_rows(outside)}; 0 <= row < {self._pool_size} was "
+                f"{operation} was given {_rows(outside)}; 0 <= row < {len(self.seq_lens)} was "
                 "expected. Pass req_pool_indices of this request pool.",
             )
         repeated = tuple(sorted(row for row, count in Counter(rows).items() if row and count > 1))
@@ -193,11 +177,11 @@ class DebugChecks:
             )
 
     def _check_staging(self, staged: Tensor) -> None:
-        if self._streams.traits.has_pinned_memory and not self._streams.is_pinned(staged):
+        if self.streams.traits.has_pinned_memory and not self.streams.is_pinned(staged):
             raise RelayError(
                 "pageable-staging",
                 "prefill_input_ids_cpu is pageable; pinned memory was expected, or its copy to "
-                f"{str(self._streams.device)!r} blocks the host. Allocate the staging with "
+                f"{str(self.streams.device)!r} blocks the host. Allocate the staging with "
                 "pin_memory=True.",
             )
 

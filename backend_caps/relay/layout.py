@@ -284,24 +284,19 @@ class DraftColumns:
     def __init__(
         self, layout: RelayLayout, pool_size: int, device: torch.device, word: torch.dtype | None
     ) -> None:
-        columns = {field.name: RowColumn(field, pool_size, device, word) for field in layout.draft}
-        self.tables = {name: column.table for name, column in columns.items()}
-        self._topk_p = columns["topk_p"]
-        self._topk_index = columns["topk_index"]
-        self._hidden_states = columns.get("hidden_states")
+        self._columns = {
+            field.name: RowColumn(field, pool_size, device, word) for field in layout.draft
+        }
+        self.tables = {name: column.table for name, column in self._columns.items()}
 
     def store(self, rows: Tensor, payload: RelayPayload) -> None:
         """Write what the payload has to `rows` [B] int64."""
-        if payload.topk_p is not None:
-            self._topk_p.store(rows, payload.topk_p)
-        if payload.topk_index is not None:
-            self._topk_index.store(rows, payload.topk_index)
-        if payload.hidden_states is not None and self._hidden_states is not None:
-            self._hidden_states.store(rows, payload.hidden_states)
+        for name, column in self._columns.items():
+            values: Tensor | None = getattr(payload, name)
+            if values is not None:
+                column.store(rows, values)
 
     def load(self, rows: Tensor, spec_info: SpecInfo) -> None:
         """Read `rows` [B] into `spec_info`."""
-        spec_info.topk_p = self._topk_p.load(rows)
-        spec_info.topk_index = self._topk_index.load(rows)
-        if self._hidden_states is not None:
-            spec_info.hidden_states = self._hidden_states.load(rows)
+        for name, column in self._columns.items():
+            setattr(spec_info, name, column.load(rows))

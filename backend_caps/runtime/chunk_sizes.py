@@ -163,48 +163,35 @@ class ForwardRunner(Protocol):
         """Enqueue a forward on the current stream."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkProfiler:
     """Time prefills, with an engine's own pools, relay and streams.
 
     Nothing else may run on them meanwhile: a server profiles before its first request.
-
-    Args:
-        runner: runs forwards.
-        memory: rows and pages; as many are free afterwards as before.
-        relay: puts staged tokens where the forward reads them.
-        staging: carries host numbers to the device.
-        step_streams: the streams of steps.
-        vocab_size: tokens that the model knows.
-        clock: the host's clock, in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        runner: ForwardRunner,
-        memory: RequestMemory,
-        relay: FutureMap,
-        staging: Staging,
-        step_streams: StepStreams,
-        vocab_size: int,
-        clock: Callable[[], float] = now_s,
-    ) -> None:
-        self._runner = runner
-        self._memory = memory
-        self._relay = relay
-        self._staging = staging
-        self._streams = staging.streams
-        self._on = step_streams
-        self._vocab_size = vocab_size
-        self._clock = clock
+    runner: ForwardRunner
+    """Runs forwards."""
+    memory: RequestMemory
+    """Rows and pages; as many are free afterwards as before."""
+    relay: FutureMap
+    """Puts staged tokens where the forward reads them."""
+    staging: Staging
+    """Carries host numbers to the device."""
+    step_streams: StepStreams
+    """The streams of steps."""
+    vocab_size: int
+    """Tokens that the model knows."""
+    clock: Callable[[], float] = now_s
+    """The host's clock, in seconds."""
 
     @property
     def max_tokens(self) -> int:
         """The longest prompt that the pools hold now; a row is as wide as the context at least."""
-        rows, pages = self._memory.rows, self._memory.pages
+        rows, pages = self.memory.rows, self.memory.pages
         if not rows.num_free:
             return 0
-        return min(rows.max_context_len, pages.num_free * self._memory.page_size)
+        return min(rows.max_context_len, pages.num_free * self.memory.page_size)
 
     def profile(self, chunked_prefill_size: int, granularity: int) -> ChunkSizes:
         """Time chunks, fit their times, and say how prompts are cut.
@@ -239,33 +226,33 @@ class ChunkProfiler:
         Stream: prepared on the schedule stream, run on the forward stream.
         Sync: the whole device, before and after the forward. Allocates: a batch and its forward.
         """
-        rows = self._memory.rows
+        rows = self.memory.rows
         assert rows.num_free, "a chunk is timed where `max_tokens` says that it fits"
-        prompt = tuple(place % self._vocab_size for place in range(num_tokens))
+        prompt = tuple(place % self.vocab_size for place in range(num_tokens))
         request = Request(
             number=0, prompt=prompt, sampling=Sampling(max_new_tokens=1), stop_token_ids=frozenset()
         )
         request.enter(*rows.alloc())
         try:
-            with self._streams.using(self._on.schedule):
+            with self.staging.streams.using(self.step_streams.schedule):
                 batch = ScheduleBatch.prepare_for_extend(
-                    [request], [num_tokens], self._memory, self._staging
+                    [request], [num_tokens], self.memory, self.staging
                 )
             return ChunkSample(num_tokens=num_tokens, time_s=self._time_forward(batch.copy()))
         finally:
-            self._memory.release(request.row)
+            self.memory.release(request.row)
             # A forward that raised may have enqueued reads of the table that others write next.
-            self._on.schedule.wait_stream(self._on.forward)
+            self.step_streams.schedule.wait_stream(self.step_streams.forward)
 
     def _time_forward(self, batch: ScheduleBatch) -> float:
-        self._streams.synchronize()
-        began_s = self._clock()
-        with self._streams.using(self._on.forward):
+        self.staging.streams.synchronize()
+        began_s = self.clock()
+        with self.staging.streams.using(self.step_streams.forward):
             # Prompt tokens are still on the host here: they cross at forward entry.
-            self._relay.resolve_future(batch)
-            self._runner.forward(ForwardBatch.init_new(batch, self._staging))
-        self._streams.synchronize()
-        return self._clock() - began_s
+            self.relay.resolve_future(batch)
+            self.runner.forward(ForwardBatch.init_new(batch, self.staging))
+        self.staging.streams.synchronize()
+        return self.clock() - began_s
 
 
 def chunk_lengths(chunked_prefill_size: int, max_tokens: int) -> range:

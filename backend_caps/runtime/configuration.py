@@ -7,9 +7,9 @@ any weight is loaded: rows of the request pool, the draft's shape, and the sizes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch.distributed import ProcessGroup
@@ -79,7 +79,7 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
     try:
         check_flags(flags)
         config = LlamaConfig.from_folder(model_path)
-        sizes = _Sizes.of(flags, config, options, draft_model_path)
+        sizes = _sizes(flags, config, options, draft_model_path)
         own = _facts(flags, config, dtype_of(options.dtype, config))
     except BackendCapsError as error:
         if group is not None:
@@ -87,11 +87,9 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
         raise
     return configure(
         flags,
-        pool_size=sizes.pool_size,
+        **sizes,
         device=device,
         facts=Facts.model_validate({**own, **(facts or Facts()).known()}),
-        draft=sizes.draft,
-        graph_sizes=sizes.graphs,
         registry=registry,
         rules=rules,
         policy=policy,
@@ -124,44 +122,33 @@ def configuration_of(
     if streams is None:
         check_device(device)
     config = LlamaConfig.from_folder(model_path)
-    sizes = _Sizes.of(plan.flags, config, options or EngineOptions(), draft_model_path)
-    return Configuration.from_plan(
-        plan,
-        pool_size=sizes.pool_size,
-        device=device,
-        draft=sizes.draft,
-        graph_sizes=sizes.graphs,
-        debug=debug,
-        streams=streams,
-    )
+    sizes = _sizes(plan.flags, config, options or EngineOptions(), draft_model_path)
+    return Configuration.from_plan(plan, **sizes, device=device, debug=debug, streams=streams)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    """What `configure` cannot know of this engine."""
+class _Sizes(TypedDict):
+    """What `configure` cannot know of this engine, by the names of its arguments."""
 
     pool_size: int
     draft: DraftShape | None
-    graphs: Mapping[Role, GraphSizes]
+    graph_sizes: Mapping[Role, GraphSizes]
 
-    @classmethod
-    def of(
-        cls,
-        flags: ServerFlags,
-        config: LlamaConfig,
-        options: EngineOptions,
-        draft_model_path: str | Path | None,
-    ) -> _Sizes:
-        settings = SpecSettings.from_flags(flags)
-        draft = None
-        if settings is not None:
-            dtype = dtype_of(options.dtype, config)
-            draft = draft_shape(settings, config, dtype, draft_model_path)
-        return cls(
-            pool_size=options.max_running_requests + 1,
-            draft=draft,
-            graphs=graph_sizes_of(options, settings),
-        )
+
+def _sizes(
+    flags: ServerFlags,
+    config: LlamaConfig,
+    options: EngineOptions,
+    draft_model_path: str | Path | None,
+) -> _Sizes:
+    settings = SpecSettings.from_flags(flags)
+    draft = None
+    if settings is not None:
+        draft = draft_shape(settings, config, dtype_of(options.dtype, config), draft_model_path)
+    return _Sizes(
+        pool_size=options.max_running_requests + 1,
+        draft=draft,
+        graph_sizes=graph_sizes_of(options, settings),
+    )
 
 
 def _facts(flags: ServerFlags, config: LlamaConfig, dtype: torch.dtype) -> Mapping[str, object]:

@@ -27,7 +27,7 @@ from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike, StepStreams
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
+from backend_caps.runtime.memory import Layout, RequestMemory, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import Weighted
 from backend_caps.runtime.request import PromptStates, Request, Sampling
@@ -89,16 +89,12 @@ class PromptCaches:
     draft_model: str | None
     """The fingerprint of the model that drafts."""
 
-    def layouts(self, num_tokens: int) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return shape and dtype of keys and values of a prompt of so many tokens."""
-        found = {
-            "keys": self.target.layout_of_keys(num_tokens),
-            "values": self.target.layout_of_values(num_tokens),
-        }
+    def layouts(self, num_tokens: int) -> Mapping[str, Layout]:
+        """Return the layouts of keys and values of a prompt of so many tokens, by name."""
+        found = dict(zip(("keys", "values"), self.target.layouts(num_tokens), strict=True))
         if self.draft is not None:
-            num_drafted = num_tokens + self.num_slots_behind
-            found["draft_keys"] = self.draft.layout_of_keys(num_drafted)
-            found["draft_values"] = self.draft.layout_of_values(num_drafted)
+            drafted = self.draft.layouts(num_tokens + self.num_slots_behind)
+            found |= zip(("draft_keys", "draft_values"), drafted, strict=True)
         return found
 
     def slots(self, row: Tensor, num_tokens: int) -> Tensor:
@@ -143,9 +139,7 @@ class PromptCaches:
             assert states.draft_values is not None, "a handover that fits has them"
             self.draft.store(slots, states.draft_keys, states.draft_values)
 
-    def misfits(
-        self, handover: Handover, layouts: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-    ) -> Iterator[str]:
+    def misfits(self, handover: Handover, layouts: Mapping[str, Layout]) -> Iterator[str]:
         """List what a handover has otherwise than `layouts` and the models here.
 
         What is not read may be there: states of a draft, where the engine does not speculate.
@@ -376,25 +370,17 @@ class PromptTransfer:
         left = DraftState()
         batch.req_pool_indices, batch.spec_info = row, left
         self._relay.resolve_future(batch)
-        return replace(
-            states,
-            topk_p=None if left.topk_p is None else left.topk_p[0],
-            topk_index=None if left.topk_index is None else left.topk_index[0],
-            hidden_states=None if left.hidden_states is None else left.hidden_states[0],
-        )
+        fields = self._relay.layout.draft
+        return replace(states, **{own.name: getattr(left, own.name)[0] for own in fields})
 
 
 def _payload(tokens: Tensor, arrived: Sequence[PromptStates]) -> RelayPayload:
-    """Make what the relay takes: tokens [B], and what there is of a draft's states."""
-    return RelayPayload(
-        tokens,
-        topk_p=_stacked([own.topk_p for own in arrived]),
-        topk_index=_stacked([own.topk_index for own in arrived]),
-        hidden_states=_stacked([own.hidden_states for own in arrived]),
-    )
+    """Make what the relay takes: tokens [B], and what there is of a draft's states.
 
-
-def _stacked(of_each: Sequence[Tensor | None]) -> Tensor | None:
-    """Put what each request has below each other; none has it, or each."""
-    there = [own for own in of_each if own is not None]
-    return torch.stack(there) if there else None
+    A field is in none of the requests' states, or in each.
+    """
+    payload = RelayPayload(tokens)
+    for name in ("topk_p", "topk_index", "hidden_states"):
+        if name in arrived[0].tensors:
+            setattr(payload, name, torch.stack([own.tensors[name] for own in arrived]))
+    return payload

@@ -16,7 +16,7 @@ from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
-from backend_caps.runtime.assembly import assemble
+from backend_caps.runtime.assembly import Parts
 from backend_caps.runtime.chunk_sizes import ChunkProfiler, ChunkSizes
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.disaggregation import Handover, PromptTransfer
@@ -67,7 +67,7 @@ class Engine:
         self.device = self.streams.device
         self.step_streams = StepStreams.drawn_from(self.streams)
         self.staging = Staging(self.streams)
-        parts = assemble(
+        parts = Parts(
             configuration,
             self.options,
             model_path=model_path,

@@ -78,6 +78,14 @@ class ForwardBatch:
         """T."""
         return self.input_ids.shape[0]
 
+    @property
+    def tokens_each(self) -> int | None:
+        """T / B, where the host knows that every request brings the same number of tokens."""
+        if self.extend_seq_lens is None:
+            return self.num_tokens // self.batch_size
+        lens = self.extend_seq_lens_cpu
+        return lens[0] if lens is not None and len(set(lens)) == 1 else None
+
     @classmethod
     def init_new(cls, batch: ScheduleBatch, staging: Staging) -> Self:
         """Make a step's tensors, once its tokens are there (`FutureMap.resolve_future`).

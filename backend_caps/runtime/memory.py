@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -89,6 +90,10 @@ class ReqToTokenPool:
         self._free.append(row)
 
 
+Layout: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+"""A tensor's shape and dtype."""
+
+
 class TokenToKVPool:
     """The KV cache: keys and values of every slot, layer by layer.
 
@@ -147,13 +152,12 @@ class TokenToKVPool:
         keys.index_put_((loc,), k.to(keys.dtype))
         values.index_put_((loc,), v.to(values.dtype))
 
-    def layout_of_keys(self, num_tokens: int) -> tuple[tuple[int, ...], torch.dtype]:
-        """Return shape and dtype of the keys of so many tokens, as `load` returns them."""
-        return _layout(self._keys, num_tokens)
-
-    def layout_of_values(self, num_tokens: int) -> tuple[tuple[int, ...], torch.dtype]:
-        """Return shape and dtype of the values of so many tokens, as `load` returns them."""
-        return _layout(self._values, num_tokens)
+    def layouts(self, num_tokens: int) -> Sequence[Layout]:
+        """Return the layouts of keys and of values of so many tokens, as `load` returns them."""
+        return [
+            ((len(own), num_tokens, *own[0].shape[1:]), own[0].dtype)
+            for own in (self._keys, self._values)
+        ]
 
     def load(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Read keys and values of all N layers.
@@ -195,10 +199,6 @@ class TokenToKVPool:
         """
         for buffer in (*self._keys, *self._values):
             buffer.index_put_((targets,), buffer.index_select(0, sources))
-
-
-def _layout(buffers: Sequence[Tensor], num_tokens: int) -> tuple[tuple[int, ...], torch.dtype]:
-    return (len(buffers), num_tokens, *buffers[0].shape[1:]), buffers[0].dtype
 
 
 class PagePool:

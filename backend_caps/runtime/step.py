@@ -24,8 +24,7 @@ from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import PhaseGraphs
-from backend_caps.runtime.graphs.runner import Computed, Model
-from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.sampling import sample_tokens
 from backend_caps.runtime.staging import Staging
@@ -51,28 +50,19 @@ class StepOutput:
     """Whether it ran in two halves."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Forwards:
-    """Forwards of the target: replayed, in two halves, or whole.
+    """Forwards of the target: replayed, in two halves, or whole."""
 
-    Args:
-        model: the target.
-        backends: its attention, by phase.
-        graphs: what was captured, by phase.
-        two_batch: runs eager forwards in two halves; None runs them whole. What a graph runs in
-            halves was captured so.
-    """
-
-    def __init__(
-        self,
-        model: LlamaModel,
-        backends: PhaseBackends,
-        graphs: Mapping[Phase, PhaseGraphs],
-        two_batch: TwoBatchRunner | None = None,
-    ) -> None:
-        self.model = model
-        self.backends = backends
-        self._graphs = graphs
-        self._two_batch = two_batch
+    model: LlamaModel
+    """The target."""
+    backends: PhaseBackends
+    """Its attention, by phase."""
+    graphs: Mapping[Phase, PhaseGraphs]
+    """What was captured, by phase."""
+    two_batch: TwoBatchRunner | None = None
+    """Runs eager forwards in two halves; None runs them whole. What a graph runs in halves was
+    captured so."""
 
     def _run(self, batch: ForwardBatch, *, scores: bool) -> Computed:
         """Run a forward, between the calls of the observer.
@@ -83,7 +73,7 @@ class _Forwards:
         """
         phase, observer = batch.mode.phase, self.backends.observer
         observer.began(self.backends.role, phase)
-        graphs = self._graphs.get(phase)
+        graphs = self.graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             computed = graphs.replay(batch)
         else:
@@ -92,18 +82,17 @@ class _Forwards:
         return computed
 
     def _eager(self, batch: ForwardBatch, phase: Phase, *, scores: bool) -> Computed:
-        two_batch = self._two_batch
+        two_batch = self.two_batch
         if two_batch is not None and two_batch.cuts(phase, batch.batch_size):
             compute = two_batch if scores else two_batch.hidden_states
             return Computed(output=compute(batch, phase), in_halves=True)
         backend = self.backends.of(phase)
         backend.init_forward_metadata(batch)
-        context, ids, positions = ForwardContext(backend, batch), batch.input_ids, batch.positions
-        if scores:
-            return Computed(output=self.model(ids, positions, context, batch.last_token_indices))
-        return Computed(output=self.model.hidden_states(ids, positions, context))
+        forward = scores_of if scores else states_of
+        return Computed(output=forward(self.model, ForwardContext(backend, batch)))
 
 
+@dataclass(frozen=True, slots=True)
 class Worker(_Forwards):
     """Run a plain step's forwards, from a batch to its tokens."""
 
@@ -125,6 +114,7 @@ class Worker(_Forwards):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class TargetRunner(_Forwards):
     """Run the target's forwards of a speculative step: hidden states, which drafts go on from."""
 
@@ -149,29 +139,21 @@ class TargetRunner(_Forwards):
 
         returns  [M] bool, device, the memory that a graph reads them from; None: wherever
         """
-        graphs = self._graphs.get(phase)
+        graphs = self.graphs.get(phase)
         buffers = () if graphs is None else graphs.mask_buffers(batch_size)
-        cuts = self._two_batch is not None and self._two_batch.cuts(phase, batch_size)
+        cuts = self.two_batch is not None and self.two_batch.cuts(phase, batch_size)
         return buffers or ((None, None) if cuts else (None,))
 
 
-def states_of(model: LlamaModel) -> Model:
-    """Return the part of a model that is captured: all but its LM head.
+def scores_of(model: LlamaModel, context: ForwardContext) -> Tensor:
+    """Score what may come after each request's last token, or after every token: [B, V]."""
+    batch = context.batch
+    return model(batch.input_ids, batch.positions, context, batch.last_token_indices)
 
-    A draft head goes on from the states, and the head of the model is one more launch.
-    """
 
-    def compute(
-        input_ids: Tensor,
-        positions: Tensor,
-        context: AttentionContext,
-        last_token_indices: Tensor | None,
-        /,
-    ) -> Tensor:
-        assert last_token_indices is None, "every token of a verify is scored"
-        return model.hidden_states(input_ids, positions, context)
-
-    return compute
+def states_of(model: LlamaModel, context: ForwardContext) -> Tensor:
+    """Compute all but the LM head: a draft head goes on from states, and the head is apart."""
+    return model.hidden_states(context.batch.input_ids, context.batch.positions, context)
 
 
 @dataclass(slots=True, kw_only=True)

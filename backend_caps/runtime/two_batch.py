@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from backend_caps.runtime.model.layers import AttentionLayer, DecoderLayer
 from backend_caps.runtime.model.llama import AuxStates, LlamaModel
 
 _EVERY_PHASE = frozenset(Phase)
+_Cut = TypeVar("_Cut", Tensor, tuple[int, ...])
 
 
 def split(batch: ForwardBatch) -> tuple[ForwardBatch, ForwardBatch]:
@@ -197,8 +199,8 @@ def _half(
         seq_lens_cpu_upper_bound=_cut(batch.seq_lens_cpu_upper_bound, requests),
         extend_seq_lens=_cut(batch.extend_seq_lens, requests),
         extend_prefix_lens=_cut(batch.extend_prefix_lens, requests),
-        extend_seq_lens_cpu=_cut_numbers(batch.extend_seq_lens_cpu, requests),
-        extend_prefix_lens_cpu=_cut_numbers(batch.extend_prefix_lens_cpu, requests),
+        extend_seq_lens_cpu=_cut(batch.extend_seq_lens_cpu, requests),
+        extend_prefix_lens_cpu=_cut(batch.extend_prefix_lens_cpu, requests),
         last_token_indices=lasts if lasts is None or not starts_at else lasts - starts_at,
         sampling=None,
         tree_mask=tree_mask,
@@ -226,9 +228,5 @@ def _tokens_before(batch: ForwardBatch, num_requests: int) -> int:
     return sum(lens_cpu[:num_requests])
 
 
-def _cut(tensor: Tensor | None, part: slice) -> Tensor | None:
-    return None if tensor is None else tensor[part]
-
-
-def _cut_numbers(numbers: tuple[int, ...] | None, part: slice) -> tuple[int, ...] | None:
-    return None if numbers is None else numbers[part]
+def _cut(own: _Cut | None, part: slice) -> _Cut | None:
+    return None if own is None else own[part]

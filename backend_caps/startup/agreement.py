@@ -36,6 +36,7 @@ from backend_caps.startup.errors import (
 from backend_caps.startup.statement import (
     FLAG,
     VERSION,
+    Fields,
     Statement,
     Treatment,
     failure_of,
@@ -153,9 +154,7 @@ def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
         channel.ended()
 
 
-def _decided(
-    decide: Callable[[], Plan], channel: GroupChannel, fields: Mapping[str, tuple[Treatment, str]]
-) -> Plan:
+def _decided(decide: Callable[[], Plan], channel: GroupChannel, fields: Fields) -> Plan:
     try:
         return decide()
     except Exception as error:
@@ -203,7 +202,7 @@ def tell_failure(
     error: Exception,
     channel: Channel,
     round_name: str = _COMPARING,
-    fields: Mapping[str, tuple[Treatment, str]] | None = None,
+    fields: Fields | None = None,
 ) -> None:
     """Tell the other ranks that this one has no plan, and why; the caller raises it.
 

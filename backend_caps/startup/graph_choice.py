@@ -144,7 +144,7 @@ def choose_graphs(
     """
     served = {use.phase for use in plan.uses if use.role is role}
     return tuple(
-        _choice(plan, traits, role, phase, kind, buckets.get(phase, ()), token_counts)
+        _Batches(plan, traits, role, phase, kind).choice(buckets.get(phase, ()), token_counts)
         for phase in Phase
         if phase in served
         for kind in BatchKind
@@ -157,95 +157,103 @@ def halved_phases(choices: Iterable[GraphChoice]) -> frozenset[Phase]:
     return frozenset(own.phase for own in halved if own.kind is KIND_OF_PHASE[own.phase])
 
 
-def _choice(
-    plan: Plan,
-    traits: DeviceTraits,
-    role: Role,
-    phase: Phase,
-    kind: BatchKind,
-    buckets: Sequence[Bucket],
-    token_counts: Sequence[int],
-) -> GraphChoice:
-    sizes = tuple(own for own in buckets if own.kind is kind)
-    counts = tuple(sorted(set(token_counts))) if kind is KIND_OF_PHASE[phase] else ()
-    asked, kept_whole = requested(plan.flags, phase), _kept_whole(plan, role, phase)
-    obstacles = {
-        GraphMode.FULL: _against_full(plan, traits, role, phase, kind, has_sizes=bool(sizes)),
-        GraphMode.PIECEWISE: _against_pieces(plan, traits, role, phase, has_sizes=bool(counts)),
-    }
-    if kept_whole is None:
-        _add_halves(obstacles, kind, asked)
-    supported = frozenset(mode for mode, stands in obstacles.items() if not stands)
-    effective = COMBINATIONS[asked.request, supported]
-    return GraphChoice(
-        phase=phase,
-        kind=kind,
-        obstacles=obstacles,
-        requested=asked,
-        effective=effective,
-        two_batch=_two_batch(kept_whole, asked, effective),
-        buckets=sizes if effective is GraphMode.FULL else (),
-        token_counts=counts if effective is GraphMode.PIECEWISE else (),
-    )
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """One kind of batch, in one phase of a role."""
 
+    plan: Plan
+    traits: DeviceTraits
+    role: Role
+    phase: Phase
+    kind: BatchKind
 
-def _against_full(
-    plan: Plan,
-    traits: DeviceTraits,
-    role: Role,
-    phase: Phase,
-    kind: BatchKind,
-    *,
-    has_sizes: bool,
-) -> tuple[Obstacle, ...]:
-    """List what keeps a kind of batch from one graph."""
-    is_target = role is Role.TARGET
-    is_draft_prompt = not is_target and phase is Phase.PREFILL
-    return _standing(
-        {
-            Obstacle.DEVICE: not traits.has_graphs,
-            Obstacle.BACKEND: kind not in _replayed(plan, role, phase),
-            # A draft head wants the state of every token; a graph of prompts keeps the last ones.
-            Obstacle.SPECULATION: is_target and _speculates(plan) and phase is not Phase.VERIFY,
-            Obstacle.DRAFT: is_draft_prompt,
-            Obstacle.SIZES: not (has_sizes or is_draft_prompt),
+    def choice(self, buckets: Sequence[Bucket], token_counts: Sequence[int]) -> GraphChoice:
+        """Decide how it runs, of these sizes of its phase."""
+        sizes = tuple(own for own in buckets if own.kind is self.kind)
+        is_usual = self.kind is KIND_OF_PHASE[self.phase]
+        counts = tuple(sorted(set(token_counts))) if is_usual else ()
+        asked, kept_whole = requested(self.plan.flags, self.phase), self._kept_whole()
+        obstacles = {
+            GraphMode.FULL: self._against_full(has_sizes=bool(sizes)),
+            GraphMode.PIECEWISE: self._against_pieces(has_sizes=bool(counts)),
         }
-    )
+        if kept_whole is None:
+            _add_halves(obstacles, self.kind, asked)
+        supported = frozenset(mode for mode, stands in obstacles.items() if not stands)
+        effective = COMBINATIONS[asked.request, supported]
+        return GraphChoice(
+            phase=self.phase,
+            kind=self.kind,
+            obstacles=obstacles,
+            requested=asked,
+            effective=effective,
+            two_batch=_two_batch(kept_whole, asked, effective),
+            buckets=sizes if effective is GraphMode.FULL else (),
+            token_counts=counts if effective is GraphMode.PIECEWISE else (),
+        )
 
+    @property
+    def _speculates(self) -> bool:
+        return self.plan.flags.speculative_algorithm is not None
 
-def _against_pieces(
-    plan: Plan, traits: DeviceTraits, role: Role, phase: Phase, *, has_sizes: bool
-) -> tuple[Obstacle, ...]:
-    """List what keeps batches of a phase from pieces: nothing that a backend declares."""
-    if role is not Role.TARGET:
-        return _standing({Obstacle.DEVICE: not traits.has_graphs, Obstacle.DRAFT: True})
-    return _standing(
-        {
-            Obstacle.DEVICE: not traits.has_graphs,
-            Obstacle.SPECULATION: _speculates(plan) and phase is Phase.DECODE,
-            Obstacle.SIZES: not has_sizes,
+    def _against_full(self, *, has_sizes: bool) -> tuple[Obstacle, ...]:
+        """List what keeps a kind of batch from one graph."""
+        is_target = self.role is Role.TARGET
+        is_draft_prompt = not is_target and self.phase is Phase.PREFILL
+        # A draft head wants the state of every token; a graph of prompts keeps the last ones.
+        is_left_out = is_target and self._speculates and self.phase is not Phase.VERIFY
+        return _standing(
+            {
+                Obstacle.DEVICE: not self.traits.has_graphs,
+                Obstacle.BACKEND: self.kind not in self._replayed(),
+                Obstacle.SPECULATION: is_left_out,
+                Obstacle.DRAFT: is_draft_prompt,
+                Obstacle.SIZES: not (has_sizes or is_draft_prompt),
+            }
+        )
+
+    def _against_pieces(self, *, has_sizes: bool) -> tuple[Obstacle, ...]:
+        """List what keeps batches of a phase from pieces: nothing that a backend declares."""
+        is_draft = self.role is not Role.TARGET
+        return _standing(
+            {
+                Obstacle.DEVICE: not self.traits.has_graphs,
+                Obstacle.SPECULATION: (
+                    not is_draft and self._speculates and self.phase is Phase.DECODE
+                ),
+                Obstacle.DRAFT: is_draft,
+                Obstacle.SIZES: not (has_sizes or is_draft),
+            }
+        )
+
+    def _kept_whole(self) -> str | None:
+        """Say what keeps every batch of a role and phase whole; None where nothing does."""
+        supported = self.plan["two_batch_overlap"]
+        if not self.plan.flags.enable_two_batch_overlap:
+            return "--enable-two-batch-overlap is not given"
+        if self.role is not Role.TARGET:
+            return "drafts run whole"
+        against = {
+            cause.name
+            for cause in supported.causes
+            if cause.value is False and cause.role in (Role.TARGET, None)
         }
-    )
+        if supported.value is False and against:
+            names = ", ".join(map(repr, sorted(against)))
+            return f"switched off: two_batch_overlap is not supported by {names}"
+        if self.phase is Phase.DECODE and self._speculates:
+            return "with speculation no plain decode runs"
+        return None
 
-
-def _kept_whole(plan: Plan, role: Role, phase: Phase) -> str | None:
-    """Say what keeps every batch of a role and phase whole; None where nothing does."""
-    supported = plan["two_batch_overlap"]
-    if not plan.flags.enable_two_batch_overlap:
-        return "--enable-two-batch-overlap is not given"
-    if role is not Role.TARGET:
-        return "drafts run whole"
-    against = {
-        cause.name
-        for cause in supported.causes
-        if cause.value is False and cause.role in (Role.TARGET, None)
-    }
-    if supported.value is False and against:
-        names = ", ".join(map(repr, sorted(against)))
-        return f"switched off: two_batch_overlap is not supported by {names}"
-    if phase is Phase.DECODE and _speculates(plan):
-        return "with speculation no plain decode runs"
-    return None
+    def _replayed(self) -> frozenset[object]:
+        """Return what may be replayed: what other roles' backends say is about theirs."""
+        resolved = self.plan["graph_replay", self.phase]
+        said = [own.value for own in resolved.causes if own.role in (self.role, None)]
+        if any(own.kind is CauseKind.OVERRIDE for own in resolved.causes) or not said:
+            said = [resolved.value]
+        sets = [own for own in said if isinstance(own, frozenset)]
+        assert len(sets) == len(said), "a set of kinds is a frozenset"
+        return frozenset.intersection(*sets)
 
 
 def _add_halves(
@@ -274,21 +282,6 @@ def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -
             return TwoBatch(runs_halves=False, because=because)
         case GraphMode.EAGER:
             return TwoBatch(runs_halves=True, because="both halves run eagerly")
-
-
-def _replayed(plan: Plan, role: Role, phase: Phase) -> frozenset[object]:
-    """Return what may be replayed of a role: what other roles' backends say is about theirs."""
-    resolved = plan["graph_replay", phase]
-    said = [own.value for own in resolved.causes if own.role in (role, None)]
-    if any(own.kind is CauseKind.OVERRIDE for own in resolved.causes) or not said:
-        said = [resolved.value]
-    sets = [own for own in said if isinstance(own, frozenset)]
-    assert len(sets) == len(said), "a set of kinds is a frozenset"
-    return frozenset.intersection(*sets)
-
-
-def _speculates(plan: Plan) -> bool:
-    return plan.flags.speculative_algorithm is not None
 
 
 def _standing(stands: Mapping[Obstacle, bool]) -> tuple[Obstacle, ...]:

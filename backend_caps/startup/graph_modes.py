@@ -2,8 +2,6 @@
 
 Three things are kept apart for each kind of batch: what is *supported*, what the flags *request*,
 and what is *effective*. `COMBINATIONS` is the whole of how the third follows from the first two.
-
-Shapes: B requests in the batch, T tokens in all.
 """
 
 from __future__ import annotations
@@ -12,9 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Protocol
-
-from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import BatchKind
@@ -107,30 +102,6 @@ def requested(flags: ServerFlags, phase: Phase) -> Requested:
     return Requested(request=request, cause=f"{flag} is given")
 
 
-class SizedBatch(Protocol):
-    """The sizes that decide which graph a batch fits, by `ForwardBatch`'s names."""
-
-    @property
-    def batch_size(self) -> int:
-        """Requests."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all requests."""
-
-    @property
-    def extend_seq_lens(self) -> Tensor | None:
-        """[B] int64, device; None where every request brings the same number of tokens."""
-
-    @property
-    def extend_seq_lens_cpu(self) -> tuple[int, ...] | None:
-        """The same on the host; None where the host does not know them."""
-
-    @property
-    def last_token_indices(self) -> Tensor | None:
-        """[B] int64, device; None where every token is scored."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
     """One graph's size: a batch that is smaller is padded to it, where it pads.
@@ -176,16 +147,6 @@ class Bucket:
         one, other = (replace(self, batch_size=own, num_tokens=own * each) for own in sizes)
         return one, other
 
-    def holds(self, batch: SizedBatch) -> bool:
-        """Tell whether a batch can be padded to this size. Sync: none; no length is read."""
-        if not 0 < batch.batch_size <= self.batch_size or batch.num_tokens > self.num_tokens:
-            return False
-        if not self.pads and batch.batch_size < self.batch_size:
-            return False
-        if self.kind is BatchKind.MIXED_BATCH:
-            return batch.extend_seq_lens is not None and batch.last_token_indices is not None
-        return tokens_each(batch) == self.tokens_each
-
 
 def uniform_buckets(
     batch_sizes: Iterable[int], tokens_each: int = 1, *, pads: bool = True
@@ -224,16 +185,6 @@ def mixed_buckets(batch_size: int, token_counts: Iterable[int]) -> tuple[Bucket,
 def smallest_first(buckets: Iterable[Bucket]) -> Sequence[Bucket]:
     """Sort buckets by what they cost: the first one that holds a batch is the best one."""
     return sorted(buckets, key=lambda own: (own.num_tokens, own.batch_size))
-
-
-def tokens_each(batch: SizedBatch) -> int | None:
-    """Tell how many tokens every request brings, where the host knows that all bring the same."""
-    if batch.extend_seq_lens is None:
-        return batch.num_tokens // batch.batch_size
-    lens = batch.extend_seq_lens_cpu
-    if lens is None or len(set(lens)) != 1:
-        return None
-    return lens[0]
 
 
 def _expected(bucket: Bucket) -> str | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeAlias
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
@@ -48,13 +49,16 @@ class Treatment(Enum):
     """It is the rank's own, and nobody compares it."""
 
 
+Fields: TypeAlias = Mapping[str, tuple[Treatment, str]]
+"""By name, what is done about a difference, and what a rank has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """What a rank says first, before anything is captured."""
 
     host: str
-    fields: Mapping[str, tuple[Treatment, str]]
-    """By name, what is done about a difference, and what the rank has."""
+    fields: Fields
     fingerprint: str = ""
     """The plan's; none where there is no plan."""
     failure: str | None = None
@@ -139,9 +143,7 @@ def last_statement(joint: Plan) -> Statement:
     return Statement(host=host_name(), fields=fields)
 
 
-def failure_of(
-    error: Exception, fields: Mapping[str, tuple[Treatment, str]] | None = None
-) -> Statement:
+def failure_of(error: Exception, fields: Fields | None = None) -> Statement:
     """Write what a rank without a plan says: every fault, where there are several.
 
     Args:
@@ -153,7 +155,7 @@ def failure_of(
 
 def start_fields(
     given: ServerFlags, arguments: Mapping[str, object], per_rank: frozenset[str]
-) -> dict[str, tuple[Treatment, str]]:
+) -> Fields:
     """List what a rank is started with, which is known before it has a plan.
 
     Args:
@@ -176,7 +178,7 @@ def _faults(error: Exception) -> Iterator[str]:
         yield f"{type(error).__name__}: {error}".removesuffix(".")
 
 
-def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
+def _premises(plan: Plan) -> Fields:
     """List what every rank has to start from."""
     overrides = ", ".join(f"{name}={text_of(value)}" for name, value in plan.overrides)
     equal = {
@@ -188,11 +190,11 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
     return {**_treated(Treatment.EQUAL, equal), **_treated(Treatment.PER_RANK, own)}
 
 
-def _treated(treatment: Treatment, values: Mapping[str, str]) -> dict[str, tuple[Treatment, str]]:
+def _treated(treatment: Treatment, values: Mapping[str, str]) -> Fields:
     return {name: (treatment, value) for name, value in values.items()}
 
 
-def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
+def _rules(rules: RuleSet) -> Fields:
     """Say what an engine does, and what its flags force: two sets may have one name."""
     equal = {
         "rules": rules.name,
@@ -219,16 +221,14 @@ def _said(flags: ServerFlags) -> Mapping[str, object]:
     return {name: value for name, value in flags if value != fields[name].default}
 
 
-def _given(
-    kind: str, values: Mapping[str, object], per_rank: frozenset[str]
-) -> dict[str, tuple[Treatment, str]]:
+def _given(kind: str, values: Mapping[str, object], per_rank: frozenset[str]) -> Fields:
     return {
         f"{kind}{name}": (Treatment.PER_RANK if name in per_rank else Treatment.EQUAL, f"{value}")
         for name, value in values.items()
     }
 
 
-def _facts(facts: Facts, per_rank: frozenset[str]) -> dict[str, tuple[Treatment, str]]:
+def _facts(facts: Facts, per_rank: frozenset[str]) -> Fields:
     """Say what is known: a model is one for all ranks, and a machine is the rank's own."""
     return {
         f"fact {name}": (
@@ -241,7 +241,7 @@ def _facts(facts: Facts, per_rank: frozenset[str]) -> dict[str, tuple[Treatment,
     }
 
 
-def _backends(uses: Iterable[Use]) -> dict[str, tuple[Treatment, str]]:
+def _backends(uses: Iterable[Use]) -> Fields:
     """Say what each backend in use is: two ranks may run two, but not two releases of one."""
     one_of_each = {use.backend: use for use in uses}
     return {
@@ -257,7 +257,7 @@ def _release(use: Use) -> str:
     return f"{shipped or 'by hand'}, declaration {use.declaration.digest}"
 
 
-def _chosen(plan: Plan) -> dict[str, tuple[Treatment, str]]:
+def _chosen(plan: Plan) -> Fields:
     return {
         f"choice for {choice.flag}": (
             Treatment.TOLD,

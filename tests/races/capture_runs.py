@@ -10,6 +10,7 @@ Shapes: B requests in the batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.step import scores_of
 from backend_caps.simulator.device import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.graph_modes import uniform_buckets
@@ -87,7 +89,8 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     # The FutureMap waits for the device once, so it is made before what a capture has to wait for.
     model = load_llama(folder, streams.device)
     backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
-    graphs = capture_graphs(model, backends, configuration, stream=stream).phases
+    compute = partial(scores_of, model)
+    graphs = capture_graphs(compute, backends, configuration, stream=stream).phases
     with streams.using(stream):
         return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).output.cpu()
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -41,21 +42,14 @@ def _target_s(chunks: ChunkSizes) -> Fraction:
 
 @law
 @given(chunks=_chunks(), prefix_len=st.integers(0, 1_000_000))
-def test_chunk_takes_no_longer_than_the_first(chunks: ChunkSizes, prefix_len: int) -> None:
-    """A chunk takes at most the first one's time, unless it is the smallest that there is."""
+def test_chunk_is_the_largest_one_in_time(chunks: ChunkSizes, prefix_len: int) -> None:
+    """It takes at most the first one's time, unless there is no smaller one; the next one more."""
     size = chunks.next_chunk(prefix_len)
+    larger = size + chunks.granularity
 
     is_in_time = _added_s(chunks, prefix_len, size) <= _target_s(chunks)
-    assert is_in_time or size == chunks.granularity
-
-
-@law
-@given(chunks=_chunks(), prefix_len=st.integers(0, 1_000_000))
-def test_chunk_is_the_largest_one_in_time(chunks: ChunkSizes, prefix_len: int) -> None:
-    """The next larger chunk takes longer than the first one, or is above the limit."""
-    larger = chunks.next_chunk(prefix_len) + chunks.granularity
-
     is_late = _added_s(chunks, prefix_len, larger) > _target_s(chunks)
+    assert is_in_time or size == chunks.granularity
     assert is_late or larger > chunks.chunked_prefill_size
 
 
@@ -76,39 +70,29 @@ def test_chunk_is_what_a_search_finds(a: float, b: float, granularity: int) -> N
         assert chunks.next_chunk(prefix_len) == max(in_time, default=granularity)
 
 
-def test_chunk_of_a_request_follows_what_is_prefilled() -> None:
-    """A request whose prompt has begun gets the chunk after its prefix."""
-    chunks = ChunkSizes(
-        chunked_prefill_size=64, granularity=4, fit=ChunkTimeFit(a=1.0, b=0.0, c=0.0)
-    )
+FITTED = ChunkSizes(chunked_prefill_size=64, granularity=4, fit=ChunkTimeFit(a=1.0, b=0.0, c=0.0))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "has_row", "expected"),
+    [
+        # (64 + 26.5)**2 - 64**2 = 64**2
+        pytest.param(FITTED, True, 24, id="after its prefix"),
+        pytest.param(FITTED, False, 64, id="retracted, so from the beginning"),
+        pytest.param(replace(FITTED, fit=None, off="because"), True, 64, id="fixed"),
+    ],
+)
+def test_chunk_of_a_request_follows_what_is_prefilled(
+    chunks: ChunkSizes, expected: int, *, has_row: bool
+) -> None:
+    """A request whose prompt has begun gets the chunk after its prefix, where there is a fit."""
     request = make_request(tuple(range(200)))
     request.enter(row=3, generation=1)
     request.num_prefilled = 64
+    if not has_row:
+        request.leave()
 
-    assert chunks.chunk_size(request) == 24  # (64 + 26.5)**2 - 64**2 = 64**2
-
-
-def test_chunk_of_a_request_without_a_row_is_the_largest() -> None:
-    """A request that was retracted begins its prompt again, with the largest chunk."""
-    chunks = ChunkSizes(
-        chunked_prefill_size=64, granularity=4, fit=ChunkTimeFit(a=1.0, b=0.0, c=0.0)
-    )
-    request = make_request(tuple(range(200)))
-    request.enter(row=3, generation=1)
-    request.num_prefilled = 64
-    request.leave()
-
-    assert chunks.chunk_size(request) == 64
-
-
-def test_fixed_chunk_is_the_largest_whatever_is_prefilled() -> None:
-    """With dynamic chunks off, every chunk may have `chunked_prefill_size` tokens."""
-    chunks = ChunkSizes(chunked_prefill_size=62, granularity=4, off="because")
-    request = make_request(tuple(range(200)))
-    request.enter(row=3, generation=1)
-    request.num_prefilled = 62
-
-    assert chunks.chunk_size(request) == 62
+    assert chunks.chunk_size(request) == expected
 
 
 @pytest.mark.parametrize(

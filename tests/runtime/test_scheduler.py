@@ -150,7 +150,7 @@ def test_aborted_alone_leaves_an_engine_without_work(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_steps_tell_of_every_retraction(oracle: Oracle, loop: tuple[str, ...]) -> None:
-    """What steps tell of retractions sums up to the stays that requests lost."""
+    """What steps tell of retractions sums up to the stays that requests lost, and no token."""
     kept = Kept()
     engine = make_engine(oracle.folder, *loop, options=SMALL_CACHE, observer=kept)
     requests = [submit(engine, job) for job in oracle.jobs[:60]]
@@ -159,6 +159,7 @@ def test_steps_tell_of_every_retraction(oracle: Oracle, loop: tuple[str, ...]) -
 
     lost = sum(request.num_retractions for request in requests)
     assert sum(own.num_retracted for own in kept.steps) == lost > 0
+    assert [request.output for request in requests] == oracle.tokens[:60]
 
 
 def test_steps_tell_what_they_ran(oracle: Oracle) -> None:

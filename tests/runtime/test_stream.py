@@ -4,7 +4,7 @@ from itertools import chain, islice, zip_longest
 
 import pytest
 
-from backend_caps.runtime import Engine, PromptError
+from backend_caps.runtime import Engine
 from tests.runtime.engines import PLAIN_LOOP, leaks, make_engine
 from tests.runtime.oracle import Oracle
 
@@ -86,13 +86,3 @@ def test_stream_keeps_its_tokens_while_others_generate(oracle: Oracle) -> None:
     engine.generate(_prompts(oracle, 10, 14), 20)
 
     assert _by_place(list(chain(first, stream))) == expected
-
-
-def test_stream_submits_nothing_where_a_prompt_is_refused(oracle: Oracle) -> None:
-    """One bad prompt of several leaves none of the others behind."""
-    engine = make_engine(oracle.folder)
-
-    with pytest.raises(PromptError):
-        next(engine.stream([[5, 6], []]))
-
-    assert not engine.scheduler.has_work

@@ -27,8 +27,8 @@ from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.runner import Computed, GraphMemory, GraphRunner
-from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
+from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphRunner
+from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.speculative.contexts import mask_size
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.startup.configuration import marked_reads_end
@@ -94,18 +94,11 @@ class _Layer:
     attended: Tensor
     """[Tg, Hq * Dv], device: what came out for every token of the last forward."""
 
-    def __call__(
-        self,
-        input_ids: Tensor,
-        _positions: Tensor,
-        context: AttentionContext,
-        last_token_indices: Tensor | None,
-        /,
-    ) -> Tensor:
-        size = len(input_ids)
+    def __call__(self, context: ForwardContext) -> Tensor:
+        size, last = context.batch.num_tokens, context.batch.last_token_indices
         output = context.attend(self.layer, self.q[:size], self.k[:size], self.v[:size])
         self.attended[:size].copy_(output)
-        return output if last_token_indices is None else output.index_select(0, last_token_indices)
+        return output if last is None else output.index_select(0, last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +167,11 @@ class Graphs:
             longest = self.pools.req_to_token.shape[1]
             mask = mask_size(MOST_REQUESTS, TREE_NODES, seq_lens_sum=None, max_context_len=longest)
             mask = mask if scenario.forward.is_tree else 0
-            buffers = GraphBuffers(buckets, self.streams.device, mask)
+            self._buffers = buffers = GraphBuffers(buckets, self.streams.device, mask)
             self.proxy.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
-        self._memory = GraphMemory(buffers=buffers, pool=self.streams.graph_pool())
+        self._site = CaptureSite(
+            streams=self.streams, stream=self.forward_stream, pool=self.streams.graph_pool()
+        )
         self._runners: list[GraphRunner] = []
 
     def capture(self, batch_sizes: Sequence[int] = BATCH_SIZES) -> None:
@@ -188,10 +183,9 @@ class Graphs:
         runner = GraphRunner(
             self._layer,
             self.proxy,
-            streams=self.streams,
-            stream=self.forward_stream,
+            self._site,
             buckets=buckets_of(self._scenario, batch_sizes),
-            memory=self._memory,
+            buffers=self._buffers,
             host_seq_lens=self._rig.subject.claim_as(HostSeqLens, "host_seq_lens", phase=phase),
             shared_reads_end=marked_reads_end(self._reads_end, self.streams.traits),
         )
@@ -247,7 +241,7 @@ class Graphs:
         with self.streams.using(self.forward_stream):
             self.proxy.init_forward_metadata(batch)
             context = ForwardContext(self.proxy, batch)
-            self._layer(batch.input_ids, batch.positions, context, batch.last_token_indices)
+            self._layer(context)
         return self.left(there)
 
     def left(self, there: Scene) -> ForwardResult:

@@ -30,6 +30,17 @@ _MODES = {
 _ALIGNMENT = 16
 
 
+def fits(batch: ForwardBatch, bucket: Bucket) -> bool:
+    """Tell whether a batch can be padded to a size. Sync: none; no length is read."""
+    if not 0 < batch.batch_size <= bucket.batch_size or batch.num_tokens > bucket.num_tokens:
+        return False
+    if not bucket.pads and batch.batch_size < bucket.batch_size:
+        return False
+    if bucket.kind is BatchKind.MIXED_BATCH:
+        return batch.extend_seq_lens is not None and batch.last_token_indices is not None
+    return batch.tokens_each == bucket.tokens_each
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticBatch:
     """One bucket's share of the buffers."""
@@ -44,7 +55,7 @@ class StaticBatch:
 
     def holds(self, batch: ForwardBatch) -> bool:
         """Tell whether a batch can be padded to this share. Sync: none; no length is read."""
-        return self.bucket.holds(batch) and self.takes_mask(batch.tree_mask)
+        return fits(batch, self.bucket) and self.takes_mask(batch.tree_mask)
 
     def takes_mask(self, tree_mask: Tensor | None) -> bool:
         """Tell whether it reads tree masks, where there is one, and has room for this one."""

@@ -5,27 +5,26 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import GraphMetadata
-from backend_caps.relay.streams import DeviceStreams, StreamLike
+from backend_caps.relay.streams import StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import (
     CaptureObserver,
+    CaptureSite,
+    Compute,
     GraphHalves,
-    GraphMemory,
     GraphRunner,
-    Model,
     NoCaptureObserver,
 )
 from backend_caps.startup.configuration import Configuration
-from backend_caps.startup.graph_choice import GraphChoice
 from backend_caps.startup.graph_modes import Bucket
 
 PhaseGraphs: TypeAlias = GraphRunner | PieceRunner
@@ -68,7 +67,7 @@ _Size = TypeVar("_Size", Bucket, int)
 
 
 def capture_graphs(
-    model: Model,
+    compute: Compute,
     backends: PhaseBackends,
     configuration: Configuration,
     *,
@@ -85,7 +84,7 @@ def capture_graphs(
     all phases.
 
     Args:
-        model: what full graphs are captured of.
+        compute: what full graphs are captured of.
         backends: its attention, of one role.
         configuration: says what is captured in that role, what batches bring of lengths on the
             host, and where reads of shared buffers end.
@@ -98,27 +97,31 @@ def capture_graphs(
             captures them whole.
         observer: is called before and after each capture.
     """
-    chosen = _Chosen.of(configuration.graph_choices.get(backends.role, ()))
-    streams = configuration.streams
-    if not chosen.num_sizes:
+    choices = configuration.graph_choices.get(backends.role, ())
+    buckets = _by_phase((choice.phase, choice.buckets) for choice in choices)
+    counts = _by_phase((choice.phase, choice.token_counts) for choice in choices)
+    both = buckets.keys() & counts.keys()
+    assert not both, f"a phase has batches of one kind, and {both} would have two modes"
+    if not (buckets or counts):
         return CapturedGraphs()
-    site = _Site(
-        backends=backends,
+    streams = configuration.streams
+    site = CaptureSite(
         streams=streams,
         stream=stream,
         pool=streams.graph_pool(),
         observer=observer or NoCaptureObserver(),
     )
-    site.observer.begin(chosen.num_sizes)
+    # Those in pieces are shared by all phases.
+    site.observer.begin(sum(map(len, buckets.values())) + len(_every(counts)))
     # An engine that dies in the middle of a capture would wait for the device, which ends it.
     gc.collect()
     stream.wait_stream(streams.current_stream())
     captured = []
-    if chosen.buckets:
-        captured.append(_full(site, model, configuration, chosen.buckets, mask_size, halves))
-    if chosen.token_counts:
+    if buckets:
+        captured.append(_full(site, compute, backends, configuration, buckets, mask_size, halves))
+    if counts:
         assert in_pieces is not None, "pieces are chosen only where there is a model of them"
-        captured.append(_pieces(site, in_pieces, chosen.token_counts))
+        captured.append(_pieces(site, in_pieces, backends, counts))
     usage = replace(total_usage(captured), pool_bytes=streams.pool_bytes(site.pool))
     phases = {phase: graphs for own in captured for phase, graphs in own.phases.items()}
     return CapturedGraphs(phases=phases, usage=usage)
@@ -134,46 +137,20 @@ class HalvesModel:
     """The second half's attention."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
-    """The sizes to capture, by phase."""
-
-    buckets: Mapping[Phase, Sequence[Bucket]]
-    token_counts: Mapping[Phase, Sequence[int]]
-
-    @classmethod
-    def of(cls, choices: Iterable[GraphChoice]) -> Self:
-        buckets: dict[Phase, list[Bucket]] = {}
-        token_counts: dict[Phase, Sequence[int]] = {}
-        for choice in choices:
-            if choice.buckets:
-                buckets.setdefault(choice.phase, []).extend(choice.buckets)
-            if choice.token_counts:
-                token_counts[choice.phase] = choice.token_counts
-        both = buckets.keys() & token_counts.keys()
-        assert not both, f"a phase has batches of one kind, and {both} would have two modes"
-        return cls(buckets=buckets, token_counts=token_counts)
-
-    @property
-    def num_sizes(self) -> int:
-        """How many captures there will be; those in pieces are shared by all phases."""
-        return sum(map(len, self.buckets.values())) + len(_every(self.token_counts))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Site:
-    """Where captures are made."""
-
-    backends: PhaseBackends
-    streams: DeviceStreams
-    stream: StreamLike
-    pool: tuple[int, int]
-    observer: CaptureObserver
+def _by_phase(
+    sizes: Iterable[tuple[Phase, Iterable[_Size]]],
+) -> Mapping[Phase, Sequence[_Size]]:
+    """Gather the sizes of each phase that has any."""
+    found: dict[Phase, list[_Size]] = {}
+    for phase, own in sizes:
+        found.setdefault(phase, []).extend(own)
+    return {phase: own for phase, own in found.items() if own}
 
 
 def _full(
-    site: _Site,
-    model: Model,
+    site: CaptureSite,
+    compute: Compute,
+    backends: PhaseBackends,
     configuration: Configuration,
     chosen: Mapping[Phase, Sequence[Bucket]],
     mask_size: int,
@@ -183,22 +160,20 @@ def _full(
     every = _every(chosen)
     cut = [] if halves is None else [own.halves for own in every if own.halves is not None]
     whole = [own for own in every if halves is None or own.halves is None]
-    of_first = _buffers(site, site.backends, chosen, [*whole, *(one for one, _ in cut)], mask_size)
+    of_first = _buffers(site, backends, chosen, [*whole, *(one for one, _ in cut)], mask_size)
     of_second = None
     if halves is not None and cut:
         of_second = _buffers(site, halves.backends, chosen, [other for _, other in cut], mask_size)
     phases = {
         phase: GraphRunner(
-            model,
-            site.backends.of(phase),
-            streams=site.streams,
-            stream=site.stream,
+            compute,
+            backends.of(phase),
+            site,
             buckets=buckets,
-            memory=GraphMemory(buffers=of_first, pool=site.pool),
+            buffers=of_first,
             host_seq_lens=configuration.plan.host_seq_lens,
             shared_reads_end=configuration.barriers[phase],
             graph_metadata=_graph_metadata(configuration.plan, phase),
-            observer=site.observer,
             halves=None
             if halves is None or of_second is None
             else GraphHalves(
@@ -213,7 +188,7 @@ def _full(
 
 
 def _buffers(
-    site: _Site,
+    site: CaptureSite,
     backends: PhaseBackends,
     phases: Iterable[Phase],
     buckets: Sequence[Bucket],
@@ -229,18 +204,14 @@ def _buffers(
 
 
 def _pieces(
-    site: _Site, model: PieceModel, chosen: Mapping[Phase, Sequence[int]]
+    site: CaptureSite,
+    model: PieceModel,
+    backends: PhaseBackends,
+    chosen: Mapping[Phase, Sequence[int]],
 ) -> CapturedGraphs:
     """Capture the pieces of each size, once for all phases."""
-    pieces = Pieces(
-        model.states,
-        _every(chosen),
-        streams=site.streams,
-        stream=site.stream,
-        pool=site.pool,
-        observer=site.observer,
-    )
-    phases = {phase: PieceRunner(pieces, site.backends, phase, model.head) for phase in chosen}
+    pieces = Pieces(model.states, _every(chosen), site)
+    phases = {phase: PieceRunner(pieces, backends, phase, model.head) for phase in chosen}
     usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
     return CapturedGraphs(phases=phases, usage=usage)
 

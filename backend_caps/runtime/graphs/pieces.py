@@ -17,27 +17,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import SharedReadsEnd
-from backend_caps.relay.streams import DeviceStreams, GraphLike, StreamLike
+from backend_caps.relay.streams import GraphLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.runner import CaptureObserver, Computed, Model
+from backend_caps.runtime.graphs.runner import CaptureSite, Computed
 from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
 from backend_caps.startup.graph_modes import GraphMode
+
+States: TypeAlias = Callable[[Tensor, Tensor, AttentionContext], Tensor]
+"""Computes [Tg, H] of tokens and their positions [Tg] each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceModel:
     """What is captured in pieces, and what follows them eagerly."""
 
-    states: Model
-    """All but the LM head, a row for each token: it is never given last tokens."""
+    states: States
+    """All but the LM head, a row for each token."""
     head: Callable[[Tensor], Tensor] | None
     """Scores the states of each request's last token; None: states are all that is asked for."""
 
@@ -123,18 +126,9 @@ class _WarmUp:
 class _Cutter:
     """Capture a model's forward, and cut it where a layer attends."""
 
-    def __init__(
-        self,
-        buffers: PieceBuffers,
-        *,
-        streams: DeviceStreams,
-        stream: StreamLike,
-        pool: tuple[int, int],
-    ) -> None:
+    def __init__(self, buffers: PieceBuffers, site: CaptureSite) -> None:
         self._buffers = buffers
-        self._streams = streams
-        self._stream = stream
-        self._pool = pool
+        self._site = site
         self._capture = ExitStack()
         self.graphs: list[GraphLike] = []
         self.joints: list[_Joint] = []
@@ -156,8 +150,8 @@ class _Cutter:
         return joint.attended
 
     def _begin(self) -> None:
-        graph = self._streams.graph()
-        self._capture.enter_context(self._streams.capturing(graph, self._pool, self._stream))
+        site, graph = self._site, self._site.streams.graph()
+        self._capture.enter_context(site.streams.capturing(graph, site.pool, site.stream))
         self.graphs.append(graph)
 
 
@@ -195,30 +189,16 @@ class Pieces:
     Args:
         states: what is captured.
         token_counts: the sizes.
-        streams: the device's, which has graphs.
-        stream: what is captured and replayed on: the forward stream.
-        pool: where captures allocate.
-        observer: is called for each size.
+        site: where they are captured.
     """
 
-    def __init__(
-        self,
-        states: Model,
-        token_counts: Iterable[int],
-        *,
-        streams: DeviceStreams,
-        stream: StreamLike,
-        pool: tuple[int, int],
-        observer: CaptureObserver,
-    ) -> None:
+    def __init__(self, states: States, token_counts: Iterable[int], site: CaptureSite) -> None:
         self._states = states
-        self._streams = streams
-        self._stream = stream
-        self._pool = pool
+        self._site = site
         largest_first = sorted(set(token_counts), reverse=True)
-        with streams.using(stream):
-            self.buffers = PieceBuffers(largest_first[0], streams.device)
-            sized = [self._capture(count, observer) for count in largest_first]
+        with site.streams.using(site.stream):
+            self.buffers = PieceBuffers(largest_first[0], site.streams.device)
+            sized = [self._capture(count) for count in largest_first]
         self._smallest_first = sized[::-1]
 
     @property
@@ -242,14 +222,14 @@ class Pieces:
         return next(fitting).run(batch, context)
 
     @torch.no_grad()
-    def _capture(self, num_tokens: int, observer: CaptureObserver) -> _Sized:
+    def _capture(self, num_tokens: int) -> _Sized:
         """Capture one size, after a forward of it that makes what is made once."""
         inputs = self.buffers.of_tokens[:, :num_tokens]
         input_ids, positions = inputs.unbind()
-        self._states(input_ids, positions, _WarmUp(self.buffers), None)
-        cutter = _Cutter(self.buffers, streams=self._streams, stream=self._stream, pool=self._pool)
-        output = cutter.cut(lambda context: self._states(input_ids, positions, context, None))
-        observer.captured(GraphMode.PIECEWISE, num_tokens)
+        self._states(input_ids, positions, _WarmUp(self.buffers))
+        cutter = _Cutter(self.buffers, self._site)
+        output = cutter.cut(lambda context: self._states(input_ids, positions, context))
+        self._site.observer.captured(GraphMode.PIECEWISE, num_tokens)
         return _Sized(
             inputs=inputs, graphs=tuple(cutter.graphs), joints=tuple(cutter.joints), output=output
         )
@@ -262,35 +242,26 @@ class BackendSource(Protocol):
         """Return the backend of a phase."""
 
 
+@dataclass(frozen=True, slots=True)
 class PieceRunner:
-    """Run the forwards of one phase in pieces.
+    """Run the forwards of one phase in pieces."""
 
-    Args:
-        pieces: what was captured.
-        backends: attend between them, eagerly; another may be put in the place of one.
-        phase: whose backend it is.
-        head: scores the states of last tokens; None leaves the states.
-    """
-
-    mode = GraphMode.PIECEWISE
-    shared_reads_end = SharedReadsEnd.UNKNOWN
+    mode: ClassVar = GraphMode.PIECEWISE
+    shared_reads_end: ClassVar = SharedReadsEnd.UNKNOWN
     """As of an eager forward: the declared point is that of a replay of the backend."""
 
-    def __init__(
-        self,
-        pieces: Pieces,
-        backends: BackendSource,
-        phase: Phase,
-        head: Callable[[Tensor], Tensor] | None,
-    ) -> None:
-        self._pieces = pieces
-        self._backends = backends
-        self._phase = phase
-        self._head = head
+    pieces: Pieces
+    """What was captured."""
+    backends: BackendSource
+    """Attend between them, eagerly; another may be put in the place of one."""
+    phase: Phase
+    """Whose backend it is."""
+    head: Callable[[Tensor], Tensor] | None
+    """Scores the states of last tokens; None leaves the states."""
 
     def holds(self, batch: ForwardBatch) -> bool:
         """Tell whether a batch has a size that was captured. Sync: none; no length is read."""
-        return self._pieces.holds(batch.num_tokens)
+        return self.pieces.holds(batch.num_tokens)
 
     def replay(self, batch: ForwardBatch) -> Computed:
         """Run a batch that is held: its scores, or its states where there is no head.
@@ -299,12 +270,12 @@ class PieceRunner:
         Sync: none, where the backend declares `sync_free_prepare`. Allocates: the scores, and what
         the backend does. Keeps: nothing, but keys and values in the KV cache.
         """
-        backend = self._backends.of(self._phase)
+        backend = self.backends.of(self.phase)
         backend.init_forward_metadata(batch)
-        states = self._pieces.run(batch, ForwardContext(backend, batch))
-        if self._head is not None:
+        states = self.pieces.run(batch, ForwardContext(backend, batch))
+        if self.head is not None:
             last = batch.last_token_indices
-            states = self._head(states if last is None else states.index_select(0, last))
+            states = self.head(states if last is None else states.index_select(0, last))
         return Computed(output=states, graph_mode=self.mode)
 
     def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:  # noqa: ARG002

@@ -6,8 +6,8 @@ Shapes: B requests and T tokens in the batch, V tokens in the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from backend_caps.capability.vocabulary import GraphMetadata, HostSeqLens, Share
 from backend_caps.relay.streams import DeviceStreams, EventLike, GraphLike, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
-from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch, fits
 from backend_caps.runtime.two_batch import split
 from backend_caps.startup.graph_modes import Bucket, GraphMode, smallest_first
 
@@ -42,18 +41,9 @@ class NoCaptureObserver:
         """Let it pass."""
 
 
-class Model(Protocol):
-    """What is captured: a model's forward, or that of a part of it."""
-
-    def __call__(
-        self,
-        input_ids: Tensor,
-        positions: Tensor,
-        context: AttentionContext,
-        last_token_indices: Tensor | None,
-        /,
-    ) -> Tensor:
-        """Return a row for each request's last token, or for every token."""
+Compute: TypeAlias = Callable[[ForwardContext], Tensor]
+"""A model's forward, or that of a part of it: a row for each request's last token, or for every
+token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +64,17 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphMemory:
-    """What all graphs of one stream share."""
+class CaptureSite:
+    """Where all graphs of one stream are captured."""
 
-    buffers: GraphBuffers
+    streams: DeviceStreams
+    """The device's, which has graphs."""
+    stream: StreamLike
+    """What they are captured and replayed on: the forward stream."""
     pool: tuple[int, int]
     """Where captures allocate: graphs never run at once, so they use the same memory."""
+    observer: CaptureObserver = field(default_factory=NoCaptureObserver)
+    """Called for each size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +117,13 @@ class _Captured:
         """Tell whether a batch can be padded to it. Sync: none; no length is read."""
         first = self.parts[0].static
         if not self.cuts(batch):
-            fits = self.bucket.holds(batch) and first.takes_mask(batch.tree_mask)
-            return fits and batch.half_masks is None
+            takes = first.takes_mask(batch.tree_mask) and batch.half_masks is None
+            return fits(batch, self.bucket) and takes
         if batch.tree_mask is not None:
             return False  # it is laid out as one, and halves read one each
         one, other = batch.half_masks or (None, None)
         takes = first.takes_mask(one) and self.parts[1].static.takes_mask(other)
-        return self.bucket.holds(batch) and takes
+        return fits(batch, self.bucket) and takes
 
     def cuts(self, batch: ForwardBatch) -> bool:
         """Tell whether it runs a batch in halves; one request has the first half for itself."""
@@ -166,55 +161,37 @@ class _Captured:
         return torch.cat((self.output[:num_first], second))
 
 
+@dataclass(slots=True, eq=False)
 class GraphRunner:
-    """Capture a model's forward for each bucket, from the largest down, and replay it.
+    """Capture a model's forward for each bucket, from the largest down, and replay it."""
 
-    Args:
-        model: what is captured.
-        backend: its attention; `init_cuda_graph_state` has been called.
-        streams: the device's, which has graphs.
-        stream: what is captured and replayed on: the forward stream.
-        buckets: the sizes that it captures.
-        memory: what its graphs share, with those of other runners on the same stream.
-        host_seq_lens: what batches bring of lengths on the host, at least.
-        shared_reads_end: where replays mark the end of their reads of shared buffers, as
-            `marked_reads_end` says for the device.
-        graph_metadata: how the backend rebuilds metadata for a replay; under IN_GRAPH the graph
-            does, and no host code of the backend runs before one.
-        observer: is called for each bucket.
-        halves: runs the second half of every bucket that has two; None captures batches whole.
-    """
+    mode: ClassVar = GraphMode.FULL
 
-    mode = GraphMode.FULL
+    compute: Compute
+    """What is captured."""
+    backend: AttentionBackend
+    """Its attention; `init_cuda_graph_state` has been called."""
+    site: CaptureSite
+    """Where it is captured."""
+    _: KW_ONLY
+    buckets: Iterable[Bucket]
+    """The sizes that it captures."""
+    buffers: GraphBuffers
+    """What batches are copied to; other runners on the same stream may share them."""
+    host_seq_lens: HostSeqLens
+    """What batches bring of lengths on the host, at least."""
+    shared_reads_end: SharedReadsEnd
+    """Where replays mark the end of their reads of shared buffers, as `marked_reads_end` says for
+    the device."""
+    graph_metadata: GraphMetadata = GraphMetadata.HOST
+    """How the backend rebuilds metadata for a replay; under IN_GRAPH the graph does, and no host
+    code of the backend runs before one."""
+    halves: GraphHalves | None = None
+    """Runs the second half of every bucket that has two; None captures batches whole."""
+    _smallest_first: Sequence[_Captured] = field(init=False)
 
-    def __init__(  # noqa: PLR0913 - by name, and each a value of the plan or the device
-        self,
-        model: Model,
-        backend: AttentionBackend,
-        *,
-        streams: DeviceStreams,
-        stream: StreamLike,
-        buckets: Iterable[Bucket],
-        memory: GraphMemory,
-        host_seq_lens: HostSeqLens,
-        shared_reads_end: SharedReadsEnd,
-        graph_metadata: GraphMetadata = GraphMetadata.HOST,
-        observer: CaptureObserver | None = None,
-        halves: GraphHalves | None = None,
-    ) -> None:
-        self._model = model
-        self._halves = halves
-        self._backend = backend
-        self._streams = streams
-        self._stream = stream
-        self._memory = memory
-        self._observer = observer or NoCaptureObserver()
-        self._host_seq_lens = host_seq_lens
-        self.prepares_replays = graph_metadata is not GraphMetadata.IN_GRAPH
-        """Whether `init_forward_metadata_out_graph` is called before each replay."""
-        self.shared_reads_end = shared_reads_end
-        """Where replays mark the end of their reads."""
-        largest_first = reversed(smallest_first(buckets))
+    def __post_init__(self) -> None:
+        largest_first = reversed(smallest_first(self.buckets))
         self._smallest_first = [self._capture(bucket) for bucket in largest_first][::-1]
 
     def holds(self, batch: ForwardBatch) -> bool:
@@ -231,7 +208,7 @@ class GraphRunner:
         captured = self._find(batch)
         assert captured is not None, "a batch is replayed only where `holds` says so"
         padded = captured.load(batch)
-        if self.prepares_replays:
+        if self.graph_metadata is not GraphMetadata.IN_GRAPH:
             for backend, share in padded:
                 backend.init_forward_metadata_out_graph(share)
         marked = self._mark(SharedReadsEnd.PRE_REPLAY)
@@ -253,10 +230,10 @@ class GraphRunner:
         largest = max((own.bucket.batch_size for own in self._smallest_first), default=0)
         if batch_size > largest:
             return ()
-        whole = self._memory.buffers.tree_mask
-        if self._halves is None or batch_size == 1:
+        whole = self.buffers.tree_mask
+        if self.halves is None or batch_size == 1:
             return (whole,)
-        return whole, self._halves.buffers.tree_mask
+        return whole, self.halves.buffers.tree_mask
 
     def _find(self, batch: ForwardBatch) -> _Captured | None:
         return next((own for own in self._smallest_first if own.holds(batch)), None)
@@ -265,14 +242,14 @@ class GraphRunner:
         """Record the end of the reads here, where this is the point."""
         if self.shared_reads_end is not point:
             return None
-        event = self._streams.event()
-        event.record(self._streams.current_stream())
+        event = self.site.streams.event()
+        event.record(self.site.streams.current_stream())
         return event
 
     @torch.no_grad()
     def _capture(self, bucket: Bucket) -> _Captured:
         """Capture a batch of padding, after a forward of it that makes what is made once."""
-        streams, stream = self._streams, self._stream
+        streams, stream = self.site.streams, self.site.stream
         with streams.using(stream):
             parts = self._parts(bucket)
             for own in parts:
@@ -284,36 +261,34 @@ class GraphRunner:
                 own.backend.init_forward_metadata_out_graph(own.static.forward)
         graph = streams.graph()
         reads_done = None
-        with streams.capturing(graph, self._memory.pool, stream):
+        with streams.capturing(graph, self.site.pool, stream):
             for own in parts:
                 own.backend.init_forward_metadata_in_graph(own.static.forward)
             if self.shared_reads_end is SharedReadsEnd.IN_REPLAY:
                 reads_done = streams.external_event()
                 reads_done.record(stream)
             output = self._forward(parts)
-        self._observer.captured(self.mode, bucket.num_tokens)
+        self.site.observer.captured(self.mode, bucket.num_tokens)
         return _Captured(
             bucket=bucket, parts=parts, graph=graph, output=output, reads_done=reads_done
         )
 
     def _parts(self, bucket: Bucket) -> tuple[_Part, ...]:
         """Place a bucket's batch in the buffers: whole, or each half in memory of its own."""
-        sizes = None if self._halves is None else bucket.halves
-        if self._halves is None or sizes is None:
-            return (self._part(self._backend, self._memory.buffers, bucket),)
+        sizes = None if self.halves is None else bucket.halves
+        if self.halves is None or sizes is None:
+            return (self._part(self.backend, self.buffers, bucket),)
         first, second = sizes
         return (
-            self._part(self._backend, self._memory.buffers, first),
-            self._part(self._halves.backend, self._halves.buffers, second),
+            self._part(self.backend, self.buffers, first),
+            self._part(self.halves.backend, self.halves.buffers, second),
         )
 
     def _part(self, backend: AttentionBackend, buffers: GraphBuffers, bucket: Bucket) -> _Part:
-        return _Part(backend=backend, static=buffers.share_of(bucket, self._host_seq_lens))
+        return _Part(backend=backend, static=buffers.share_of(bucket, self.host_seq_lens))
 
     def _forward(self, parts: Sequence[_Part]) -> Tensor:
         if len(parts) > 1:
-            assert self._halves is not None, "halves are captured only with a model of them"
-            return self._halves.compute([own.context for own in parts])
-        context = parts[0].context
-        batch = context.batch
-        return self._model(batch.input_ids, batch.positions, context, batch.last_token_indices)
+            assert self.halves is not None, "halves are captured only with a model of them"
+            return self.halves.compute([own.context for own in parts])
+        return self.compute(parts[0].context)

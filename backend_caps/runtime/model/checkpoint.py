@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -23,6 +23,7 @@ from backend_caps.runtime.model.errors import (
 )
 from backend_caps.runtime.model.layers import Weighted
 
+_Model = TypeVar("_Model", bound=Weighted)
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
@@ -145,13 +146,14 @@ def check_weights(
         raise unfit_weights(folder, missing=missing, unexpected=unexpected, unfit=unfit)
 
 
-def fill_weights(model: Weighted, stored: Mapping[str, StoredWeight]) -> None:
-    """Copy a checkpoint that was checked into a model, converted to its dtype.
+def fill_weights(model: _Model, stored: Mapping[str, StoredWeight]) -> _Model:
+    """Copy a checkpoint that was checked into a model, converted to its dtype, and return that.
 
     Sync: may wait for the device. Keeps: nothing; all are copied from.
     """
     for name, weight in model.named_weights():
         weight.copy_(stored[name].read())
+    return model
 
 
 def _unfit(expected: Mapping[str, Tensor], stored: Mapping[str, StoredWeight]) -> Iterator[str]:

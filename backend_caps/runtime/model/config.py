@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -39,17 +39,13 @@ _MISTRAL_WINDOW = 4096
 """What transformers takes for a Mistral whose config says nothing of its window."""
 
 
-def unsupported(
-    path: str, raw: Mapping[str, JsonValue], architectures: Collection[str]
-) -> Iterator[ModelError]:
-    """List what of a config.json this decoder does not compute."""
-    for key, value, supported in _differences(raw, architectures):
-        yield unsupported_value(path, key, value, supported)
+Difference: TypeAlias = tuple[str, object, str]
+"""What no decoder here computes: a key of config.json, its value, and what is computed."""
 
 
 def _differences(
     raw: Mapping[str, JsonValue], architectures: Collection[str]
-) -> Iterator[tuple[str, object, str]]:
+) -> Iterator[Difference]:
     yield from _architecture(raw, architectures)
     activation = raw.get("hidden_act")
     if activation not in (None, "silu"):
@@ -65,7 +61,7 @@ def _differences(
 
 def _architecture(
     raw: Mapping[str, JsonValue], architectures: Collection[str]
-) -> Iterator[tuple[str, object, str]]:
+) -> Iterator[Difference]:
     names, model_type = raw.get("architectures"), raw.get("model_type")
     if names is not None and not (
         isinstance(names, list) and {*architectures} & {*map(str, names)}
@@ -75,7 +71,7 @@ def _architecture(
         yield "model_type", model_type, " or ".join(map(repr, _MODEL_TYPES))
 
 
-def _rope_differences(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, str]]:
+def _rope_differences(raw: Mapping[str, JsonValue]) -> Iterator[Difference]:
     yield from _rotated_share("partial_rotary_factor", raw.get("partial_rotary_factor"))
     for section in ("rope_parameters", "rope_scaling"):
         rope = raw.get(section)
@@ -90,7 +86,7 @@ def _rope_differences(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, objec
         yield from _rotated_share(f"{section}.partial_rotary_factor", share)
 
 
-def _rotated_share(key: str, share: JsonValue) -> Iterator[tuple[str, object, str]]:
+def _rotated_share(key: str, share: JsonValue) -> Iterator[Difference]:
     if share not in (None, 1.0):
         yield key, share, "1.0"
 
@@ -226,7 +222,9 @@ class LlamaConfig(BaseModel):
         """
         path = Path(folder) / "config.json"
         raw = cls._flat(str(path), _read(path))
-        raise_all(f"config {str(path)!r}", list(unsupported(str(path), raw, cls.architectures)))
+        different = _differences(raw, cls.architectures)
+        unsupported = [unsupported_value(str(path), *own) for own in different]
+        raise_all(f"config {str(path)!r}", unsupported)
         ends_path, ends = _ends(path, raw)
         try:
             return cls.model_validate({**_normalised(raw), "eos_token_ids": ends})

@@ -19,22 +19,19 @@ from torch import Tensor
 
 from backend_caps.runtime.model.config import ARCHITECTURES, LlamaConfig
 from backend_caps.runtime.model.layers import (
-    MLP,
-    Attention,
     AttentionContext,
+    Decoder,
     DecoderLayer,
     Embedding,
     Linear,
     LMHead,
-    NamedWeights,
-    RMSNorm,
-    named,
+    TensorOptions,
+    Weighted,
 )
 from backend_caps.runtime.model.llama import LlamaModel
-from backend_caps.runtime.model.rotary import RotaryTable, Rotation
 
 
-class DraftModel(ABC):
+class DraftModel(Weighted, ABC):
     """What a speculative step asks of the model that drafts.
 
     Defaults are those of a head with the target's vocabulary, which takes its states as they are.
@@ -107,10 +104,6 @@ class DraftModel(ABC):
         """
         return draft_ids
 
-    @abstractmethod
-    def named_weights(self) -> NamedWeights:
-        """List its own weights by their names in a checkpoint, none that it shares."""
-
 
 class StandaloneDraft(DraftModel):
     """A small model with the target's vocabulary, which reads nothing of the target.
@@ -124,7 +117,7 @@ class StandaloneDraft(DraftModel):
     def __init__(self, model: LlamaModel) -> None:
         self.model = model
         self.config, self.dtype, self.lm_head = model.config, model.dtype, model.lm_head
-        self.num_positions = model.num_positions
+        self.num_positions, self.weights = model.num_positions, model.weights
 
     @property
     def num_features(self) -> int:
@@ -138,10 +131,6 @@ class StandaloneDraft(DraftModel):
         del hidden
         return self.model.hidden_states(input_ids, positions, context)
 
-    def named_weights(self) -> NamedWeights:
-        """List the small model's weights by their names in a checkpoint."""
-        return self.model.named_weights()
-
 
 class EagleConfig(LlamaConfig):
     """What an EAGLE head is made of: the shape of its layers, and one key of its own."""
@@ -153,15 +142,14 @@ class EagleConfig(LlamaConfig):
     """What joins token and state has a bias; None where the key is missing: the weights decide."""
 
 
-class EagleHead(DraftModel):
+class EagleHead(Decoder, DraftModel):
     """A draft head with the weights that `load_eagle` gives it; it has arbitrary ones before.
 
     Args:
         config: the shape of its layers.
         embedding: the target's, which it shares.
         lm_head: the target's, which it shares.
-        device: where it is.
-        dtype: what it computes in, the target's.
+        options: where it is, and what it computes in: as the target's.
         has_bias: what joins token and state has a bias.
         num_positions: the positions that it can tell apart; by default those of the config.
     """
@@ -171,31 +159,22 @@ class EagleHead(DraftModel):
         config: LlamaConfig,
         embedding: Embedding,
         lm_head: LMHead,
-        device: torch.device,
-        dtype: torch.dtype,
+        options: TensorOptions,
         *,
         has_bias: bool = False,
         num_positions: int | None = None,
     ) -> None:
-        self.config = config
+        super().__init__(config, options, num_positions)
         self.embedding = embedding
         self.lm_head = lm_head
-        self.device = device
-        self.dtype = dtype
-        self.num_positions = (
-            config.max_position_embeddings if num_positions is None else num_positions
+        size, later = config.hidden_size, range(1, config.num_hidden_layers)
+        self.fc = Linear(2 * size, {"fc": size}, options, has_bias=has_bias)
+        self.layers = (
+            DecoderLayer(config, 0, options, norms=()),
+            *(DecoderLayer(config, layer_id, options) for layer_id in later),
         )
-        """A position at or above it cannot be computed."""
-        size = config.hidden_size
-        self.fc = Linear(2 * size, {"fc": size}, has_bias=has_bias, device=device, dtype=dtype)
-        self.rotary = RotaryTable(config.rope, config.head_dim, self.num_positions, device, dtype)
-        self.layers: tuple[UnnormedLayer | DecoderLayer, ...] = (
-            UnnormedLayer(config, device, dtype),
-            *(
-                DecoderLayer(config, layer_id, device, dtype)
-                for layer_id in range(1, config.num_hidden_layers)
-            ),
-        )
+        layers = {f"{number}": layer.weights for number, layer in enumerate(self.layers)}
+        self.weights = {**self.fc.weights, "layers": layers}
 
     def hidden_states(
         self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext
@@ -217,42 +196,3 @@ class EagleHead(DraftModel):
         for layer in self.layers:
             joined = layer(joined, rotation, context)
         return joined
-
-    def named_weights(self) -> NamedWeights:
-        """List the head's own weights by their names in a checkpoint, none of the target's."""
-        yield from self.fc.named_weights()
-        for number, layer in enumerate(self.layers):
-            yield from named(f"layers.{number}", layer)
-
-
-class UnnormedLayer:
-    """A head's first layer: as any other, but its attention reads the tokens as they are.
-
-    Args:
-        config: the head's shape.
-        device: where the weights are.
-        dtype: of weights, inputs and outputs.
-    """
-
-    def __init__(self, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> None:
-        self.attention = Attention(config, 0, device, dtype)
-        self.mlp = MLP(config, device, dtype)
-        self._mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
-
-    def __call__(self, hidden: Tensor, rotation: Rotation, context: AttentionContext) -> Tensor:
-        """Compute this layer.
-
-        hidden   [T, H] device
-        returns  [T, H] device
-
-        Stream: the current one. Sync: the backend's. Allocates: the result and what lies between.
-        Keeps: nothing, but keys and values in the KV cache. Capture: the backend's.
-        """
-        hidden = hidden + self.attention(hidden, rotation, context)
-        return hidden + self.mlp(self._mlp_norm(hidden))
-
-    def named_weights(self) -> NamedWeights:
-        """List the weights of both parts, and of the one norm."""
-        yield from named("self_attn", self.attention)
-        yield from named("mlp", self.mlp)
-        yield from named("post_attention_layernorm", self._mlp_norm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,6 @@ from backend_caps.runtime.model.errors import ModelError, config_value, unfit_we
 from backend_caps.runtime.model.layers import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
-_META = torch.device("meta")
 _PREFIX = "model."
 _SHARED = ("embed_tokens.weight", "lm_head.weight")
 _FC = "fc.weight"
@@ -57,8 +57,7 @@ def load_standalone(
         BackendCapsError: the folder cannot be loaded; see `load_llama`.
     """
     config = LlamaConfig.from_folder(folder)
-    sizes = {"vocab_size": (config.vocab_size, target.config.vocab_size)}
-    _check_sizes(folder, sizes)
+    _check_sizes(folder, target.config, vocab_size=config.vocab_size)
     model = load_llama(folder, target.device, dtype=target.dtype, num_positions=num_positions)
     return StandaloneDraft(model)
 
@@ -86,17 +85,14 @@ def load_eagle(
         stored = _unprefixed(checkpoint)
         _refuse_others(folder, stored)
         config = EagleConfig.from_folder(folder)
-        sizes = {
-            "hidden_size": (config.hidden_size, target.config.hidden_size),
-            "vocab_size": (config.vocab_size, target.config.vocab_size),
-        }
-        _check_sizes(folder, sizes)
+        _check_sizes(
+            folder, target.config, hidden_size=config.hidden_size, vocab_size=config.vocab_size
+        )
         has_bias = _BIAS in stored if config.bias is None else config.bias
-        hollow = _head(config, target, _META, has_bias=has_bias, num_positions=1)
+        head = partial(EagleHead, config, target.embedding, target.lm_head, has_bias=has_bias)
+        hollow = head(target.options.hollow, num_positions=1)
         check_weights(folder, hollow, stored, set(_redundant(stored)))
-        head = _head(config, target, target.device, has_bias=has_bias, num_positions=num_positions)
-        fill_weights(head, stored)
-    return head
+        return fill_weights(head(target.options, num_positions=num_positions), stored)
 
 
 def load_eagle3(
@@ -127,32 +123,19 @@ def load_eagle3(
         config = Eagle3Config.from_folder(folder)
         _check_sizes(
             folder,
-            {
-                "target_hidden_size": (config.target_hidden_size, target.config.hidden_size),
-                "vocab_size": (config.vocab_size, target.config.vocab_size),
-            },
+            target.config,
+            target_hidden_size=config.target_hidden_size,
+            vocab_size=config.vocab_size,
         )
         layers_read(folder, config, target.config)
         embedding, lm_head = _shared(config, target, stored)
-        hollow = Eagle3Head(
-            config, _META, target.dtype, embedding=embedding, lm_head=lm_head, num_positions=1
-        )
-        redundant = {*_UNREAD, *_redundant(stored)} - dict(hollow.named_weights()).keys()
-        if config.draft_vocab_size == config.vocab_size:
-            redundant.add(_D2T)
-        check_weights(folder, hollow, stored, redundant)
+        head = partial(Eagle3Head, config, embedding=embedding, lm_head=lm_head)
+        hollow = head(target.options.hollow, num_positions=1)
+        # Of a whole vocabulary a table of tokens is the identity.
+        check_weights(folder, hollow, stored, {*_UNREAD, _D2T, *_redundant(stored)})
         if config.draft_vocab_size != config.vocab_size:
             _check_tokens(folder, stored[_D2T], config.vocab_size)
-        head = Eagle3Head(
-            config,
-            target.device,
-            target.dtype,
-            embedding=embedding,
-            lm_head=lm_head,
-            num_positions=num_positions,
-        )
-        fill_weights(head, stored)
-    return head
+        return fill_weights(head(target.options, num_positions=num_positions), stored)
 
 
 def layers_read(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -> tuple[int, ...]:
@@ -208,25 +191,6 @@ def _check_tokens(folder: str | Path, d2t: StoredWeight, vocab_size: int) -> Non
         raise unfit_weights(folder, unfit=(fault,))
 
 
-def _head(
-    config: LlamaConfig,
-    target: LlamaModel,
-    device: torch.device,
-    *,
-    has_bias: bool,
-    num_positions: int | None,
-) -> EagleHead:
-    return EagleHead(
-        config,
-        target.embedding,
-        target.lm_head,
-        device,
-        target.dtype,
-        has_bias=has_bias,
-        num_positions=num_positions,
-    )
-
-
 def _unprefixed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
     """Name weights without their leading `model.`, except where another one has that name."""
     named: dict[str, StoredWeight] = {}
@@ -267,16 +231,17 @@ def _require_fc(folder: str | Path, stored: Collection[str]) -> None:
         )
 
 
-def _check_sizes(folder: str | Path, sizes: Mapping[str, tuple[int, int]]) -> None:
+def _check_sizes(folder: str | Path, target: LlamaConfig, **sizes: int) -> None:
     """Compare each of the draft's sizes with the target's."""
+    expected = {key: getattr(target, key.removeprefix("target_")) for key in sizes}
     faults = [
         ModelError(
             "draft-mismatch",
-            f"{key} is {value} in the draft model {str(folder)!r}; the target's {expected} was "
-            f"expected. Name a draft that was made for this target.",
+            f"{key} is {value} in the draft model {str(folder)!r}; the target's {expected[key]} "
+            f"was expected. Name a draft that was made for this target.",
         )
-        for key, (value, expected) in sizes.items()
-        if value != expected
+        for key, value in sizes.items()
+        if value != expected[key]
     ]
     raise_all(f"draft model {str(folder)!r}", faults)
 

@@ -17,27 +17,28 @@ import torch
 from pydantic import Field, JsonValue, StrictBool
 from torch import Tensor
 
-from backend_caps.runtime.model.config import MAX_VOCAB_SIZE, LlamaConfig
+from backend_caps.runtime.model.config import MAX_VOCAB_SIZE, Difference, LlamaConfig
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.errors import unsupported_value
 from backend_caps.runtime.model.layers import (
-    MLP,
-    Attention,
     AttentionContext,
+    Decoder,
+    DecoderLayer,
     Embedding,
     Linear,
     LMHead,
-    NamedWeights,
     RMSNorm,
-    named,
+    TensorOptions,
+    WeightTree,
 )
-from backend_caps.runtime.model.rotary import RotaryTable, Rotation
 
 _NESTED = "transformer_layer_config"
 _EAGLE_CONFIG = "eagle_config"
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _OWN = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _NUM_AUX = 3
+_EMBEDDED_NORM, _HIDDEN_NORM = "input_layernorm", "hidden_norm"
+"""Of the embedding and of the hidden state, which the attention reads side by side."""
 
 
 class Eagle3Config(LlamaConfig):
@@ -103,8 +104,8 @@ class Eagle3Config(LlamaConfig):
             layer_ids = _next_ones(own[_LAYER_IDS]) if _LAYER_IDS in own else layer_ids
             flat |= {key: own[key] for key in _OWN if key in own}
         flat["fc_norm"] = flat.get("fc_norm") or flat.get("use_aux_norm")
-        for key, value, supported in _unsupported(flat, own):
-            raise unsupported_value(path, key, value, supported)
+        for different in _unsupported(flat, own):
+            raise unsupported_value(path, *different)
         # A strict tuple: JSON has lists. Other values are the model's to refuse.
         return {**flat, _LAYER_IDS: tuple(layer_ids) if isinstance(layer_ids, list) else layer_ids}  # type: ignore[dict-item]
 
@@ -115,9 +116,7 @@ def _next_ones(layer_ids: JsonValue) -> JsonValue:
     return [own + 1 if type(own) is int else own for own in layer_ids]
 
 
-def _unsupported(
-    flat: Mapping[str, JsonValue], own: JsonValue
-) -> Iterator[tuple[str, object, str]]:
+def _unsupported(flat: Mapping[str, JsonValue], own: JsonValue) -> Iterator[Difference]:
     """List what a head's config asks for that no layer here computes."""
     if (num_layers := flat.get("num_hidden_layers")) not in (1, None):
         yield "num_hidden_layers", num_layers, "1"
@@ -130,13 +129,12 @@ def _unsupported(
         yield "layer_types", types, "attention over the whole context"
 
 
-class Eagle3Head(DraftModel):
+class Eagle3Head(Decoder, DraftModel):
     """A draft head with the weights that `load_eagle3` gives it; it has arbitrary ones before.
 
     Args:
         config: its shape.
-        device: where it is.
-        dtype: what it computes in, the target's.
+        options: where it is, and what it computes in: as the target's.
         embedding: the target's, if the head shares it; None: it has its own.
         lm_head: the target's, if the head shares it; None: it has its own.
         num_positions: the positions that it can tell apart; by default those of the config.
@@ -147,46 +145,44 @@ class Eagle3Head(DraftModel):
     def __init__(
         self,
         config: Eagle3Config,
-        device: torch.device,
-        dtype: torch.dtype,
+        options: TensorOptions,
         *,
         embedding: Embedding | None = None,
         lm_head: LMHead | None = None,
         num_positions: int | None = None,
     ) -> None:
-        self.config = config
-        self.device = device
-        self.dtype = dtype
-        self.num_positions = (
-            config.max_position_embeddings if num_positions is None else num_positions
-        )
-        """A position at or above it cannot be computed."""
+        super().__init__(config, options, num_positions)
         size, eps = config.hidden_size, config.rms_norm_eps
-        self._owned: dict[str, Embedding | LMHead] = {}
+        owned: dict[str, WeightTree] = {}
         if embedding is None:
-            embedding = Embedding(config.vocab_size, size, device, dtype)
-            self._owned["embed_tokens"] = embedding
+            embedding = Embedding(config.vocab_size, size, options)
+            owned["embed_tokens"] = embedding.weights
         self.embedding = embedding
         has_own = config.draft_vocab_size != config.vocab_size
         if lm_head is None and config.tie_word_embeddings and not has_own:
             lm_head = LMHead(embedding.weight)
         elif lm_head is None:
-            weight = torch.empty(config.draft_vocab_size, size, device=device, dtype=dtype)
-            lm_head = self._owned["lm_head"] = LMHead(weight)
+            lm_head = LMHead(options.empty(config.draft_vocab_size, size))
+            owned["lm_head"] = lm_head.weights
         self.lm_head = lm_head
-        self._fc = Linear(
-            self.num_features, {"fc": size}, has_bias=config.bias, device=device, dtype=dtype
-        )
-        self._feature_norms = _feature_norms(config, device, dtype)
-        self.rotary = RotaryTable(config.rope, config.head_dim, self.num_positions, device, dtype)
-        self.layer = Eagle3Layer(config, device, dtype)
-        self._norm = RMSNorm(size, eps, device, dtype)
-        self._d2t = (
-            torch.zeros(config.draft_vocab_size, dtype=torch.int64, device=device)
-            if has_own
-            else None
-        )
+        self._fc = Linear(self.num_features, {"fc": size}, options, has_bias=config.bias)
+        self._feature_norms = _feature_norms(config, options)
+        norms = (_EMBEDDED_NORM, _HIDDEN_NORM)
+        self.layer = DecoderLayer(config, 0, options, norms=norms, in_features=2 * size)
+        self._norm = RMSNorm(size, eps, options)
+        self._d2t: Tensor | None = None
         """[Vd] int64, device: how far each of its tokens is from the target's id of it."""
+        if has_own:
+            num_tokens, device = config.draft_vocab_size, options.device
+            self._d2t = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+        self.weights = {
+            **owned,
+            **self._fc.weights,
+            **{name: norm.weights for name, norm in self._feature_norms.items()},
+            "layers": {"0": self.layer.weights},
+            "norm": self._norm.weights,
+            **({} if self._d2t is None else {"d2t": self._d2t}),
+        }
 
     @property
     def num_features(self) -> int:
@@ -231,7 +227,10 @@ class Eagle3Head(DraftModel):
         """
         assert hidden is not None, "an EAGLE3 head continues from hidden states, and got none"
         rotation = self.rotary.look_up(positions)
-        states = self.layer(self.embedding(input_ids), hidden, rotation, context)
+        norms, is_normed = self.layer.norms, self.config.norm_before_residual
+        normed = norms[_HIDDEN_NORM](hidden)
+        joined = torch.cat([norms[_EMBEDDED_NORM](self.embedding(input_ids)), normed], dim=-1)
+        states = self.layer.added(normed if is_normed else hidden, joined, rotation, context)
         return self._norm(states) if self.config.norm_output else states
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -255,72 +254,13 @@ class Eagle3Head(DraftModel):
         """
         return draft_ids if self._d2t is None else draft_ids + self._d2t[draft_ids]
 
-    def named_weights(self) -> NamedWeights:
-        """List the head's own weights by their names in a checkpoint, none of the target's."""
-        for name, part in self._owned.items():
-            yield from named(name, part)
-        yield from self._fc.named_weights()
-        for name, norm in self._feature_norms.items():
-            yield from named(name, norm)
-        yield from named("layers.0", self.layer)
-        yield from named("norm", self._norm)
-        if self._d2t is not None:
-            yield "d2t", self._d2t
 
-
-class Eagle3Layer:
-    """A head's decoder layer: its attention reads embedding and hidden state side by side.
-
-    Args:
-        config: the head's shape.
-        device: where the weights are.
-        dtype: of weights, inputs and outputs.
-    """
-
-    def __init__(self, config: Eagle3Config, device: torch.device, dtype: torch.dtype) -> None:
-        size, eps = config.hidden_size, config.rms_norm_eps
-        self._adds_to_normed = config.norm_before_residual
-        self._input_norm = RMSNorm(size, eps, device, dtype)
-        self._hidden_norm = RMSNorm(size, eps, device, dtype)
-        self.attention = Attention(config, 0, device, dtype, in_features=2 * size)
-        self._mlp_norm = RMSNorm(size, eps, device, dtype)
-        self.mlp = MLP(config, device, dtype)
-
-    def __call__(
-        self, embedded: Tensor, hidden: Tensor, rotation: Rotation, context: AttentionContext
-    ) -> Tensor:
-        """Compute the layer.
-
-        embedded  [T, H] device
-        hidden    [T, H] device
-        returns   [T, H] device
-
-        Stream: the current one. Sync: the backend's. Allocates: the result and what lies between.
-        Keeps: nothing, but keys and values in the KV cache. Capture: the backend's.
-        """
-        normed = self._hidden_norm(hidden)
-        joined = torch.cat([self._input_norm(embedded), normed], dim=-1)
-        before = normed if self._adds_to_normed else hidden
-        hidden = before + self.attention(joined, rotation, context)
-        return hidden + self.mlp(self._mlp_norm(hidden))
-
-    def named_weights(self) -> NamedWeights:
-        """List the weights of both parts and their norms."""
-        yield from named("self_attn", self.attention)
-        yield from named("mlp", self.mlp)
-        yield from named("input_layernorm", self._input_norm)
-        yield from named("hidden_norm", self._hidden_norm)
-        yield from named("post_attention_layernorm", self._mlp_norm)
-
-
-def _feature_norms(
-    config: Eagle3Config, device: torch.device, dtype: torch.dtype
-) -> Mapping[str, RMSNorm]:
+def _feature_norms(config: Eagle3Config, options: TensorOptions) -> Mapping[str, RMSNorm]:
     """Make the norms before `fc`, by their names in a checkpoint."""
     size, eps = config.target_hidden_size, config.rms_norm_eps
     if config.norm_before_fc:
-        return {"input_norm": RMSNorm(config.num_aux * size, eps, device, dtype)}
+        return {"input_norm": RMSNorm(config.num_aux * size, eps, options)}
     if config.fc_norm:
         numbers = range(config.num_aux)
-        return {f"fc_norm.{number}": RMSNorm(size, eps, device, dtype) for number in numbers}
+        return {f"fc_norm.{number}": RMSNorm(size, eps, options) for number in numbers}
     return {}

@@ -24,14 +24,14 @@ from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.layers import (
     AttentionContext,
+    Decoder,
     DecoderLayer,
     Embedding,
     LMHead,
-    NamedWeights,
     RMSNorm,
-    named,
+    TensorOptions,
+    WeightTree,
 )
-from backend_caps.runtime.model.rotary import RotaryTable
 
 
 class AuxStates:
@@ -74,46 +74,39 @@ class AuxStates:
         return torch.cat([states, *self.kept], dim=-1) if self.kept else states
 
 
-class LlamaModel:
+class LlamaModel(Decoder):
     """A decoder with the weights that `load_llama` gives it; it has arbitrary ones before.
 
     Args:
         config: its shape.
-        device: where it is.
-        dtype: what it computes in.
+        options: where it is, and what it computes in.
         num_positions: the positions that it can tell apart; by default those of the config.
     """
 
     def __init__(
-        self,
-        config: LlamaConfig,
-        device: torch.device,
-        dtype: torch.dtype,
-        num_positions: int | None = None,
+        self, config: LlamaConfig, options: TensorOptions, num_positions: int | None = None
     ) -> None:
-        self.config = config
-        self.device = device
-        self.dtype = dtype
-        self.num_positions = (
-            config.max_position_embeddings if num_positions is None else num_positions
-        )
-        """A position at or above it cannot be computed."""
+        super().__init__(config, options, num_positions)
         self.aux_layer_ids: tuple[int, ...] = ()
         """Layers whose inputs `hidden_states` returns beside its states, [A]. Set it before a
         forward is captured: a graph keeps what it was captured with."""
         size = config.hidden_size
-        self.embedding = Embedding(config.vocab_size, size, device, dtype)
-        self.rotary = RotaryTable(config.rope, config.head_dim, self.num_positions, device, dtype)
+        self.embedding = Embedding(config.vocab_size, size, options)
         self.layers = tuple(
-            DecoderLayer(config, layer_id, device, dtype)
-            for layer_id in range(config.num_hidden_layers)
+            DecoderLayer(config, layer_id, options) for layer_id in range(config.num_hidden_layers)
         )
-        self.norm = RMSNorm(size, config.rms_norm_eps, device, dtype)
+        self.norm = RMSNorm(size, config.rms_norm_eps, options)
+        is_tied = config.tie_word_embeddings
         self.lm_head = LMHead(
-            self.embedding.weight
-            if config.tie_word_embeddings
-            else torch.empty(config.vocab_size, size, device=device, dtype=dtype)
+            self.embedding.weight if is_tied else options.empty(config.vocab_size, size)
         )
+        model: WeightTree = {
+            "embed_tokens": self.embedding.weights,
+            "layers": {f"{number}": layer.weights for number, layer in enumerate(self.layers)},
+            "norm": self.norm.weights,
+        }
+        # A tied LM head has no weight of its own in a checkpoint.
+        self.weights = {"model": model, **({} if is_tied else {"lm_head": self.lm_head.weights})}
 
     def __call__(
         self,
@@ -168,15 +161,6 @@ class LlamaModel:
         """
         return self.lm_head(states[:, : self.config.hidden_size])
 
-    def named_weights(self) -> NamedWeights:
-        """List the weights by their names in a checkpoint; a tied LM head has none there."""
-        yield from named("model.embed_tokens", self.embedding)
-        for number, layer in enumerate(self.layers):
-            yield from named(f"model.layers.{number}", layer)
-        yield from named("model.norm", self.norm)
-        if not self.config.tie_word_embeddings:
-            yield from named("lm_head", self.lm_head)
-
 
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -213,14 +197,12 @@ def load_llama(
     """
     config = LlamaConfig.from_folder(folder)
     chosen = dtype_of(dtype, config)
+    options = TensorOptions(torch.device(device), chosen)
     with open_checkpoint(Path(folder)) as stored:
-        # On the meta device a model has names and shapes, and takes no memory.
-        hollow = LlamaModel(config, torch.device("meta"), chosen, num_positions=1)
+        hollow = LlamaModel(config, options.hollow, num_positions=1)
         check_weights(folder, hollow, stored, set(_redundant(config, stored)))
         context = config.max_position_embeddings if num_positions is None else num_positions
-        model = LlamaModel(config, torch.device(device), chosen, context + lookahead)
-        fill_weights(model, stored)
-    return model
+        return fill_weights(LlamaModel(config, options, context + lookahead), stored)
 
 
 def dtype_of(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:

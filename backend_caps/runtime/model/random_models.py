@@ -21,7 +21,13 @@ from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import EagleConfig, EagleHead
 from backend_caps.runtime.model.eagle3 import Eagle3Config
 from backend_caps.runtime.model.errors import ModelError
-from backend_caps.runtime.model.layers import AttentionLayer, Embedding, LMHead, Weighted
+from backend_caps.runtime.model.layers import (
+    AttentionLayer,
+    Embedding,
+    LMHead,
+    TensorOptions,
+    Weighted,
+)
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
 _META, _CPU = torch.device("meta"), torch.device("cpu")
@@ -96,7 +102,9 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
     }
     _write(folder, document)
     config = LlamaConfig.from_folder(folder)
-    weights = _random_weights(LlamaModel(config, _META, dtype, num_positions=1), seed)
+    weights = _random_weights(
+        LlamaModel(config, TensorOptions(_META, dtype), num_positions=1), seed
+    )
     if later_gain is not None:
         _ease_drafting(weights, later_gain)
     _write(folder, document, {name: weight.to(dtype) for name, weight in weights.items()})
@@ -151,10 +159,9 @@ def random_eagle(
         seed: of the weights.
         dtype: of the weights, float32 or bfloat16.
     """
-    config = _with_layers(target, 1)
-    embedding = Embedding(config.vocab_size, config.hidden_size, _META, torch.float32)
-    lm_head = LMHead(embedding.weight)
-    head = EagleHead(config, embedding, lm_head, _META, torch.float32, num_positions=1)
+    config, options = _with_layers(target, 1), TensorOptions(_META, torch.float32)
+    embedding = Embedding(config.vocab_size, config.hidden_size, options)
+    head = EagleHead(config, embedding, LMHead(embedding.weight), options, num_positions=1)
     weights = _random_weights(head, seed)
     # A random model's embeddings have length 1, and its states SCORE_SCALE * sqrt(H).
     tokens, states = weights["fc.weight"].chunk(2, dim=1)
@@ -189,7 +196,7 @@ def first_layers(
         )
     config = _with_layers(target, num_layers)
     model = load_llama(target_folder, _CPU, num_positions=1)
-    hollow = LlamaModel(config, _META, model.dtype, num_positions=1)
+    hollow = LlamaModel(config, model.options.hollow, num_positions=1)
     weights = dict(model.named_weights())
     kept = {name: weights[name] for name, _ in hollow.named_weights()}
     _write(folder, _document(config, model.dtype, architectures=["LlamaForCausalLM"]), kept)

@@ -56,14 +56,14 @@ def tree_mask(
         EngineError: `tree-mask-buffer`: the buffer is smaller than `mask_size` of this batch.
     """
     batch_size, num_queries, num_places = visible.shape
-    mask = _memory(
-        batch_size,
-        num_queries,
-        seq_lens_sum=seq_lens_sum,
-        max_context_len=max_context_len,
-        buffer=buffer,
-        device=visible.device,
+    needed = mask_size(
+        batch_size, num_queries, seq_lens_sum=seq_lens_sum, max_context_len=max_context_len
     )
+    if buffer is None:
+        mask = torch.ones(needed, dtype=torch.bool, device=visible.device)
+    else:
+        _require_room(buffer, needed, visible, seq_lens_sum, max_context_len)
+        mask = buffer.fill_(True)  # noqa: FBT003 - torch's own signature
     if mask.numel() == 0:
         return mask
     is_short = seq_lens < num_places
@@ -92,32 +92,21 @@ def mask_size(
     return num_queries * (longest if seq_lens_sum is None else seq_lens_sum)
 
 
-def _memory(
-    batch_size: int,
-    num_queries: int,
-    *,
-    seq_lens_sum: int | None,
-    max_context_len: int,
-    buffer: Tensor | None,
-    device: torch.device,
-) -> Tensor:
-    """Find the memory for a mask, all of it true."""
-    needed = mask_size(
-        batch_size, num_queries, seq_lens_sum=seq_lens_sum, max_context_len=max_context_len
+def _require_room(
+    buffer: Tensor, needed: int, visible: Tensor, seq_lens_sum: int | None, max_context_len: int
+) -> None:
+    if buffer.numel() >= needed:
+        return
+    batch_size, num_queries, _ = visible.shape
+    contexts = f"each of {batch_size} contexts of up to {max_context_len} places"
+    if seq_lens_sum is not None:
+        contexts = f"{batch_size} contexts of {seq_lens_sum} places together"
+    raise EngineError(
+        "tree-mask-buffer",
+        f"the buffer for tree masks has {buffer.numel()} entries; {needed} were expected, of "
+        f"{num_queries} tokens for {contexts}. Make it for the largest batch, of "
+        f"max_batch_size x num_draft_tokens x max_context_len entries, or serve less at once.",
     )
-    if buffer is None:
-        return torch.ones(needed, dtype=torch.bool, device=device)
-    if buffer.numel() < needed:
-        contexts = f"each of {batch_size} contexts of up to {max_context_len} places"
-        if seq_lens_sum is not None:
-            contexts = f"{batch_size} contexts of {seq_lens_sum} places together"
-        raise EngineError(
-            "tree-mask-buffer",
-            f"the buffer for tree masks has {buffer.numel()} entries; {needed} were expected, of "
-            f"{num_queries} tokens for {contexts}. Make it for the largest batch, of "
-            f"max_batch_size x num_draft_tokens x max_context_len entries, or serve less at once.",
-        )
-    return buffer.fill_(True)  # noqa: FBT003 - torch's own signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

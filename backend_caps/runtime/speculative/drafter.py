@@ -27,7 +27,6 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import CapturedGraphs, capture_graphs
 from backend_caps.runtime.graphs.runner import CaptureObserver, Computed
 from backend_caps.runtime.model.draft import DraftModel
-from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.tree import Accepted, Beams, Candidates, DraftTree, best_tree
@@ -141,8 +140,7 @@ class DraftRunner:
             return computed
         backend = backends.of(phase)
         backend.init_forward_metadata(batch)
-        context = ForwardContext(backend, batch)
-        states = _states(self.model, phase, batch.input_ids, batch.positions, hidden, context)
+        states = _states(self.model, phase, hidden, ForwardContext(backend, batch))
         backends.observer.ended(GraphMode.EAGER)
         return Computed(output=states)
 
@@ -193,16 +191,9 @@ def capture_draft(
         with streams.using(stream):
             hidden = torch.zeros(most, width, dtype=model.dtype, device=streams.device)
 
-    def compute(
-        input_ids: Tensor,
-        positions: Tensor,
-        context: AttentionContext,
-        last_token_indices: Tensor | None,
-        /,
-    ) -> Tensor:
-        assert last_token_indices is None, "every token of a draft forward is returned"
-        read = None if hidden is None else hidden[: input_ids.shape[0]]
-        return _states(model, phase, input_ids, positions, read, context)
+    def compute(context: ForwardContext) -> Tensor:
+        read = None if hidden is None else hidden[: context.batch.num_tokens]
+        return _states(model, phase, read, context)
 
     captured = capture_graphs(
         compute, backends, configuration, stream=stream, mask_size=mask_size, observer=observer
@@ -214,17 +205,13 @@ def capture_draft(
 
 
 def _states(
-    model: DraftModel,
-    phase: Phase,
-    input_ids: Tensor,
-    positions: Tensor,
-    hidden: Tensor | None,
-    context: AttentionContext,
+    model: DraftModel, phase: Phase, hidden: Tensor | None, context: ForwardContext
 ) -> Tensor:
     """Run the model; all but its own draft steps read features of the target."""
     if hidden is not None and phase is not Phase.DECODE:
         hidden = model.fuse(hidden)
-    return model.hidden_states(input_ids, positions, hidden, context)
+    batch = context.batch
+    return model.hidden_states(batch.input_ids, batch.positions, hidden, context)
 
 
 class ModelDrafter:

@@ -18,6 +18,7 @@ accepts, H features of a token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -107,35 +108,22 @@ class SpeculativeDecoding:
         self._relay.commit_lengths(rows_cpu, torch.tensor(lengths), generations)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeRunner:
-    """Run speculative steps, and the steps of prompts that they start from.
+    """Run speculative steps, and the steps of prompts that they start from."""
 
-    Args:
-        target: says what follows.
-        drafter: guesses it.
-        settings: how large a tree is.
-        relay: carries lengths, tokens and the draft's state to the next step.
-        pools: the page table, and the target's KV cache.
-        staging: carries host numbers to the device.
-    """
-
-    def __init__(
-        self,
-        *,
-        target: TargetRunner,
-        drafter: Drafter,
-        settings: SpecSettings,
-        relay: FutureMap,
-        pools: BackendSite,
-        staging: Staging,
-    ) -> None:
-        self._target = target
-        self._drafter = drafter
-        self._settings = settings
-        self._relay = relay
-        self._req_to_token = pools.req_to_token_pool.req_to_token
-        self._cache = pools.token_to_kv_pool
-        self._staging = staging
+    target: TargetRunner
+    """Says what follows."""
+    drafter: Drafter
+    """Guesses it."""
+    settings: SpecSettings
+    """How large a tree is."""
+    relay: FutureMap
+    """Carries lengths, tokens and the draft's state to the next step."""
+    pools: BackendSite
+    """The page table, and the target's KV cache."""
+    staging: Staging
+    """Carries host numbers to the device."""
 
     def run(self, batch: ScheduleBatch, clock: StepClock) -> StepOutput:
         """Run a step's forwards, and give the relay what the next step starts from.
@@ -155,21 +143,21 @@ class SpeculativeRunner:
     def _run_idle(self, batch: ScheduleBatch) -> StepOutput:
         """Publish and stash nothing, as a rank does whose peers have requests."""
         empty = batch.seq_lens
-        self._relay.publish(batch.req_pool_indices, empty)
-        self._relay.stash(batch.req_pool_indices, RelayPayload(empty))
+        self.relay.publish(batch.req_pool_indices, empty)
+        self.relay.stash(batch.req_pool_indices, RelayPayload(empty))
         return StepOutput(tokens=empty, num_tokens=0)
 
     def _run_prompts(self, batch: ScheduleBatch) -> StepOutput:
-        forward = ForwardBatch.init_new(batch, self._staging)
+        forward = ForwardBatch.init_new(batch, self.staging)
         last = forward.last_token_indices
         assert last is not None, "prompts are cut, and each stretch has a last token"
-        hidden = self._target.hidden_states(forward)
-        scores = self._target.logits(hidden.output.index_select(0, last))
+        hidden = self.target.hidden_states(forward)
+        scores = self.target.logits(hidden.output.index_select(0, last))
         tokens = sample_tokens(scores, forward.sampling)
-        self._relay.publish(batch.req_pool_indices, batch.seq_lens)
+        self.relay.publish(batch.req_pool_indices, batch.seq_lens)
         next_ids = self._next_ids(batch, tokens)
-        features = self._target.features(hidden.output)
-        state = self._drafter.follow_prompts(forward, features, next_ids)
+        features = self.target.features(hidden.output)
+        state = self.drafter.follow_prompts(forward, features, next_ids)
         self._stash(batch, tokens, state)
         return StepOutput(
             tokens=tokens,
@@ -179,22 +167,22 @@ class SpeculativeRunner:
         )
 
     def _run_drafts(self, batch: ScheduleBatch) -> StepOutput:
-        contexts = Contexts.of_step(batch, self._req_to_token)
-        tree = self._drafter.tree(batch, contexts)
+        contexts = Contexts.of_step(batch, self.pools.req_to_token_pool.req_to_token)
+        tree = self.drafter.tree(batch, contexts)
         verify = self._verify_batch(contexts, tree)
-        hidden = self._target.hidden_states(verify)
-        sampling = sampling_of(batch, self._staging)
-        scores = self._target.logits(hidden.output)
+        hidden = self.target.hidden_states(verify)
+        sampling = sampling_of(batch, self.staging)
+        scores = self.target.logits(hidden.output)
         predicted = predict(scores, tree.depths, contexts.seq_lens, sampling)
-        taken = accepted(tree, predicted, num_steps=self._settings.num_steps)
-        self._relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
+        taken = accepted(tree, predicted, num_steps=self.settings.num_steps)
+        self.relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
         if tree.visible is not None:
             self._close_up(verify.out_cache_loc, taken)
-        features = self._target.features(hidden.output).view(*tree.tokens.shape, -1)
-        followed = self._drafter.follow_accepted(contexts, taken, features)
+        features = self.target.features(hidden.output).view(*tree.tokens.shape, -1)
+        followed = self.drafter.follow_accepted(contexts, taken, features)
         self._stash(batch, taken.bonus_tokens, followed.state)
         # The scheduler may write the page table behind the step's last forward that reads it.
-        last = followed if self._drafter.reads_table_last else hidden
+        last = followed if self.drafter.reads_table_last else hidden
         return StepOutput(
             tokens=torch.cat((taken.accept_lens[:, None], taken.tokens), dim=1),
             num_tokens=verify.num_tokens,
@@ -210,21 +198,21 @@ class SpeculativeRunner:
             contexts.seq_lens[:, None] + tree.depths,
             start=0,
             visible=tree.visible,
-            mask_buffers=self._target.mask_buffers(Phase.VERIFY, tree.tokens.shape[0]),
+            mask_buffers=self.target.mask_buffers(Phase.VERIFY, tree.tokens.shape[0]),
         )
 
     def _close_up(self, out_cache_loc: Tensor, taken: Accepted) -> None:
         """Move what was accepted to the places right behind the context, over what was not."""
         size, num_taken = taken.path.shape
-        slots = out_cache_loc.view(size, self._settings.num_draft_tokens)
+        slots = out_cache_loc.view(size, self.settings.num_draft_tokens)
         sources = slots.gather(1, taken.path)
-        self._cache.move(sources.flatten(), slots[:, :num_taken].flatten())
+        self.pools.token_to_kv_pool.move(sources.flatten(), slots[:, :num_taken].flatten())
 
     def _next_ids(self, batch: ScheduleBatch, tokens: Tensor) -> Tensor:
         """Return the token behind each request's tokens: made by the step, or the prompt's."""
         if all(batch.samples):
             return tokens
-        own = self._staging.upload((batch.next_prompt_ids,))[0]
+        own = self.staging.upload((batch.next_prompt_ids,))[0]
         return torch.where(own < 0, tokens, own)
 
     def _stash(self, batch: ScheduleBatch, tokens: Tensor, state: DraftState) -> None:
@@ -234,4 +222,4 @@ class SpeculativeRunner:
             topk_index=state.topk_index,
             hidden_states=state.hidden_states,
         )
-        self._relay.stash(batch.req_pool_indices, payload)
+        self.relay.stash(batch.req_pool_indices, payload)

@@ -13,8 +13,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.pieces import PieceRunner, Pieces
-from backend_caps.runtime.graphs.runner import Computed, NoCaptureObserver
-from backend_caps.runtime.step import states_of
+from backend_caps.runtime.graphs.runner import Computed
 from tests.runtime.graphs.rig import (
     BUCKETS,
     MAX_CONTEXT_LEN,
@@ -61,14 +60,7 @@ class PieceRig(Rig):
 
     def cut(self, counts: Iterable[int]) -> Pieces:
         """Capture pieces in the rig's memory."""
-        return Pieces(
-            states_of(self.model),
-            counts,
-            streams=self.streams,
-            stream=self.stream,
-            pool=self.memory.pool,
-            observer=NoCaptureObserver(),
-        )
+        return Pieces(self.model.hidden_states, counts, self.place)
 
     def replay(self, batch: ForwardBatch) -> Computed:
         """Run a forward in pieces."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,12 +29,14 @@ from backend_caps.runtime.attention import AttentionBackend, ForwardContext, Pha
 from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.runner import Computed, GraphHalves, GraphMemory, GraphRunner
+from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphHalves, GraphRunner
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.speculative.contexts import tree_mask
 from backend_caps.runtime.speculative.tree import visible_nodes
+from backend_caps.runtime.step import scores_of
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.startup.configuration import marked_reads_end
 from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
@@ -79,7 +82,7 @@ class Site:
 
 def make_model(device: torch.device) -> LlamaModel:
     """Make a model with random weights, the same each time."""
-    model = LlamaModel(CONFIG, device, torch.float32, MAX_CONTEXT_LEN)
+    model = LlamaModel(CONFIG, TensorOptions(device, torch.float32), MAX_CONTEXT_LEN)
     generator = torch.Generator().manual_seed(0)
     for _, weight in model.named_weights():
         weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
@@ -167,7 +170,7 @@ class Rig:
             self.model = make_model(streams.device)
             self.site = make_site(streams.device)
             self.backend = build(self.site)
-            buffers = GraphBuffers(buckets, streams.device, mask_size)
+            self.buffers = GraphBuffers(buckets, streams.device, mask_size)
             self.second = build(self.site)
             """The second half's backend; of whole batches nobody's."""
             of_second = GraphBuffers(buckets, streams.device, mask_size)
@@ -182,7 +185,8 @@ class Rig:
                 buffers=of_second,
             )
         self.fill(seed=0)
-        self.memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
+        self.place = CaptureSite(streams=streams, stream=self.stream, pool=streams.graph_pool())
+        """Where graphs are captured."""
         self.runner = self.capture(buckets, host_seq_lens, reads_end, metadata)
 
     def capture(
@@ -194,12 +198,11 @@ class Rig:
     ) -> GraphRunner:
         """Capture graphs in the rig's memory."""
         return GraphRunner(
-            self.model,
+            partial(scores_of, self.model),
             self.backend,
-            streams=self.streams,
-            stream=self.stream,
+            self.place,
             buckets=buckets,
-            memory=self.memory,
+            buffers=self.buffers,
             host_seq_lens=host_seq_lens,
             shared_reads_end=marked_reads_end(reads_end, self.streams.traits),
             graph_metadata=metadata,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from torch_native_caps import TORCH_PADDED
@@ -24,7 +25,7 @@ from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.capture import CapturedGraphs, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import GraphRunner
-from backend_caps.runtime.step import states_of
+from backend_caps.runtime.step import scores_of
 from backend_caps.simulator import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.graph_modes import GraphMode
@@ -98,7 +99,7 @@ def capture(
     for buffer in site.keys_and_values():
         buffer.zero_()
     captured = capture_graphs(
-        model,
+        partial(scores_of, model),
         backends,
         Configuration.from_plan(
             plan,
@@ -108,7 +109,7 @@ def capture(
             streams=streams,
         ),
         stream=streams.private_stream(),
-        in_pieces=PieceModel(states=states_of(model), head=model.lm_head),
+        in_pieces=PieceModel(states=model.hidden_states, head=model.lm_head),
         observer=observer,
     )
     return backends, captured
@@ -157,7 +158,7 @@ def test_captures_take_the_metadata_that_the_plan_has() -> None:
         _, captured = capture(plan_of(), DeviceStreams("sim", SIMULATED))
 
     runners = [own for own in captured.phases.values() if isinstance(own, GraphRunner)]
-    assert [own.prepares_replays for own in runners] == [False, False]
+    assert [own.graph_metadata for own in runners] == [GraphMetadata.IN_GRAPH] * 2
 
 
 def test_captures_of_several_phases_share_a_backend_and_its_buffers(streams: DeviceStreams) -> None:

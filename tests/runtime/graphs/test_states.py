@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -27,12 +28,11 @@ LENGTHS = (4, 0, 21, 9)
 def _captured(rig: Rig) -> TargetRunner:
     """Capture a rig's model, and run verifies by its graphs."""
     runner = GraphRunner(
-        states_of(rig.model),
+        partial(states_of, rig.model),
         rig.backend,
-        streams=rig.streams,
-        stream=rig.stream,
+        rig.place,
         buckets=BUCKETS[UNIFORM],
-        memory=rig.memory,
+        buffers=rig.buffers,
         host_seq_lens=HostSeqLens.NONE,
         shared_reads_end=SharedReadsEnd.POST_REPLAY,
     )

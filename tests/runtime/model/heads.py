@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
+from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.random_models import random_weight
 
 
@@ -36,7 +37,8 @@ def random_eagle3(folder: Path, target: LlamaConfig, **keys: object) -> Eagle3Co
     }
     (folder / "config.json").write_text(json.dumps(document), "utf-8")
     config = Eagle3Config.from_folder(folder)
-    hollow = Eagle3Head(config, torch.device("meta"), torch.float32, num_positions=1)
+    options = TensorOptions(torch.device("meta"), torch.float32)
+    hollow = Eagle3Head(config, options, num_positions=1)
     generator = torch.Generator().manual_seed(0)
     weights = {
         name.replace("layers.0.", "midlayer."): random_weight(name, weight.shape, generator)

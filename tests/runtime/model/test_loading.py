@@ -16,7 +16,7 @@ from backend_caps.runtime.model.checkpoint import (
     open_checkpoint,
 )
 from backend_caps.runtime.model.errors import ModelError, unfit_weights
-from backend_caps.runtime.model.layers import DecoderLayer
+from backend_caps.runtime.model.layers import DecoderLayer, TensorOptions
 from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.model.random_models import random_llama
 
@@ -229,7 +229,8 @@ CPU = torch.device("cpu")
 def test_layer_is_filled_without_its_model(tmp_path: Path) -> None:
     """A draft head takes a decoder layer, and gives it weights under its own names."""
     config = random_llama(tmp_path)
-    layer, whole = DecoderLayer(config, 0, CPU, torch.float32), load_llama(tmp_path, CPU)
+    layer = DecoderLayer(config, 0, TensorOptions(CPU, torch.float32))
+    whole = load_llama(tmp_path, CPU)
 
     with open_checkpoint(tmp_path) as stored:
         own = {name: stored[f"model.layers.0.{name}"] for name, _ in layer.named_weights()}
@@ -242,7 +243,7 @@ def test_layer_is_filled_without_its_model(tmp_path: Path) -> None:
 
 def test_redundant_weight_is_none_that_is_unexpected(tmp_path: Path) -> None:
     """A weight is redundant by name: any other one that a part does not have is unexpected."""
-    layer = DecoderLayer(random_llama(tmp_path), 0, CPU, torch.float32)
+    layer = DecoderLayer(random_llama(tmp_path), 0, TensorOptions(CPU, torch.float32))
 
     with open_checkpoint(tmp_path) as stored:
         own: dict[str, StoredWeight] = {

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps import UNDECLARED, BatchKind, Phase, Plan, Role, ServerFlags, resolve
+from backend_caps import UNDECLARED, BatchKind, Phase, Plan, Role, ServerFlags, Use, resolve
 from backend_caps.capability.kind import Undeclared
 from backend_caps.relay import DeviceTraits
 from backend_caps.resolution.rules import RuleSet
@@ -21,9 +21,7 @@ from backend_caps.startup.graph_choice import (
     halved_phases,
 )
 from backend_caps.startup.graph_modes import (
-    COMBINATIONS,
     GraphMode,
-    GraphRequest,
     mixed_buckets,
     uniform_buckets,
 )
@@ -46,14 +44,21 @@ SPECULATES = ("--speculative-algorithm", "NGRAM")
 HALVES = ("--enable-two-batch-overlap",)
 
 
+def uses_declaring(**capabilities: object) -> list[Use]:
+    """Use a backend in every phase that declares these capabilities otherwise."""
+    own = TORCH_PADDED.capabilities.model_copy(update=capabilities)
+    return uses_of("own", TORCH_PADDED.model_copy(update={"capabilities": own}), Phase)
+
+
+def resolved(uses: Iterable[Use], *argv: str, policy: str = "quiet") -> Plan:
+    """Resolve a server of these uses."""
+    flags = ServerFlags.from_argv(["--attention-backend", "own", *argv])
+    return resolve(uses, flags, policy=policy, rules=RuleSet.builtin("sglang-0.5.13"))
+
+
 def plan_of(*argv: str, declared: frozenset[BatchKind] = frozenset(BatchKind)) -> Plan:
     """Resolve a server with a backend whose full graphs may be replayed for these kinds."""
-    capabilities = TORCH_PADDED.capabilities.model_copy(update={"graph_replay": declared})
-    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
-    flags = ServerFlags.from_argv(["--attention-backend", "own", *argv])
-    return resolve(
-        uses_of("own", declaration, Phase), flags, rules=RuleSet.builtin("sglang-0.5.13")
-    )
+    return resolved(uses_declaring(graph_replay=declared), *argv)
 
 
 def choice_of(
@@ -69,26 +74,14 @@ def choice_of(
 
 # By row: the flags. By column: a kind that the backend declares, and one that it does not, on a
 # device with graphs; then both on a device without.
-TABLE = {
-    SINGLE: {
-        NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
-        NO_PIECES: (FULL, EAGER, EAGER, EAGER),
-        ENFORCED: (FULL, PIECEWISE, EAGER, EAGER),
-        DISABLED: (EAGER, EAGER, EAGER, EAGER),
-    },
-    UNIFORM: {
-        NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
-        NO_PIECES: (FULL, EAGER, EAGER, EAGER),
-        ENFORCED: (FULL, PIECEWISE, EAGER, EAGER),
-        DISABLED: (EAGER, EAGER, EAGER, EAGER),
-    },
-    MIXED: {
-        NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
-        NO_PIECES: (FULL, EAGER, EAGER, EAGER),
-        ENFORCED: (PIECEWISE, PIECEWISE, EAGER, EAGER),
-        DISABLED: (EAGER, EAGER, EAGER, EAGER),
-    },
+USUAL = {
+    NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
+    NO_PIECES: (FULL, EAGER, EAGER, EAGER),
+    ENFORCED: (FULL, PIECEWISE, EAGER, EAGER),
+    DISABLED: (EAGER, EAGER, EAGER, EAGER),
 }
+OF_PROMPTS = {**USUAL, ENFORCED: (PIECEWISE, PIECEWISE, EAGER, EAGER)}
+TABLE = {SINGLE: USUAL, UNIFORM: USUAL, MIXED: OF_PROMPTS}
 
 
 def situations(declares: bool) -> Iterator[tuple[BatchKind, frozenset[BatchKind]]]:
@@ -115,28 +108,6 @@ def test_table_of_capability_request_and_kind(
         choice = choice_of(phases[kind], *argv, declared=declared, traits=traits)
 
         assert choice.effective is TABLE[kind][argv][column]
-
-
-def _named(modes: Iterable[GraphMode]) -> str:
-    """Name modes in one order: a set's own is another in each process."""
-    return " and ".join(sorted(mode.value for mode in modes)) or "none"
-
-
-@pytest.mark.parametrize(
-    ("request_", "supported"),
-    [
-        pytest.param(request_, supported, id=f"{request_.value} of {_named(supported)}")
-        for request_, supported in COMBINATIONS
-    ],
-)
-def test_combinations_give_the_best_that_is_asked_for_and_supported(
-    request_: GraphRequest, supported: frozenset[GraphMode]
-) -> None:
-    """No mode comes of it that nobody asked for or that is not supported, and none is left out."""
-    effective = COMBINATIONS[request_, supported]
-
-    allowed = request_.modes & supported
-    assert effective is next((mode for mode in (FULL, PIECEWISE) if mode in allowed), EAGER)
 
 
 @pytest.mark.parametrize(
@@ -239,15 +210,7 @@ def test_choice_says_whether_batches_run_in_halves(
 @pytest.mark.parametrize("declared", [False, UNDECLARED], ids=["no", "undeclared"])
 def test_backend_that_cannot_switches_halves_off(declared: bool | Undeclared) -> None:
     """Every batch runs whole, in the mode that it has without the flag, and says why."""
-    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": declared})
-    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
-    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
-    plan = resolve(
-        uses_of("own", declaration, Phase),
-        flags,
-        policy="quiet",
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
+    plan = resolved(uses_declaring(two_batch_overlap=declared), *HALVES)
 
     choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
 
@@ -262,16 +225,11 @@ def test_backend_that_cannot_switches_halves_off(declared: bool | Undeclared) ->
 
 def test_draft_s_backend_that_cannot_leaves_the_target_s_halves() -> None:
     """Drafts run whole anyway, so their backend's word is not about the target's batches."""
-    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
-    other = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
-    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES, *SPECULATES])
-    drafts = (replace(use, role=Role.DRAFT) for use in uses_of("other", other, Phase))
-    plan = resolve(
-        (*uses_of("own", TORCH_PADDED, Phase), *drafts),
-        flags,
-        policy="quiet",
-        rules=RuleSet.builtin("sglang-0.5.13"),
+    drafts = (
+        replace(use, role=Role.DRAFT, backend="other")
+        for use in uses_declaring(two_batch_overlap=False)
     )
+    plan = resolved((*uses_declaring(), *drafts), *HALVES, *SPECULATES)
 
     choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
 
@@ -281,17 +239,10 @@ def test_draft_s_backend_that_cannot_leaves_the_target_s_halves() -> None:
 
 def test_backend_that_cannot_is_refused_under_strict() -> None:
     """Who asks for a plan without problems gets none that switches halves off."""
-    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
-    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
-    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
+    uses = uses_declaring(two_batch_overlap=False)
 
     with pytest.raises(ExceptionGroup) as caught:
-        resolve(
-            uses_of("own", declaration, Phase),
-            flags,
-            policy="strict",
-            rules=RuleSet.builtin("sglang-0.5.13"),
-        )
+        resolved(uses, *HALVES, policy="strict")
 
     assert "not every backend may run under it: 'own'" in " ".join(
         map(str, caught.value.exceptions)
@@ -300,13 +251,7 @@ def test_backend_that_cannot_is_refused_under_strict() -> None:
 
 def test_choice_looks_at_the_phases_that_a_role_has() -> None:
     """Every kind is decided on in each phase with a backend, and nowhere else."""
-    declared = {Phase.PREFILL: TORCH_PADDED, Phase.DECODE: TORCH_PADDED}
-    uses = [use for phase, own in declared.items() for use in uses_of("own", own, [phase])]
-    plan = resolve(
-        uses,
-        ServerFlags.from_argv(["--attention-backend", "own"]),
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
+    plan = resolved(uses_of("own", TORCH_PADDED, [Phase.PREFILL, Phase.DECODE]))
 
     choices = choose_graphs(plan, SIMULATED, {})
 
