@@ -14,11 +14,12 @@ from backend_caps.kit.check import counted, replayed_forwards, rotated_cases, sc
 from backend_caps.kit.checks.replay import (
     HINTED,
     first_right,
+    held,
     listed,
     no_graphs,
     replayed_of,
     story,
-    unreplayed,
+    unless_held,
     wrong_replay,
 )
 from backend_caps.kit.probes.graph_probe import Graphs
@@ -30,23 +31,12 @@ from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Counts, HostSync, Simulation
 
-_HOST, _DEVICE, _IN_GRAPH = GraphMetadata
+_, _DEVICE, _IN_GRAPH = GraphMetadata
 
 
 def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
     """Return how a backend claims to rebuild metadata, in a forward's role and phase."""
     return subject.claim_as(GraphMetadata, "graph_metadata", forward.role, forward.phase)
-
-
-def _held(subject: Subject) -> Sequence[Forward]:
-    """List the forwards that claim more than HOST."""
-    return [own for own in replayed_of(subject) if level_of(subject, own) is not _HOST]
-
-
-def _excuse_metadata(subject: Subject) -> str | None:
-    return (
-        None if _held(subject) else unreplayed(subject) or "it claims HOST, which asks for nothing"
-    )
 
 
 def _run_metadata(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -133,8 +123,8 @@ def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterato
 
 METADATA = Check(
     about=CATALOG["metadata"],
-    excuse=_excuse_metadata,
-    cases=lambda own, effort: rotated_cases("metadata", own, _held(own), effort),
+    excuse=unless_held("graph_metadata", "it claims HOST, which asks for nothing"),
+    cases=lambda own, effort: rotated_cases("metadata", own, held(own, "graph_metadata"), effort),
     run=_run_metadata,
     hints=_hints_metadata,
     unfit=no_graphs,

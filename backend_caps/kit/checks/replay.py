@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import BatchKind, SharedReadsEnd
+from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, SharedReadsEnd
 from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Scenario, Subject, difference
 from backend_caps.kit.check import (
     long_cases,
@@ -58,6 +58,17 @@ def replayed_of(subject: Subject) -> tuple[Forward, ...]:
 def unreplayed(subject: Subject) -> str | None:
     """Excuse a backend that claims no graph."""
     return None if replayed_of(subject) else "it claims no kind of batch in graph_replay"
+
+
+def held(subject: Subject, capability: str) -> Sequence[Forward]:
+    """List the replayed forwards of which more than a capability's worst value is claimed."""
+    forwards, worst = replayed_of(subject), CAPABILITIES[capability].worst
+    return [own for own in forwards if subject.claim(capability, own.role, own.phase) != worst]
+
+
+def unless_held(capability: str, reason: str) -> Callable[[Subject], str | None]:
+    """Excuse a backend that claims no graph, or a capability's worst value of each."""
+    return lambda own: None if held(own, capability) else unreplayed(own) or reason
 
 
 def graphed_of(subject: Subject) -> tuple[Forward, ...]:
@@ -242,26 +253,11 @@ def reads_end_of(subject: Subject, forward: Forward) -> SharedReadsEnd:
     return subject.claim_as(SharedReadsEnd, "shared_reads_end", forward.role, forward.phase)
 
 
-def _held(subject: Subject) -> Sequence[Forward]:
-    """List the forwards whose claim names a point."""
-    return [
-        own
-        for own in replayed_of(subject)
-        if reads_end_of(subject, own) is not SharedReadsEnd.UNKNOWN
-    ]
-
-
-def _excuse_reads_end(subject: Subject) -> str | None:
-    if _held(subject):
-        return None
-    return unreplayed(subject) or "it claims UNKNOWN: nobody writes before the forward's end"
-
-
 def _cases_reads_end(subject: Subject, effort: Effort) -> Iterator[Case]:
     """Try each forward lazily, which shows most, and one of them in each other order."""
     others = [own for own in systematic_schedules(NUM_STREAMS) if own != LAZY]
     for seed in effort.seeds:
-        cases = _lazy_cases(subject, _held(subject), Effort(seeds=(seed,)))
+        cases = _lazy_cases(subject, held(subject, "shared_reads_end"), Effort(seeds=(seed,)))
         yield from cases
         yield from reordered(cases, [*others, Schedule(OrderPolicy.RANDOM, seed)], seed)
 
@@ -339,7 +335,9 @@ def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterat
 
 READS_END = Check(
     about=CATALOG["reads-end"],
-    excuse=_excuse_reads_end,
+    excuse=unless_held(
+        "shared_reads_end", "it claims UNKNOWN: nobody writes before the forward's end"
+    ),
     cases=_cases_reads_end,
     run=_run_reads_end,
     hints=_hints_reads_end,
