@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from backend_caps.runtime.model.draft import EagleHead
+from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.llama import LlamaModel as Target
 from tests.runtime.model.folders import SMALL, edit
 from tests.runtime.model.reference import Cache, Reference, Stretch
@@ -63,7 +64,8 @@ def save_head(
 
 def cache_of(head: EagleHead) -> Cache:
     """Make a cache for the layers of a head."""
-    return Cache(Target(head.config, head.device, head.dtype, num_positions=1))
+    options = TensorOptions(head.device, head.dtype)
+    return Cache(Target(head.config, options, num_positions=1))
 
 
 def run_head(
