@@ -50,7 +50,7 @@ class StepOutput:
     """Whether it ran in two halves."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Forwards:
     """Forwards of the target: replayed, in two halves, or whole."""
 
@@ -92,7 +92,7 @@ class _Forwards:
         return Computed(output=forward(self.model, ForwardContext(backend, batch)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Worker(_Forwards):
     """Run a plain step's forwards, from a batch to its tokens."""
 
@@ -114,7 +114,7 @@ class Worker(_Forwards):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class TargetRunner(_Forwards):
     """Run the target's forwards of a speculative step: hidden states, which drafts go on from."""
 

@@ -30,7 +30,7 @@ from backend_caps.runtime.model.layers import (
 )
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
-_META, _CPU = torch.device("meta"), torch.device("cpu")
+_HOLLOW = TensorOptions(torch.device("meta"), torch.float32)
 _GAINS: Mapping[str, float] = MappingProxyType(
     {
         # What a head attends to depends on the tokens.
@@ -102,9 +102,7 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
     }
     _write(folder, document)
     config = LlamaConfig.from_folder(folder)
-    weights = _random_weights(
-        LlamaModel(config, TensorOptions(_META, dtype), num_positions=1), seed
-    )
+    weights = _random_weights(LlamaModel(config, _HOLLOW, num_positions=1), seed)
     if later_gain is not None:
         _ease_drafting(weights, later_gain)
     _write(folder, document, {name: weight.to(dtype) for name, weight in weights.items()})
@@ -159,9 +157,9 @@ def random_eagle(
         seed: of the weights.
         dtype: of the weights, float32 or bfloat16.
     """
-    config, options = _with_layers(target, 1), TensorOptions(_META, torch.float32)
-    embedding = Embedding(config.vocab_size, config.hidden_size, options)
-    head = EagleHead(config, embedding, LMHead(embedding.weight), options, num_positions=1)
+    config = _with_layers(target, 1)
+    embedding = Embedding(config.vocab_size, config.hidden_size, _HOLLOW)
+    head = EagleHead(config, embedding, LMHead(embedding.weight), _HOLLOW, num_positions=1)
     weights = _random_weights(head, seed)
     # A random model's embeddings have length 1, and its states SCORE_SCALE * sqrt(H).
     tokens, states = weights["fc.weight"].chunk(2, dim=1)
@@ -195,7 +193,7 @@ def first_layers(
             f"one.",
         )
     config = _with_layers(target, num_layers)
-    model = load_llama(target_folder, _CPU, num_positions=1)
+    model = load_llama(target_folder, "cpu", num_positions=1)
     hollow = LlamaModel(config, model.options.hollow, num_positions=1)
     weights = dict(model.named_weights())
     kept = {name: weights[name] for name, _ in hollow.named_weights()}
@@ -216,7 +214,7 @@ def eagle_of(folder: str | Path, target_folder: str | Path) -> EagleConfig:
     Raises:
         BackendCapsError: the target cannot be loaded; see `load_llama`.
     """
-    target = load_llama(target_folder, _CPU, num_positions=_MEASURED)
+    target = load_llama(target_folder, "cpu", num_positions=_MEASURED)
     config = _with_layers(target.config, 1)
     return _write_head(folder, config, _weights_of_first_layer(target), target.dtype)
 
@@ -235,7 +233,7 @@ def eagle3_of(folder: str | Path, target_folder: str | Path) -> Eagle3Config:
     Raises:
         BackendCapsError: the target cannot be loaded; see `load_llama`.
     """
-    target = load_llama(target_folder, _CPU, num_positions=1)
+    target = load_llama(target_folder, "cpu", num_positions=1)
     own, copying = target.config, -(-target.config.hidden_size // target.config.head_dim)
     num_keys = own.num_key_value_heads + copying
     layer = _with_layers(own, 1).model_copy(
