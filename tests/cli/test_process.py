@@ -128,6 +128,28 @@ def test_interrupt_that_pydantic_gives_as_its_own_error_is_said_in_a_word(tmp_pa
     assert (finished.returncode, finished.stderr) == (1, "Aborted!\n")
 
 
+FAILS_UNINTERRUPTED = """
+import signal
+from backend_caps import __main__
+from backend_caps.discovery import loading
+
+def failing(*, environ, early):
+    raise ValueError(f"no interrupt, SIGINT is {signal.getsignal(signal.SIGINT).name}")
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+loading.begin = failing
+__main__.main(["report"])
+"""
+
+
+def test_error_that_is_no_interrupt_keeps_its_traceback(tmp_path: Path) -> None:
+    """A fault of the program is shown whole; SIGINT stays ignored where the parent ignores it."""
+    finished = _run(sys.executable, "-c", FAILS_UNINTERRUPTED, cwd=tmp_path)
+
+    assert finished.returncode == 1
+    assert finished.stderr.splitlines()[-1] == "ValueError: no interrupt, SIGINT is SIG_IGN"
+
+
 WATCHED = """
 from backend_caps import __main__
 from backend_caps.supervisor import Log
