@@ -97,6 +97,7 @@ class _Activity(NamedTuple):
     event: _Event
     call: _Event
     """What launched it."""
+    stream: int
 
     @property
     def is_to_host(self) -> bool:
@@ -112,6 +113,15 @@ class _Recorded(NamedTuple):
 
     stream: int
     call: _Event
+
+
+class _StreamWait(NamedTuple):
+    """A wait of a stream for an event."""
+
+    call: _Event
+    recorded: _Recorded
+    held: _Activity
+    """What the stream runs first behind the wait."""
 
 
 def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
@@ -163,7 +173,9 @@ class _Export:
         for own in events:
             call = self._calls.get(own.args.correlation or 0)
             if own.cat in _RAN and call is not None and own.args.stream is not None:
-                self._ran.setdefault(own.args.stream, []).append(_Activity(own, call))
+                self._ran.setdefault(own.args.stream, []).append(
+                    _Activity(own, call, own.args.stream)
+                )
         self._lanes = {stream: _lane(stream, own) for stream, own in self._ran.items()}
         self._stream_waits = [*self._waits_of_streams()]
 
@@ -190,14 +202,16 @@ class _Export:
         )
         return cut(recorded, [*self._operators()])
 
-    def _waits_of_streams(self) -> Iterator[tuple[int, _Event, _Recorded]]:
-        """List the waits of streams for events: the stream, the call, and the event's record."""
+    def _waits_of_streams(self) -> Iterator[_StreamWait]:
+        """List the waits of streams for events."""
         for own in self._syncs:
             if own.name == "Stream Wait Event":
                 stream, call = own.args.stream, self._calls.get(own.args.correlation or 0)
-                recorded = self._recorded(own.args)
-                if call is not None and recorded is not None and stream is not None:
-                    yield stream, call, recorded
+                recorded, held = self._recorded(own.args), None
+                if call is not None and stream is not None:
+                    held = self._next(stream, call)
+                if call is not None and recorded is not None and held is not None:
+                    yield _StreamWait(call=call, recorded=recorded, held=held)
 
     def _waits_of_host(self) -> Iterator[tuple[_Event, _Recorded | None]]:
         """List the calls in which the host waits, each with what it waits for.
@@ -243,9 +257,9 @@ class _Export:
     def _held_by(self, stream: int, own: _Activity, ended_ns: int) -> str:
         """Name what came last: its launch, an event of another stream, or its own one's end."""
         reasons = [(ended_ns, self._lanes[stream]), (own.call.end_ns, HOST)]
-        for waiting, call, recorded in self._stream_waits:
-            if waiting == stream and self._next(stream, call) is own:
-                point = self._point(recorded)
+        for wait in self._stream_waits:
+            if wait.held is own:
+                point = self._point(wait.recorded)
                 reasons += [] if point is None else [(point.time_ns, point.lane)]
         return max(reasons, key=lambda reason: reason[0])[1]
 
@@ -281,10 +295,10 @@ class _Export:
             )
 
     def _stream_arrows(self) -> Iterator[Arrow]:
-        for stream, call, recorded in self._stream_waits:
-            point, held = self._point(recorded), self._next(stream, call)
-            if point is not None and held is not None and point.lane != self._lanes[stream]:
-                yield arrow(point, self._lanes[stream], call.region, held.event.begin_ns)
+        for wait in self._stream_waits:
+            point, lane = self._point(wait.recorded), self._lanes[wait.held.stream]
+            if point is not None and point.lane != lane:
+                yield arrow(point, lane, wait.call.region, wait.held.event.begin_ns)
 
     def _host_arrows(self) -> Iterator[Arrow]:
         for call, recorded in self._waits_of_host():
