@@ -140,10 +140,7 @@ class Declaration(FrozenModel):
     """What holds under conditions; of several that hold, the join."""
     parts: Annotated[Sequence[Part], BeforeValidator(_written_parts), STORED_AS_TUPLE] = ()
     """The backends that a composite hands its uses to."""
-    implementation: Annotated[
-        Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None,
-        BeforeValidator(_written_place),
-    ] = None
+    implementation: Place | None = None
     """`"package.module:Name"` of the class that computes."""
     adapters: Annotated[
         Mapping[Literal["sglang", "vllm"], Place],

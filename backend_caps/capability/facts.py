@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -39,14 +39,6 @@ class Truth(Enum):
     TRUE = "true"
     FALSE = "false"
     UNKNOWN = "unknown"
-
-    @classmethod
-    def of_all(cls, truths: Iterable[Truth]) -> Truth:
-        """Conjoin: one false decides, otherwise one unknown keeps it open."""
-        seen = set(truths)
-        if cls.FALSE in seen:
-            return cls.FALSE
-        return cls.UNKNOWN if cls.UNKNOWN in seen else cls.TRUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +98,7 @@ def _written_numbers(value: object) -> object:
     return value
 
 
-Numbers = Annotated[
-    AtLeast | SomeOf[StrictInt] | None,
-    BeforeValidator(_written_numbers),
-]
+Numbers = Annotated[AtLeast | SomeOf[StrictInt] | None, BeforeValidator(_written_numbers)]
 Flag = StrictBool | None
 
 
@@ -170,23 +159,17 @@ class Given(FrozenModel):
         return {name: value for name, value in values.items() if value is not None}
 
     def truth(self, situation: Situation) -> Truth:
-        """Tell whether the condition holds; open where a name is not in `situation`."""
-        return Truth.of_all(
-            _truth(wanted, situation.get(name)) for name, wanted in self.stated().items()
-        )
+        """Tell whether it holds: one false decides, otherwise what is not known keeps it open."""
+        asked = [(wanted, situation.get(name)) for name, wanted in self.stated().items()]
+        if not all(actual is None or _holds(wanted, actual) for wanted, actual in asked):
+            return Truth.FALSE
+        return Truth.UNKNOWN if any(actual is None for _, actual in asked) else Truth.TRUE
 
     def __str__(self) -> str:
-        return " and ".join(_words(name, wanted) for name, wanted in self.stated().items())
-
-
-def _words(name: str, wanted: object) -> str:
-    return str(wanted) if name == "expression" else f"{name} {_text(wanted)}"
-
-
-def _truth(wanted: object, actual: object) -> Truth:
-    if actual is None:
-        return Truth.UNKNOWN
-    return Truth.TRUE if _holds(wanted, actual) else Truth.FALSE
+        return " and ".join(
+            str(wanted) if name == "expression" else f"{name} {_text(wanted)}"
+            for name, wanted in self.stated().items()
+        )
 
 
 def _holds(wanted: object, actual: object) -> bool:

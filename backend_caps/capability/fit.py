@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import ANY, UNDECLARED
 from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import NO_LIMIT
@@ -27,14 +27,24 @@ CHECKED_AGAINST: Mapping[str, str] = {
 class Reason:
     """Why a backend does not fit, or could not be checked."""
 
-    code: str
-    """Stable: `<fact>-unsupported` or `<fact>-not-checked`."""
     fact: str
     actual: str
     """What is."""
     needed: str | None
     """What the backend takes; None where it does not say."""
-    remedy: str
+
+    @property
+    def code(self) -> str:
+        """Stable: `<fact>-unsupported` or `<fact>-not-checked`."""
+        ending = "not-checked" if self.needed is None else "unsupported"
+        return f"{self.fact.replace('_', '-')}-{ending}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.needed is None:
+            return "Ask the backend's author to declare it."
+        return f"Use another backend, or {self.fact} {self.needed}."
 
     def of(self, backend: str) -> str:
         """Say it of a backend by its name."""
@@ -53,24 +63,15 @@ def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[
     undeclared is a reason too, without `needed`: it may fit.
     """
     known = facts.known()
-    reasons = (
-        _reason(fact, supported[capability], known) for capability, fact in CHECKED_AGAINST.items()
-    )
-    return tuple(reason for reason in reasons if reason is not None)
-
-
-def _reason(fact: str, supported: object, known: Situation) -> Reason | None:
-    if fact not in known or _fits(supported, known[fact]):
-        return None
-    is_open = supported is UNDECLARED
-    needed = None if is_open else text_of(supported)
-    told = "Ask the backend's author to declare it."
-    return Reason(
-        code=f"{fact.replace('_', '-')}-{'not-checked' if is_open else 'unsupported'}",
-        fact=fact,
-        actual=text_of(known[fact]),
-        needed=needed,
-        remedy=told if is_open else f"Use another backend, or {fact} {needed}.",
+    taken = {fact: supported[capability] for capability, fact in CHECKED_AGAINST.items()}
+    return tuple(
+        Reason(
+            fact=fact,
+            actual=text_of(known[fact]),
+            needed=None if values is UNDECLARED else text_of(values),
+        )
+        for fact, values in taken.items()
+        if fact in known and not _fits(values, known[fact])
     )
 
 

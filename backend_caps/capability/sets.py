@@ -298,28 +298,13 @@ def _within(sizes: Sizes | Unchecked) -> Sizes:
 
 
 def _shared(one: Sizes, other: Sizes) -> Sizes | Conflict:
-    if isinstance(one, Anything):
-        return _normal(other)
-    if isinstance(other, Anything):
-        return _normal(one)
     if isinstance(one, MultipleOf) and isinstance(other, MultipleOf):
         return MultipleOf(math.lcm(one.multiple_of, other.multiple_of))
-    listed, rest = (other, one) if isinstance(one, MultipleOf) else (one, other)
-    assert not isinstance(listed, MultipleOf)
-    return _from_listed(frozenset(size for size in _listed(listed) if admits(rest, size)))
-
-
-def _listed(sizes: Exact | OneOf) -> AbstractSet[int]:
-    return frozenset({sizes.exact}) if isinstance(sizes, Exact) else sizes.one_of
-
-
-def _normal(sizes: Sizes) -> Sizes:
-    if isinstance(sizes, OneOf) and len(sizes.one_of) == 1:
-        return Exact(*sizes.one_of)
-    return sizes
-
-
-def _from_listed(sizes: frozenset[int]) -> Sizes | Conflict:
-    if not sizes:
-        return Conflict()
-    return Exact(*sizes) if len(sizes) == 1 else OneOf(sizes)
+    listed, rest = (one, other) if isinstance(one, Exact | OneOf) else (other, one)
+    if not isinstance(listed, Exact | OneOf):  # one of the two takes every size
+        return rest if isinstance(listed, Anything) else listed
+    sizes = {listed.exact} if isinstance(listed, Exact) else listed.one_of
+    shared = frozenset(size for size in sizes if admits(rest, size))
+    if len(shared) > 1:
+        return OneOf(shared)
+    return Exact(*shared) if shared else Conflict()

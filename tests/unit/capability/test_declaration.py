@@ -8,7 +8,7 @@ from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import Capabilities
 from tests.unit.building import faults_of
 from tests.unit.capability.test_capabilities import EVERYTHING
 
@@ -35,11 +35,7 @@ _NO_OBJECT = "Input should be 'my_flash.sglang:Name'"
         ("api", 2, "Input should be 1"),
         ("capability", {}, "Extra inputs are not permitted"),
         ("implementation", "my_flash.backend", "Input should be 'my_flash.backend:Name'"),
-        (
-            "implementation",
-            "my_flash.backend.MyFlash",
-            "Input should be 'my_flash.backend:MyFlash'",
-        ),
+        ("implementation", "my_flash.b.MyFlash", "Input should be 'my_flash.b:MyFlash'"),
         ("implementation", "src/my_flash.py", "Input should be 'package.module:Name'"),
         ("implementation", Phase, "Input should be 'backend_caps.capability.kind:Phase'"),
         ("implementation", 3, "Input should be a valid string"),
@@ -78,12 +74,10 @@ def test_tolerances_are_of_dtypes_by_their_main_names() -> None:
 
 def test_adapters_are_sorted_by_engine() -> None:
     """Adapters are a mapping that nobody changes, and that reads the same however it was made."""
-    adapters = _FULL.adapters
+    written = repr(_FULL.adapters)
 
-    assert (len(adapters), repr(adapters)) == (
-        2,
-        "{'sglang': 'my_flash.sglang:my_flash', 'vllm': 'my_flash.vllm:MyFlashBackend'}",
-    )
+    sglang, vllm = "'my_flash.sglang:my_flash'", "'my_flash.vllm:MyFlashBackend'"
+    assert written == f"{{'sglang': {sglang}, 'vllm': {vllm}}}"
 
 
 def test_declaration_survives_json_and_pickling() -> None:
@@ -140,25 +134,4 @@ def test_declaration_tells_why_it_does_not_fit() -> None:
 
     reasons = declaration.unsupported_reasons(Facts(device="cuda"))
 
-    assert reasons == (
-        Reason(
-            code="device-unsupported",
-            fact="device",
-            actual="cuda",
-            needed="xpu",
-            remedy="Use another backend, or device xpu.",
-        ),
-    )
-
-
-def test_when_is_read_from_json() -> None:
-    """A condition is plain data, in JSON as in Python."""
-    written = {
-        "given": {"kv_cache_dtype": ["fp8_e5m2"], "phase": ["decode"]},
-        "capabilities": {"host_seq_lens": "exact"},
-        "reason": "the fp8 path sizes its workspace",
-    }
-
-    when = When.model_validate(written)
-
-    assert (when, when.capabilities.host_seq_lens) == (_WHEN, HostSeqLens.EXACT)
+    assert reasons == (Reason(fact="device", actual="cuda", needed="xpu"),)

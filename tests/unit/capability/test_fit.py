@@ -43,26 +43,6 @@ _NEITHER = Capabilities(
 )
 
 
-def _unsupported(fact: str, actual: str, needed: str) -> Reason:
-    return Reason(
-        code=f"{fact.replace('_', '-')}-unsupported",
-        fact=fact,
-        actual=actual,
-        needed=needed,
-        remedy=f"Use another backend, or {fact} {needed}.",
-    )
-
-
-def _not_checked(fact: str, actual: str) -> Reason:
-    return Reason(
-        code=f"{fact.replace('_', '-')}-not-checked",
-        fact=fact,
-        actual=actual,
-        needed=None,
-        remedy="Ask the backend's author to declare it.",
-    )
-
-
 _NEEDED = {
     "device": "npu, xpu",
     "dtype": "float16",
@@ -75,38 +55,38 @@ _NEEDED = {
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "facts", "reasons"),
+    ("capabilities", "facts", "needed"),
     [
-        pytest.param(_FITS, _FACTS, [], id="fits"),
-        pytest.param(
-            _NEITHER,
-            _FACTS,
-            [_unsupported(fact, _ACTUAL[fact], needed) for fact, needed in _NEEDED.items()],
-            id="fits in nothing",
-        ),
-        pytest.param(
-            Capabilities(),
-            _FACTS,
-            [_not_checked(fact, _ACTUAL[fact]) for fact in _NEEDED],
-            id="says nothing",
-        ),
-        pytest.param(_NEITHER, Facts(), [], id="nothing is known"),
+        pytest.param(_FITS, _FACTS, {}, id="fits"),
+        pytest.param(_NEITHER, _FACTS, _NEEDED, id="fits in nothing"),
+        pytest.param(Capabilities(), _FACTS, dict.fromkeys(_NEEDED), id="says nothing"),
+        pytest.param(_NEITHER, Facts(), {}, id="nothing is known"),
     ],
 )
 def test_unsupported_reasons_are_all_told(
-    capabilities: Capabilities, facts: Facts, reasons: list[Reason]
+    capabilities: Capabilities, facts: Facts, needed: dict[str, str | None]
 ) -> None:
-    """Every reason is listed: what is, what is needed, what to do."""
+    """Every reason is listed: what is, and what is needed."""
+    reasons = [Reason(fact=fact, actual=_ACTUAL[fact], needed=own) for fact, own in needed.items()]
+
     assert list(unsupported_reasons(dict(capabilities), facts)) == reasons
 
 
 def test_reason_is_said_of_a_backend() -> None:
-    """A reason is a sentence about the backend it is said of."""
-    taken = _unsupported("page_size", "64", "one of 1, 16").of("fa3")
-    silent = _not_checked("device", "cuda").of("fa3")
+    """A reason is a sentence about the backend it is said of, with what to do about it."""
+    taken = Reason(fact="page_size", actual="64", needed="one of 1, 16")
+    silent = Reason(fact="page_size", actual="64", needed=None)
 
-    assert taken == "backend 'fa3' takes page_size one of 1, 16; here it is 64."
-    assert silent == "backend 'fa3' does not say which device it takes; here it is cuda."
+    assert [taken.code, taken.of("fa3"), taken.remedy] == [
+        "page-size-unsupported",
+        "backend 'fa3' takes page_size one of 1, 16; here it is 64.",
+        "Use another backend, or page_size one of 1, 16.",
+    ]
+    assert [silent.code, silent.of("fa3"), silent.remedy] == [
+        "page-size-not-checked",
+        "backend 'fa3' does not say which page_size it takes; here it is 64.",
+        "Ask the backend's author to declare it.",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from backend_caps.capability.vocabulary import (
     Capabilities,
     GraphMetadata,
     HostSeqLens,
-    SharedReadsEnd,
 )
+from backend_caps.capability.vocabulary import SharedReadsEnd as End
 
 _NEED, _SUPPORT = Polarity.NEED, Polarity.SUPPORT
 _SERVER, _PHASE, _USE = Scope.SERVER, Scope.PHASE, Scope.USE
@@ -34,14 +34,7 @@ _TABLE = [
     ("graph_replay", _SUPPORT, _NOTHING, frozenset(BatchKind), _PHASE, EVERY_USE),
     ("graph_metadata", _SUPPORT, GraphMetadata.HOST, GraphMetadata.IN_GRAPH, _PHASE, EVERY_USE),
     ("sync_free_prepare", _SUPPORT, False, True, _PHASE, EVERY_USE),
-    (
-        "shared_reads_end",
-        _NEED,
-        SharedReadsEnd.UNKNOWN,
-        SharedReadsEnd.PRE_REPLAY,
-        _PHASE,
-        EVERY_USE,
-    ),
+    ("shared_reads_end", _NEED, End.UNKNOWN, End.PRE_REPLAY, _PHASE, EVERY_USE),
     ("two_batch_overlap", _SUPPORT, False, True, _SERVER, EVERY_USE),
     ("deterministic", _SUPPORT, False, True, _SERVER, EVERY_USE),
     ("batch_invariant", _SUPPORT, False, True, _SERVER, EVERY_USE),
@@ -63,13 +56,12 @@ _MIXED, _SINGLE, _UNIFORM = (
     for kind in (BatchKind.MIXED_BATCH, BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH)
 )
 _CUDA = frozenset({"cuda"})
-_IN_REPLAY, _POST_REPLAY = SharedReadsEnd.IN_REPLAY, SharedReadsEnd.POST_REPLAY
 _JOINS = [
     ("host_seq_lens", HostSeqLens.UPPER_BOUND, HostSeqLens.NONE, HostSeqLens.UPPER_BOUND),
     ("graph_replay", _MIXED | _UNIFORM, _UNIFORM | _SINGLE, _UNIFORM),
     ("graph_metadata", GraphMetadata.IN_GRAPH, GraphMetadata.DEVICE, GraphMetadata.DEVICE),
     ("sync_free_prepare", True, False, False),
-    ("shared_reads_end", _IN_REPLAY, _POST_REPLAY, _POST_REPLAY),
+    ("shared_reads_end", End.IN_REPLAY, End.POST_REPLAY, End.POST_REPLAY),
     ("two_batch_overlap", True, True, True),
     ("deterministic", False, True, False),
     ("batch_invariant", True, False, False),
