@@ -117,7 +117,7 @@ BREAKS: tuple[Break, ...] = (
     Break(
         hop="cause",
         file="resolution/contributions.py",
-        line="return kind.worst, origin, words",
+        line="return CAPABILITIES[capability].worst, origin, words",
         broken="return stated",
         test="tests/unit/resolution/test_conditions.py::test_longest_context_may_be_known_under_a_condition",
     ),

@@ -284,12 +284,7 @@ def _taken(plan: Plan) -> tuple[int, str]:
 
 def _fits(plan: Plan, model: dict[str, object]) -> bool:
     asked = replace(plan, facts=plan.facts.model_copy(update=model))
-    return not any(
-        reason.needed is not None and reason.fact in model
-        for use in plan.uses
-        if use.declaration is not None
-        for reason in misfits_of(use, use.declaration, asked)
-    )
+    return not any(reason.fact in model for use in plan.uses for reason in misfits_of(use, asked))
 
 
 class Arrival(NamedTuple):

@@ -187,11 +187,10 @@ def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
         return error.problem
     if declared_traits(torch.device(device)).is_stand_in:
         return None
-    misfits = (each for each in misfits_of(use, use.declaration, plan) if each.fact in _MACHINE)
     told = (
         f"it takes {each.fact} {each.needed}, and here it is {each.actual}"
-        for each in misfits
-        if each.needed is not None
+        for each in misfits_of(use, plan)
+        if each.fact in _MACHINE
     )
     return "; ".join(told) or None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 
-from backend_caps.capability.declaration import Declaration, When
+from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Situation, Truth
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Kind, Phase
+from backend_caps.capability.kind import UNDECLARED, Kind, Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.resolution.plan import Cause, CauseKind
@@ -22,7 +22,7 @@ Stated = tuple[object, Origin, str]
 def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
     """Say what a use contributes; nothing where a composite leaves it to its parts."""
     kind = CAPABILITIES[capability]
-    own = {**situation, "role": use.role, "phase": use.phase}
+    own = use.placed(situation)
     if use.declaration is None:
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
         return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), own)
@@ -30,30 +30,24 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
         added = _added(use.declaration, capability, own)
         return _cause(use, _joined(kind, added), own) if added else None
     stated = declared(use.declaration, capability, own)
-    if kind.requires is not None:
-        stated = _unless_required(use.declaration, capability, stated, own)
-    return _cause(use, _unverified(use, capability, _inherited(use, capability, stated)), own)
+    if kind.requires is not None and stated[0] != kind.worst:
+        stated = _if_required(use.declaration, capability, kind.requires, stated, own)
+    return _cause(use, _explained(use, capability, stated), own)
 
 
-def _unverified(use: Use, capability: str, stated: Stated) -> Stated:
-    """Say of what was taken out for want of evidence that it was there."""
-    value, origin, _ = stated
-    if origin is not Origin.UNDECLARED or capability not in use.unverified:
-        return stated
-    return value, Origin.UNVERIFIED, use.unverified[capability].words
-
-
-def _inherited(use: Use, capability: str, stated: Stated) -> Stated:
-    """Say of what the class leaves to its base that it does; it counts as undeclared."""
+def _explained(use: Use, capability: str, stated: Stated) -> Stated:
+    """Say why something counts as undeclared: its class inherits it, or evidence is missing."""
     value, origin, _ = stated
     reading = use.readings.get(capability)
-    if origin is not Origin.UNDECLARED or reading is None:
+    if origin is not Origin.UNDECLARED:
         return stated
-    if reading.origin is not Origin.INHERITED:
-        return stated
-    base = f" of {reading.inherited_from}" if reading.inherited_from else ""
-    words = f"inherits {reading.words}{base}, and does not state it again: counts as undeclared"
-    return value, reading.origin, words
+    if reading is not None and reading.origin is Origin.INHERITED:
+        base = f" of {reading.inherited_from}" if reading.inherited_from else ""
+        words = f"inherits {reading.words}{base}, and does not state it again: counts as undeclared"
+        return value, Origin.INHERITED, words
+    if capability in use.unverified:
+        return value, Origin.UNVERIFIED, use.unverified[capability].words
+    return stated
 
 
 def _added(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
@@ -81,33 +75,24 @@ def declared(declaration: Declaration, capability: str, situation: Situation) ->
 
 def _said(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
     """List what is stated: the base or the conditions that hold, then those that are open."""
-    whens = [when for when in declaration.conditions if capability in when.capabilities.stated()]
-    truths = [(when, when.given.truth(situation)) for when in whens]
-    holding = [_conditional(when, capability) for when, truth in truths if truth is Truth.TRUE]
-    open_ = [_open(when, capability) for when, truth in truths if truth is Truth.UNKNOWN]
-    return [*(holding or _base(declaration, capability)), *open_]
-
-
-def _base(declaration: Declaration, capability: str) -> list[Stated]:
-    stated = declaration.capabilities.stated()
-    if capability not in stated:
-        return []
-    value = stated[capability]
-    return [(value, Origin.DECLARED, f"declares {capability}={text_of(value)}")]
-
-
-def _conditional(when: When, capability: str) -> Stated:
-    value = when.capabilities.stated()[capability]
-    return value, Origin.CONDITIONAL, f"{when.reason} ({when.given})"
-
-
-def _open(when: When, capability: str) -> Stated:
-    value = when.capabilities.stated()[capability]
-    return value, Origin.UNDECIDED, f"{when.reason} (not known yet: {when.given})"
+    holding: list[Stated] = []
+    undecided: list[Stated] = []
+    for when in declaration.conditions:
+        value = getattr(when.capabilities, capability)
+        truth = Truth.FALSE if value is UNDECLARED else when.given.truth(situation)
+        if truth is Truth.TRUE:
+            holding.append((value, Origin.CONDITIONAL, f"{when.reason} ({when.given})"))
+        elif truth is Truth.UNKNOWN:
+            words = f"{when.reason} (not known yet: {when.given})"
+            undecided.append((value, Origin.UNDECIDED, words))
+    value = getattr(declaration.capabilities, capability)
+    if not holding and value is not UNDECLARED:
+        holding.append((value, Origin.DECLARED, f"declares {capability}={text_of(value)}"))
+    return [*holding, *undecided]
 
 
 def _joined(kind: Kind, said: list[Stated]) -> Stated:
-    return reduce(lambda one, other: _both(kind, one, other), said)
+    return reduce(partial(_both, kind), said)
 
 
 def _both(kind: Kind, one: Stated, other: Stated) -> Stated:
@@ -120,19 +105,15 @@ def _both(kind: Kind, one: Stated, other: Stated) -> Stated:
     return value, other[1], f"{one[2]}; {other[2]}"
 
 
-def _unless_required(
-    declaration: Declaration, capability: str, stated: Stated, situation: Situation
+def _if_required(
+    declaration: Declaration, capability: str, required: str, stated: Stated, situation: Situation
 ) -> Stated:
-    kind = CAPABILITIES[capability]
-    required = kind.requires
-    assert required is not None, f"{capability} requires nothing"
-    if stated[0] == kind.worst:
-        return stated
+    """Take the worst value unless what the capability requires is declared too."""
     value, origin, _ = declared(declaration, required, situation)
     if value == CAPABILITIES[required].best:
         return stated
     words = f"declares {capability}={text_of(stated[0])}, but not {required}, which it needs"
-    return kind.worst, origin, words
+    return CAPABILITIES[capability].worst, origin, words
 
 
 def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
@@ -160,10 +141,8 @@ def causes_of_rule(
 ) -> Iterator[Cause]:
     """Say what a rule forces; while its condition is open, it counts."""
     forced = rule.forces.stated()
-    if capability not in forced:
-        return
     own = situation if phase is None else {**situation, "phase": phase}
-    truth = rule.truth(own)
+    truth = rule.truth(own) if capability in forced else Truth.FALSE
     if truth is Truth.FALSE:
         return
     known = truth is Truth.TRUE

@@ -236,7 +236,7 @@ def avoid(use: Use, capability: str, situation: Situation) -> Iterator[Remedy | 
     """Make false each condition on a capability that holds or is open; None where nothing can."""
     if use.declaration is None:
         return
-    own = {**situation, "role": use.role, "phase": use.phase}
+    own = use.placed(situation)
     for when in use.declaration.conditions:
         concerns = capability in when.capabilities.stated()
         if concerns and when.given.truth(own) is not Truth.FALSE:
@@ -299,7 +299,7 @@ def redeclare(
     of_engine = {use.backend for use in uses if use.readings}
     for use in uses:
         assert use.declaration is not None, f"{use.backend} has nothing to declare over"
-        own = {**situation, "role": use.role, "phase": use.phase}
+        own = use.placed(situation)
         values = dict(_lacking(use.declaration, capability, target, own))
         lacking.setdefault(use.backend, {}).update(values)
     for name, values in sorted(lacking.items()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
@@ -77,7 +76,7 @@ def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
     """Return the roles that a backend takes; None where it does not say, or not yet."""
     if use.declaration is None:
         return None
-    own = {**situation, "role": use.role, "phase": use.phase}
+    own = use.placed(situation)
     roles, origin, _ = declared(use.declaration, "roles", own)
     is_open = origin in {Origin.UNDECLARED, Origin.UNDECIDED}
     return frozenset(roles) if isinstance(roles, frozenset) and not is_open else None
@@ -123,12 +122,9 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
     situation = plan.flags.situation(plan.facts)
     yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
     for use in named:
-        if use.declaration is not None:
-            for reason in misfits_of(use, use.declaration, plan):
-                yield problem_of(reason, use)
-            continue
-        assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
-        yield use.problem
+        if use.declaration is None and use.problem is not None:
+            yield use.problem
+        yield from (problem_of(reason, use) for reason in _reasons(use, plan))
 
 
 def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
@@ -158,17 +154,24 @@ def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
         )
 
 
-def misfits_of(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Reason]:
+def misfits_of(use: Use, plan: Plan) -> Iterator[Reason]:
+    """List what a use says that it does not take of machine and model."""
+    return (reason for reason in _reasons(use, plan) if reason.needed is not None)
+
+
+def _reasons(use: Use, plan: Plan) -> Iterator[Reason]:
     """List why a use does not fit machine and model, or was not checked against them."""
-    taken = taken_by(use, declaration, plan.flags.situation(plan.facts))
+    if use.declaration is None:
+        return
+    taken = _taken(use, use.declaration, plan.flags.situation(plan.facts))
     for reason in unsupported_reasons(taken, plan.flags.with_facts(plan.facts)):
         if reason.needed is not None or not use.readings:  # an engine's class cannot say it
             yield reason
 
 
-def taken_by(use: Use, declaration: Declaration, situation: Situation) -> Mapping[str, object]:
+def _taken(use: Use, declaration: Declaration, situation: Situation) -> Mapping[str, object]:
     """List what a use takes of machine and model, by capability."""
-    own = {**situation, "role": use.role, "phase": use.phase}
+    own = use.placed(situation)
     unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
     taken: dict[str, object] = {}
     for name in CHECKED_AGAINST:
@@ -199,41 +202,32 @@ def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator
     for use in uses:
         if use.declaration is None:
             continue
-        taken = taken_by(use, use.declaration, situation)
-        by_fact = {fact: taken[name] for name, fact in CHECKED_AGAINST.items()}
-        for fact in unknown:
-            if by_fact[fact] not in (ANY, UNDECLARED):
-                yield _not_checked(use.backend, fact, text_of(by_fact[fact]))
-
-
-def _not_checked(backend: str, fact: str, needed: str) -> Problem:
-    code = f"{fact.replace('_', '-')}-not-checked"
-    return Problem(
-        code=code,
-        message=f"backend {backend!r} takes {fact} {needed}; here it is not known.",
-        remedy=f"Say what it is, such as by --fact {fact}=VALUE.",
-        actual="not known",
-        needed=needed,
-    )
+        for name, value in _taken(use, use.declaration, situation).items():
+            fact, needed = CHECKED_AGAINST[name], text_of(value)
+            if fact in unknown and value not in (ANY, UNDECLARED):
+                yield Problem(
+                    code=f"{fact.replace('_', '-')}-not-checked",
+                    message=f"backend {use.backend!r} takes {fact} {needed}; here it is not known.",
+                    remedy=f"Say what it is, such as by --fact {fact}=VALUE.",
+                    actual="not known",
+                    needed=needed,
+                )
 
 
 def problem_of(reason: Reason, use: Use) -> Problem:
     """Write down why a use does not fit, or was not checked."""
-    found = Problem(
+    message, remedy = reason.of(use.backend), reason.remedy
+    unverified = use.unverified.get(_CAPABILITIES[reason.fact])
+    if unverified is not None and reason.needed is None:
+        here = f"here {reason.fact} is {reason.actual}"
+        message = f"backend {use.backend!r} {unverified.words}; {here}."
+        remedy = f"Verify it: backend-caps check {use.backend} --write-evidence."
+    return Problem(
         code=reason.code,
-        message=reason.of(use.backend),
-        remedy=reason.remedy,
+        message=message,
+        remedy=remedy,
         actual=reason.actual,
         needed=reason.needed,
-    )
-    unverified = use.unverified.get(_CAPABILITIES[reason.fact])
-    if unverified is None or reason.needed is not None:
-        return found
-    here = f"here {reason.fact} is {reason.actual}"
-    return replace(
-        found,
-        message=f"backend {use.backend!r} {unverified.words}; {here}.",
-        remedy=f"Verify it: backend-caps check {use.backend} --write-evidence.",
     )
 
 

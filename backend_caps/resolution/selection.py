@@ -7,14 +7,15 @@ is resolved with the candidate, and what is wrong then and was not before is the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of
+from backend_caps.capability.fit import CHECKED_AGAINST, text_of
 from backend_caps.capability.kind import Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND
@@ -96,7 +97,7 @@ def select(
         BackendCapsError: a flag that names a backend cannot be served, whatever is chosen.
     """
     rules = rules or RuleSet.installed()
-    setting = Setting(
+    setting = _Setting(
         backends=backends,
         flags=flags,
         rules=rules,
@@ -117,13 +118,15 @@ def select(
     return Selection(flags=setting.flags, choices=tuple(choices))
 
 
-def _choice(setting: Setting, field: str, policy: Policy) -> Choice | None:
+def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
     """Try every backend in a flag's place; None where nothing would run there."""
-    known = Known.of(setting, field)
-    if known is None:
+    uses = setting.uses()
+    own = [use for use in uses if _is_of(use, field, AUTO)]
+    if not own:
         return None
+    known = _Known(setting.problems(own), setting.problems(uses))
     installed = named_by_flags({**left_out(setting.backends), **setting.backends})
-    tried = [candidate(setting, field, backend, known) for backend in installed.values()]
+    tried = [_candidate(setting, field, backend, known) for backend in installed.values()]
     if policy is Policy.STRICT:
         tried = [each.under_strict() for each in tried]
     return Choice(
@@ -197,10 +200,11 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
     """
     overridden = {CHECKED_AGAINST[name] for name, _ in plan.overrides if name in CHECKED_AGAINST}
     misfits: dict[tuple[str, str], list[Problem]] = {}
-    for use, reason in _misfits(plan):
-        if reason.fact not in but | overridden:
-            found = problem_of(reason, use)
-            misfits.setdefault((use.slot, use.named), []).append(found)
+    for use in plan.uses:
+        for reason in misfits_of(use, plan):
+            if reason.fact not in but | overridden:
+                found = problem_of(reason, use)
+                misfits.setdefault((use.slot, use.named), []).append(found)
     faults = [
         _unfit(slot, name, tuple(dict.fromkeys(reasons)), _fitting(plan, backends, slot, but))
         for (slot, name), reasons in misfits.items()
@@ -221,15 +225,6 @@ def _unfit(
         f"{flag} names {name!r}, which cannot run here:{_lines([*map(_line, reasons)])}"
         f"In its place {instead}, or change what it does not take.",
     )
-
-
-def _misfits(plan: Plan) -> Iterator[tuple[Use, Reason]]:
-    """List the uses that do not fit, each with why."""
-    for use in plan.uses:
-        if use.declaration is not None:
-            for reason in misfits_of(use, use.declaration, plan):
-                if reason.needed is not None:
-                    yield use, reason
 
 
 def _fitting(
@@ -254,7 +249,7 @@ def _perfect() -> Backend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class _Setting:
     """A server, and what is installed for it."""
 
     backends: Mapping[str, Backend]
@@ -277,47 +272,31 @@ class Setting:
         """Resolve some uses of it, keeping problems as data."""
         return resolve(uses, self.flags, rules=self.rules, facts=self.facts, policy=Policy.QUIET)
 
-    def named(self, field: str, name: str | None) -> Setting:
+    def problems(self, uses: Iterable[Use]) -> frozenset[Problem]:
+        """List what is wrong with some uses of it."""
+        return frozenset(self.resolved(uses).problems)
+
+    def named(self, field: str, name: str | None) -> _Setting:
         """Put a name into one of its flags."""
         return replace(self, flags=self.flags.updated({field: name}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is wrong with a server whatever stands in a flag's place."""
+class _Known(NamedTuple):
+    """What is wrong with a server whatever stands in a flag's place: a perfect backend does."""
 
     alone: frozenset[Problem]
     """With the flag's uses, were there no others."""
     whole: frozenset[Problem]
     """With all of them."""
 
-    @classmethod
-    def of(cls, setting: Setting, field: str) -> Known | None:
-        """Resolve the server as if a perfect backend stood there; None where none would run."""
-        uses = setting.uses()
-        own = [use for use in uses if is_of(use, field, AUTO)]
-        if not own:
-            return None
-        return cls(
-            alone=frozenset(setting.resolved(own).problems),
-            whole=frozenset(setting.resolved(uses).problems),
-        )
 
-
-def is_of(use: Use, field: str, name: str) -> bool:
+def _is_of(use: Use, field: str, name: str) -> bool:
     """Tell whether a flag put a use there by this name, as itself or by its parts."""
     return use.slot == option_of(field) and use.named == name
 
 
-def candidate(setting: Setting, field: str, backend: Backend, known: Known) -> Candidate:
-    """Try a backend in a flag's place.
-
-    Args:
-        setting: the server; its flag says `auto`.
-        field: the flag, by the name of `ServerFlags`.
-        backend: the candidate.
-        known: what is wrong whatever is chosen.
-    """
+def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -> Candidate:
+    """Try a backend in the place of a flag that says `auto`."""
     tried = Candidate(name=backend.name, source=backend.source)
     if backend.status is not Status.OK:
         return replace(tried, reasons=unread(backend))
@@ -330,13 +309,13 @@ def candidate(setting: Setting, field: str, backend: Backend, known: Known) -> C
 
 
 def _tried(
-    tried: Candidate, with_it: Setting, field: str, uses: tuple[Use, ...], known: Known
+    tried: Candidate, with_it: _Setting, field: str, uses: tuple[Use, ...], known: _Known
 ) -> Candidate:
     """Take what is wrong with the candidate's uses alone, and with those of the others beside it.
 
     Alone first: a limit of somebody else's could hide the candidate's own.
     """
-    own = [use for use in uses if is_of(use, field, tried.name)]
+    own = [use for use in uses if _is_of(use, field, tried.name)]
     faults = role_faults(own, with_it.situation)
     alone = with_it.resolved(_in_their_roles(own, faults))
     whole = with_it.resolved(_in_their_roles(uses, faults))
@@ -359,7 +338,7 @@ def _tried(
     )
 
 
-def _or_by_name(reason: Problem, setting: Setting) -> Problem:
+def _or_by_name(reason: Problem, setting: _Setting) -> Problem:
     """Add to a device's remedy that a stand-in device tries a backend that is named."""
     if reason.code != "device-unsupported" or setting.facts.device not in setting.stand_ins:
         return reason
@@ -387,8 +366,7 @@ def _priority(uses: Iterable[Use], situation: Situation) -> int:
         if (cause := cause_of_use(use, "auto_priority", situation)) is not None
     ]
     of_parts = all(is_part for is_part, _ in stated)
-    values = [value for is_part, value in stated if is_part is of_parts]
-    assert all(isinstance(value, int) for value in values), f"no priority: {values}"
+    values = (value for is_part, value in stated if is_part is of_parts)
     return min((value for value in values if isinstance(value, int)), default=0)
 
 

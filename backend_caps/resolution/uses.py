@@ -94,9 +94,13 @@ class Use:
         """What must hold for the composites to hand it on."""
         return tuple(each.given for each in self.via if each.given is not None)
 
+    def placed(self, situation: Situation) -> Situation:
+        """Add its role and phase to what is known of the server."""
+        return {**situation, "role": self.role, "phase": self.phase}
+
     def failing(self, situation: Situation) -> int | None:
         """Return the place in `via` of the first condition known to fail; None: none is."""
-        own = {**situation, "role": self.role, "phase": self.phase}
+        own = self.placed(situation)
         for place, handover in enumerate(self.via):
             if handover.given is not None and handover.given.truth(own) is Truth.FALSE:
                 return place
@@ -314,14 +318,6 @@ def unread(backend: Backend) -> tuple[Problem, ...]:
     return backend.problems or (told,)
 
 
-def _undecided(slot: str) -> Problem:
-    return Problem(
-        code="auto-undecided",
-        message=f"{slot} is auto, and no backend was chosen for it.",
-        remedy="Choose with backend_caps.select, or name a backend.",
-    )
-
-
 def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     """Leave out an engine's classes: flags name what the engine registers them under."""
     return {
@@ -336,47 +332,42 @@ def left_out(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     return backends.left_out if isinstance(backends, Backends) else {}
 
 
-def _left_out(slot: str, backend: Backend) -> Problem:
-    first, *_ = unread(backend)
-    return replace(first, message=f"{slot} names a backend that is left out: {first.message}")
-
-
 def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
-    name, slot, backends = use.backend, use.slot, named_by_flags(known)
-    if name == AUTO and not use.via and not _has_engine(known):
-        return replace(use, problem=_undecided(slot))
-    kept_out = left_out(known)
+    """Say why there is no backend of that name."""
+    name, slot, kept_out = use.backend, use.slot, left_out(known)
+    has_engine = any(backend.engine_class is not None for backend in known.values())
+    if name == AUTO and not use.via and not has_engine:
+        problem = Problem(
+            code="auto-undecided",
+            message=f"{slot} is auto, and no backend was chosen for it.",
+            remedy="Choose with backend_caps.select, or name a backend.",
+        )
+        return replace(use, problem=problem)
     if name in kept_out:
-        return replace(use, problem=_left_out(slot, kept_out[name]))
-    names = [*backends, *kept_out]
-    owner = None if _has_engine(known) else _engine_with(name)
-    meant = nearest(name, names) if _engine_with(name) is None else None
+        first, *_ = unread(kept_out[name])
+        told = f"{slot} names a backend that is left out: {first.message}"
+        return replace(use, problem=replace(first, message=told))
+    declared = sorted(named_by_flags(known))
+    owner = _engine_with(name)
+    meant = nearest(name, [*declared, *kept_out]) if owner is None else None
     if meant is not None:
-        declared = ", ".join(sorted(backends)) or "none"
         raise FlagsError(
             "unknown-backend",
-            f"no backend {name!r} is declared ({slot}); declared: {declared}. "
+            f"no backend {name!r} is declared ({slot}); declared: {', '.join(declared) or 'none'}. "
             f"Did you mean {meant!r}?",
         )
-    others = ", ".join(sorted(backends)) or "there is none"
+    who = "neither the engine nor a plugin has" if has_engine else "no installed plugin declares"
+    others = ", ".join(declared) or "there is none"
+    unread_engine = None if has_engine else owner
     problem = Problem(
         code="backend-missing",
-        message=f"{_who(known)} backend {name!r} ({slot}).",
+        message=f"{who} backend {name!r} ({slot}).",
         remedy=f"Install the plugin that does, or name a backend that is declared: {others}."
-        if owner is None
+        if unread_engine is None
         else f"Add --engine {owner}, where a command takes it, to read the engine's own; or "
         f"install a plugin that declares it; or name a backend that is declared: {others}.",
     )
-    return replace(use, problem=problem, unread_engine=owner)
-
-
-def _who(known: Mapping[str, Backend]) -> str:
-    has_engine = _has_engine(known)
-    return "neither the engine nor a plugin has" if has_engine else "no installed plugin declares"
-
-
-def _has_engine(known: Mapping[str, Backend]) -> bool:
-    return any(backend.engine_class is not None for backend in known.values())
+    return replace(use, problem=problem, unread_engine=unread_engine)
 
 
 def _engine_with(name: str) -> str | None:

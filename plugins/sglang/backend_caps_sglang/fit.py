@@ -140,9 +140,7 @@ def reasons_of_server(
     told = {
         f"it takes {reason.fact} {reason.needed}; here it is {reason.actual}"
         for use in plan.uses
-        if use.declaration is not None
-        for reason in misfits_of(use, use.declaration, plan)
-        if reason.needed is not None
+        for reason in misfits_of(use, plan)
     }
     yield from sorted(told)
     for problem in problems_of_values(plan):
