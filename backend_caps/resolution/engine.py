@@ -28,8 +28,11 @@ _COMMAND_LINES = {RUNTIME: "sglang-0.5.13"}
 """Whose flags are taken by an engine that has no command line of its own."""
 ENVIRONMENT_PREFIX = "BACKEND_CAPS_FLAG_"
 _NEAR = 0.85
-_YES = frozenset({"1", "true", "yes", "on"})
-_NO = frozenset({"0", "false", "no", "off"})
+YES_OR_NO: Mapping[str, bool] = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+"""How a variable says that a switch is on or off, in any case."""
 _OTHERS: Mapping[tuple[str, str], str] = {
     ("vllm", "serve"): "vllm",
     ("-m", "vllm.entrypoints.openai.api_server"): "vllm",
@@ -128,11 +131,10 @@ class Reader:
             option, equals, said = word.partition("=")
             value = said if equals else _taken(rest)
             if option == "--config":
-                line = line.over(
-                    _missing(option, "the path of a file", CommandLine())
-                    if value is None
-                    else self.file(value)
-                )
+                if value is None:
+                    line.faults += (_missing(option, "the path of a file"),)
+                else:
+                    line = line.over(self.file(value))
             else:
                 self._option(option, value, rest, line)
         return line
@@ -159,12 +161,12 @@ class Reader:
                 fault = FlagValueError(flag=option, value=repr(value), expected="no value")
                 line.faults += (fault,)
             line.values[name] = True
-            return
-        if value is None:
-            _missing(option, "a value", line)
-            return
-        is_list = name in self.lists
-        line.values[name] = (value, *iter(lambda: _taken(rest), None)) if is_list else value
+        elif value is None:
+            line.faults += (_missing(option, "a value"),)
+        elif name in self.lists:
+            line.values[name] = (value, *iter(lambda: _taken(rest), None))
+        else:
+            line.values[name] = value
 
     def field_of(self, option: str) -> str | None:
         """Name the field that an option sets, abbreviated or not; None: none that concerns us."""
@@ -200,8 +202,8 @@ class Reader:
             line.faults += (_unknown(variable, meant),)
         elif not self.switches[name]:
             line.values[name] = value
-        elif value.lower() in _YES | _NO:
-            line.values[name] = value.lower() in _YES
+        elif value.lower() in YES_OR_NO:
+            line.values[name] = YES_OR_NO[value.lower()]
         else:
             expected = "1, true, yes, on, 0, false, no or off"
             line.faults += (FlagValueError(flag=variable, value=repr(value), expected=expected),)
@@ -246,10 +248,9 @@ def _unknown(flag: str, meant: str) -> FlagsError:
     )
 
 
-def _missing(flag: str, expected: str, line: CommandLine) -> CommandLine:
+def _missing(flag: str, expected: str) -> FlagsError:
     text = f"{flag} has no value; expected {expected}. Add it after the flag."
-    line.faults += (FlagsError("missing-value", text),)
-    return line
+    return FlagsError("missing-value", text)
 
 
 def _mapping_in(path: Path) -> Mapping[str, object]:

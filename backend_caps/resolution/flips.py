@@ -7,6 +7,7 @@ listed only if resolving once more with all of them really gives the better valu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from backend_caps.capability.backend import Backend, Unverified
@@ -177,20 +178,16 @@ class _Search:
     def _again(self, remedies: tuple[Remedy, ...]) -> Plan | None:
         """Resolve once more with all the changes; None where that is refused."""
         texts = tuple(remedy.text for remedy in remedies)
-        if texts not in self._plans:
-            self._plans[texts] = self._resolved(remedies)
-        return self._plans[texts]
-
-    def _resolved(self, remedies: tuple[Remedy, ...]) -> Plan | None:
+        if texts in self._plans:
+            return self._plans[texts]
         changes = {k: v for remedy in remedies for k, v in (remedy.flags or {}).items()}
-        flags = self._flags.updated(changes)
-        try:
+        flags, rules, facts = self._flags.updated(changes), self._plan.rules, self._plan.facts
+        plan = None
+        with suppress(BackendCapsError, ExceptionGroup):
             uses = [with_declared(use, remedies) for use in uses_of(flags, self._backends)]
-            return resolve(
-                uses, flags, rules=self._plan.rules, facts=self._plan.facts, policy=Policy.QUIET
-            )
-        except (BackendCapsError, ExceptionGroup):
-            return None
+            plan = resolve(uses, flags, rules=rules, facts=facts, policy=Policy.QUIET)
+        self._plans[texts] = plan
+        return plan
 
 
 def _with_others(
@@ -295,25 +292,20 @@ def redeclare(
     Of what it declares already and nobody verified, have that verified.
     """
     lacking: dict[str, dict[str, object]] = {}
-    unverified = {use.backend: use.unverified for use in uses}
-    of_engine = {use.backend for use in uses if use.readings}
     for use in uses:
         assert use.declaration is not None, f"{use.backend} has nothing to declare over"
         own = use.placed(situation)
-        values = dict(_lacking(use.declaration, capability, target, own))
+        values = _lacking(use.declaration, capability, target, own)
         lacking.setdefault(use.backend, {}).update(values)
-    for name, values in sorted(lacking.items()):
-        claimed = _claimed(values, unverified[name])
-        if claimed is not None:
-            if name not in of_engine:  # whose classes have no evidence of their own
-                yield _verify(name, claimed)
-            continue
+    for name, use in sorted({use.backend: use for use in uses}.items()):
+        claimed = _claimed(lacking[name], use.unverified)
+        values = claimed or lacking[name]
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
-        yield Remedy(
-            text=f"Have {name!r} declare {says}, if that is true.",
-            backend=name,
-            declares=Capabilities.model_validate(values),
-        )
+        text = f"Have {name!r} declare {says}, if that is true."
+        if claimed:
+            text = f"Verify {says}: backend-caps check {name} --write-evidence."
+        if not claimed or not use.readings:  # an engine's class has no evidence of its own
+            yield Remedy(text=text, backend=name, declares=Capabilities.model_validate(values))
 
 
 def _claimed(
@@ -322,32 +314,24 @@ def _claimed(
     """List what is claimed of these capabilities, where that is as good; None where it is not."""
     claimed = {name: unverified[name].value for name in values if name in unverified}
     is_enough = claimed.keys() == values.keys() and all(
-        value is not UNDECLARED and CAPABILITIES[name].join(value, values[name]) == values[name]
+        value is not UNDECLARED and _reaches(CAPABILITIES[name], value, values[name])
         for name, value in claimed.items()
     )
     return claimed if is_enough else None
 
 
-def _verify(name: str, claimed: Mapping[str, object]) -> Remedy:
-    says = " and ".join(f"{key}={text_of(value)}" for key, value in claimed.items())
-    return Remedy(
-        text=f"Verify {says}: backend-caps check {name} --write-evidence.",
-        backend=name,
-        declares=Capabilities.model_validate(claimed),
-    )
-
-
 def _lacking(
     declaration: Declaration, capability: str, target: object, situation: Situation
-) -> Iterator[tuple[str, object]]:
-    kind = CAPABILITIES[capability]
-    value, *_ = declared(declaration, capability, situation)
-    if kind.join(value, target) != target:
-        yield capability, target
-    if kind.requires is not None:
-        best = CAPABILITIES[kind.requires].best
-        if declared(declaration, kind.requires, situation)[0] != best:
-            yield kind.requires, best
+) -> Mapping[str, object]:
+    required = CAPABILITIES[capability].requires
+    wanted = {capability: target}
+    if required is not None:
+        wanted[required] = CAPABILITIES[required].best
+    return {
+        name: value
+        for name, value in wanted.items()
+        if not _reaches(CAPABILITIES[name], declared(declaration, name, situation)[0], value)
+    }
 
 
 def with_declared(use: Use, remedies: Iterable[Remedy]) -> Use:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -198,32 +198,17 @@ class Plan:
 
     def __str__(self) -> str:
         """Write what a person asks first: rules, each value with its first cause, problems."""
+        active: dict[str, list[tuple[Phase | None, Resolved]]] = {name: [] for name in _in_plans()}
+        for phase, own in self.values():
+            active[own.capability] += [(phase, own)] if own.effect.active else []
         lines = [f"plan {self.fingerprint} under {self.rules}"]
-        lines += [self._line(name) for name in _in_plans() if self._active(name)]
-        idle = [name for name in _in_plans() if not self._active(name)]
+        lines += [_line(name, values) for name, values in active.items() if values]
+        idle = [name for name, values in active.items() if not values]
         lines += [f"  no effect here: {', '.join(idle)}"] if idle else []
         if self.problems:
             codes = ", ".join(dict.fromkeys(found.code for found in self.problems))
             lines.append(f"  {len(self.problems)} problem(s): {codes}")
         return "\n".join(lines)
-
-    def _of(self, name: str) -> list[tuple[Phase | None, Resolved]]:
-        return [(phase, own) for phase, own in self.values() if own.capability == name]
-
-    def _active(self, name: str) -> bool:
-        return any(own.effect.active for _, own in self._of(name))
-
-    def _line(self, name: str) -> str:
-        active = [(phase, own) for phase, own in self._of(name) if own.effect.active]
-        phases: dict[str, list[str]] = {}
-        for phase, own in active:
-            phases.setdefault(text_of(own.value), []).append(phase.value if phase else "")
-        values = "; ".join(
-            value if len(phases) == 1 else f"{value} in {' and '.join(those)}"
-            for value, those in phases.items()
-        )
-        causes = dict.fromkeys(own.causes[0].name for _, own in active if own.causes)
-        return f"  {name}: {values} ({', '.join(causes)})"
 
     @property
     def relays_speculation(self) -> bool:
@@ -267,10 +252,6 @@ class Plan:
             for phase, resolved in self.values()
         ]
         return hashlib.sha256(json.dumps([self.rules.name, values]).encode()).hexdigest()[:16]
-
-    def with_problems(self, problems: tuple[Problem, ...]) -> Plan:
-        """Return this plan with what is wrong about it."""
-        return replace(self, problems=problems)
 
     def raised(self, capability: str, need: object, reason: str) -> Plan:
         """Return this plan with a server need joined with one of the engine's own."""
@@ -342,6 +323,19 @@ class Plan:
             for phase, values in self.phases.items()
         }
         return replace(self, server=server, phases=phases)
+
+
+def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
+    """Write the values of a capability, and who gives them."""
+    phases: dict[str, list[str]] = {}
+    for phase, own in active:
+        phases.setdefault(text_of(own.value), []).append(phase.value if phase else "")
+    values = "; ".join(
+        value if len(phases) == 1 else f"{value} in {' and '.join(those)}"
+        for value, those in phases.items()
+    )
+    causes = dict.fromkeys(own.causes[0].name for _, own in active if own.causes)
+    return f"  {name}: {values} ({', '.join(causes)})"
 
 
 def resolved_from(

@@ -6,7 +6,7 @@ Only without rules is the environment read, for the version of the installed eng
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from backend_caps.capability.backend import Problem
@@ -202,4 +202,4 @@ def under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
             for found in in_order({*problems, *unknown})
         ]
         raise_all("plan refused (strict)", refused)
-    return plan.with_problems(problems)
+    return replace(plan, problems=problems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -197,32 +198,18 @@ def effect_of(
     return Effect(active=True, text=_DOES.get(value, ""))
 
 
-class _Steps(FrozenModel):
-    """What an engine version does with speculative steps, as stored."""
-
-    relays: tuple[str, ...]
-    algorithms: tuple[str, ...]
-    mixes_relayed_rows: bool = False
-
-
-class _Stored(FrozenModel):
-    """The built-in rule sets, as stored."""
-
-    engines: Mapping[str, _Steps]
-    rules: tuple[Rule, ...]
-
-
 @cache
 def _builtin() -> Mapping[str, RuleSet]:
-    stored = _Stored.model_validate_json(read_data("rule_sets.json"))
+    stored = json.loads(read_data("rule_sets.json"))
+    rules = [Rule.model_validate(rule) for rule in stored["rules"]]
     empty = (
         RuleSet(
             name=name,
             rules=(),
-            relays=frozenset(steps.relays),
-            algorithms=frozenset(steps.algorithms),
-            mixes_relayed_rows=steps.mixes_relayed_rows,
+            relays=frozenset(steps["relays"]),
+            algorithms=frozenset(steps["algorithms"]),
+            mixes_relayed_rows=steps.get("mixes_relayed_rows", False),
         )
-        for name, steps in stored.engines.items()
+        for name, steps in stored["engines"].items()
     )
-    return {rules.name: rules.with_rules(stored.rules) for rules in empty}
+    return {each.name: each.with_rules(rules) for each in empty}

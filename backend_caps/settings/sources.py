@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from backend_caps.errors import BackendCapsError, CodedError
 from backend_caps.resolution.engine import ENVIRONMENT_PREFIX as FLAG_PREFIX
+from backend_caps.resolution.engine import YES_OR_NO
 from backend_caps.resolution.errors import nearest
 
 FACTS, SERVER = "facts", "server"
@@ -22,10 +23,6 @@ _PREFIX = "BACKEND_CAPS_"
 _FACT_PREFIX = "BACKEND_CAPS_FACT_"
 _NEAR = 0.8
 """Similarity from which a variable is taken for a misspelled one of ours."""
-_SWITCH = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
 
 Parser = Callable[[str], object]
 """Reads a variable's text; what it cannot read it returns, for the setting to refuse."""
@@ -126,7 +123,7 @@ class LayerValues:
 
 def switch(text: str) -> object:
     """Parse yes or no."""
-    return _SWITCH.get(text.lower(), text)
+    return YES_OR_NO.get(text.lower(), text)
 
 
 def number(text: str) -> object:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -150,7 +151,7 @@ def _explained(server_args: object, attn_backends: object, rules: str | None) ->
     plan = resolve(uses, flags, rules=rule_set, policy=Policy.QUIET)
     doubts = (use.problem for use in uses if use.problem is not None)
     found = {*plan.problems, *doubts, *refused, *_of_rules(plan)}
-    return plan.with_problems(in_order(found))
+    return replace(plan, problems=in_order(found))
 
 
 def _of_rules(plan: Plan) -> Iterator[Problem]:

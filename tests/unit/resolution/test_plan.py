@@ -108,7 +108,7 @@ _SYNC_FREE = OPTS_OUT.model_copy(update={"sync_free_prepare": True})
     [
         pytest.param(_plan(line="--disable-piecewise-cuda-graph"), True, id="effects"),
         pytest.param(_plan(backend="mla"), True, id="causes"),
-        pytest.param(_plan().with_problems((_PROBLEM,)), True, id="problems"),
+        pytest.param(replace(_plan(), problems=(_PROBLEM,)), True, id="problems"),
         pytest.param(_plan(READS), False, id="a server's value"),
         pytest.param(_plan(_SYNC_FREE), False, id="a phase's value"),
         pytest.param(
