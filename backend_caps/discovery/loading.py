@@ -67,10 +67,9 @@ class Loading:
         self.scanned = scanned
         self._deadline_s = deadline_s
         self._executable = executable
+        refused = [claim for claim in scanned.claims if claim.status is not Status.OK]
         self._waiting = [claim for claim in scanned.claims if claim.status is Status.OK]
-        self._results = [
-            Loaded(claim=claim) for claim in scanned.claims if claim.status is not Status.OK
-        ]
+        self._results = [Loaded(claim=claim) for claim in refused]
         self._child = self._start(early)
 
     def results(self) -> tuple[Loaded, ...]:
@@ -99,7 +98,8 @@ class Loading:
             return None
         work = Work(
             path=self.scanned.imports,
-            entries=[(claim.group, _pointed_at(claim)) for claim in self._waiting],
+            # Without the extras that an entry may name; the scan has parsed it.
+            entries=[(c.group, ":".join(target(c.value) or ())) for c in self._waiting],
             deadline_s=self._deadline_s,
         )
         try:
@@ -133,13 +133,6 @@ class Loading:
         for claim in self._waiting:
             self._results.append(Loaded(claim=claim.broken_by("not-started", cause=cause)))
         self._waiting.clear()
-
-
-def _pointed_at(claim: Claim) -> str:
-    """Write where its object is, without the extras that an entry may name."""
-    wanted = target(claim.value)
-    assert wanted is not None, "the scan has parsed it"
-    return ":".join(wanted)
 
 
 def _answer(child: Child, timeout_s: float) -> Answer:

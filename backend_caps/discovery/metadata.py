@@ -161,9 +161,7 @@ def named(folder: str, root: str) -> tuple[str, str | None]:
 
 def _split_egg(stem: str) -> tuple[str, str | None]:
     match = _EGG.fullmatch(stem)
-    if match is None:
-        return normalised(stem), None
-    return normalised(match["name"]), match["version"]
+    return (normalised(match["name"]), match["version"]) if match else (normalised(stem), None)
 
 
 def headers(data: bytes, name: str, version: str | None) -> Headers:
@@ -196,13 +194,10 @@ class Entry:
     is_valid: bool = True
 
 
-def mentions_us(data: bytes) -> bool:
-    """Return whether a file may hold a section of ours: cheap, and never wrongly false."""
-    return _MENTION.search(data) is not None
-
-
 def our_entries(data: bytes) -> Iterator[Entry]:
     """List the entries of the sections whose names begin with ours."""
+    if _MENTION.search(data) is None:  # cheap, and so it is of almost every file
+        return
     group: str | None = None
     for number, raw in enumerate(data.removeprefix(_BOM).splitlines(), start=1):
         line = raw.strip()

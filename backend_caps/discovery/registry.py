@@ -7,8 +7,8 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from os import PathLike
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -26,14 +26,14 @@ from backend_caps.discovery.loading import (
 from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
 from backend_caps.discovery.scan import AllowList, Claim
 from backend_caps.resolution.engine import RULE_SETS
+from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
 """Which record a name stands for; what was skipped stands for none."""
-_NOT_ALLOWED = "not-allowed"
-"""The problem of what the allow-list leaves out."""
+_Model = TypeVar("_Model", Declaration, Rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -98,7 +98,7 @@ class Registry(Backends):
             if loaded.claim.is_backend:
                 backends.append(_backend(loaded))
             else:
-                claim, read = _rules(loaded)
+                claim, read = _read(loaded, Rule)
                 rules += read
                 is_lost = claim.status in {Status.BROKEN, Status.CONFLICT}
                 (lost if is_lost else remarks).extend(claim.problems)
@@ -122,7 +122,7 @@ class Registry(Backends):
         return {
             entry.name: entry
             for entry in self.entries
-            if entry.name not in self and any(each.code == _NOT_ALLOWED for each in entry.problems)
+            if entry.name not in self and any(each.code == "not-allowed" for each in entry.problems)
         }
 
     def __repr__(self) -> str:
@@ -205,13 +205,8 @@ def _claim_order(loaded: Loaded) -> tuple[str, ...]:
 
 
 def _backend(loaded: Loaded) -> Backend:
-    claim = loaded.claim
-    declaration: Declaration | None = None
-    for document in loaded.documents:
-        try:
-            declaration = Declaration.model_validate_json(document)
-        except ValidationError as error:
-            claim = _not_fitting(claim, error)
+    claim, read = _read(loaded, Declaration)
+    declaration = next(iter(read), None)
     return Backend(
         name=claim.name,
         status=claim.status,
@@ -225,31 +220,21 @@ def _backend(loaded: Loaded) -> Backend:
     )
 
 
-def _rules(loaded: Loaded) -> tuple[Claim, list[Rule]]:
-    """Read rules: all of an entry's, or none."""
+def _read(loaded: Loaded, model: type[_Model]) -> tuple[Claim, list[_Model]]:
+    """Read a declaration or rules: all of an entry's, or none."""
     try:
-        read = [Rule.model_validate_json(document) for document in loaded.documents]
+        return loaded.claim, [model.model_validate_json(each) for each in loaded.documents]
     except ValidationError as error:
-        return _not_fitting(loaded.claim, error), []
-    return loaded.claim, read
+        detail = validation_fault(error)
+        claim = loaded.claim.broken_by("schema", detail=detail, installed=installed_release())
+        return claim, []
 
 
 def _of_unknown_engines(claim: Claim, rules: Iterable[Rule]) -> Iterator[Problem]:
     """List the problems of rules for rule sets that do not exist."""
+    known = ", ".join(sorted(RULE_SETS))
     for rule in rules:
-        for engine in sorted(rule.engines):
-            if engine not in RULE_SETS:
-                close = get_close_matches(engine, sorted(RULE_SETS), n=1)
-                yield problem(
-                    "unknown-engine",
-                    claim=claim,
-                    rule=rule.name,
-                    engine=engine,
-                    known=", ".join(sorted(RULE_SETS)),
-                    meant=close[0] if close else None,
-                )
-
-
-def _not_fitting(claim: Claim, error: ValidationError) -> Claim:
-    detail = validation_fault(error)
-    return claim.broken_by("schema", detail=detail, installed=installed_release())
+        for engine in sorted(rule.engines - set(RULE_SETS)):
+            meant = nearest(engine, RULE_SETS, cutoff=0.6)
+            told = {"rule": rule.name, "engine": engine, "known": known, "meant": meant}
+            yield problem("unknown-engine", claim=claim, **told)

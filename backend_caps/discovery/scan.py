@@ -13,10 +13,8 @@ from difflib import get_close_matches
 
 from backend_caps.capability.provenance import Problem, Status
 from backend_caps.discovery.metadata import (
-    Entry,
     PathEntry,
     headers,
-    mentions_us,
     named,
     normalised,
     our_entries,
@@ -175,20 +173,20 @@ def _not_installed(claims: Sequence[Claim], allow: AllowList) -> Iterator[Proble
 
 def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
     """Fold a distribution's repeated entry; two objects under one name are a conflict."""
-    entries: dict[tuple[object, ...], list[Claim]] = {}
+    entries: dict[tuple[str | None, ...], list[Claim]] = {}
     for claim in claims:
-        key = claim.distribution, claim.group, claim.name
         # What is set aside already stands for itself: a shadowed release, another version.
-        apart = () if claim.status is Status.OK else (claim.stated_at,)
-        entries.setdefault((*key, *apart), []).append(claim)
-    return [_folded(same) for same in entries.values()]
+        apart = None if claim.status is Status.OK else claim.stated_at
+        key = claim.distribution, claim.group, claim.name, apart
+        entries.setdefault(key, []).append(claim)
+    return [_folded(*same) for same in entries.values()]
 
 
-def _folded(same: list[Claim]) -> Claim:
-    values = [claim.value for claim in same]
-    if len(set(values)) == 1:
-        return same[0]
-    return same[0].marked(Status.CONFLICT, "duplicate-entry", values=" and ".join(values))
+def _folded(first: Claim, *others: Claim) -> Claim:
+    if all(claim.value == first.value for claim in others):
+        return first
+    values = " and ".join(claim.value for claim in (first, *others))
+    return first.marked(Status.CONFLICT, "duplicate-entry", values=values)
 
 
 def _one_owner(claims: list[Claim]) -> Iterator[Claim]:
@@ -199,18 +197,13 @@ def _one_owner(claims: list[Claim]) -> Iterator[Claim]:
             rivals.setdefault(claim.name, []).append(claim)
     for claim in claims:
         several = rivals.get(claim.name, ())
-        if claim.status is not Status.OK or not claim.is_backend or len(several) < len("ab"):
+        if claim not in several or several == [claim]:
             yield claim
             continue
-        owners = sorted(f"{each.owner} ({each.value})" for each in several)
-        how_often = "twice" if len(owners) == len("ab") else f"{len(owners)} times"
-        yield claim.marked(
-            Status.CONFLICT,
-            "declared-twice",
-            name=claim.name,
-            how_often=how_often,
-            owners=" and ".join(owners),
-        )
+        owners = " and ".join(sorted(f"{each.owner} ({each.value})" for each in several))
+        often = "twice" if len(several) == len("ab") else f"{len(several)} times"
+        status, code = Status.CONFLICT, "declared-twice"
+        yield claim.marked(status, code, name=claim.name, how_often=often, owners=owners)
 
 
 _ENTRY_POINTS = "entry_points.txt"
@@ -255,17 +248,11 @@ def scan(search: Search) -> Scan:
         for info in infos:
             found.claims += [_settled(claim, infos) for claim in found.read(info)]
     for info, winner in losers:
-        found.claims += [
-            claim.marked(Status.SKIPPED, "shadowed", folder=info.place.root, winner=winner.path)
-            for claim in found.read(info)
-        ]
+        found.skip(info, "shadowed", folder=info.place.root, winner=winner.path)
     # The working directory is not searched, unless the path names it again.
     for place in _places(() if search.unsearched is None else (search.unsearched,), seen):
         for info in _infos(place):
-            found.claims += [
-                claim.marked(Status.SKIPPED, "working-directory", folder=place.root)
-                for claim in found.read(info)
-            ]
+            found.skip(info, "working-directory", folder=place.root)
     return Scan(
         claims=tuple(found.claims),
         problems=tuple(found.problems),
@@ -315,10 +302,13 @@ class _Findings:
         if hides_rules:
             self.rule_problems.append(self.problems[-1])
 
+    def skip(self, info: _Info, code: str, **values: object) -> None:
+        """Keep the claims of a metadata folder that does not count."""
+        self.claims += [claim.marked(Status.SKIPPED, code, **values) for claim in self.read(info)]
+
     def read(self, info: _Info) -> Iterator[Claim]:
         """Read the claims of one metadata folder; METADATA only where there are any."""
-        data = self._bytes(info, _ENTRY_POINTS)
-        entries = list(our_entries(data)) if data is not None and mentions_us(data) else []
+        entries = list(our_entries(self._bytes(info, _ENTRY_POINTS) or b""))
         if not entries:
             return
         metadata = self._bytes(info, "METADATA") or self._bytes(info, "PKG-INFO") or b""
@@ -344,7 +334,12 @@ class _Findings:
                     stated_at=stated_at,
                     requires=says.requires,
                 )
-                yield _judged(entry, claim)
+                if entry.group not in {BACKENDS, RULES}:
+                    claim = claim.broken_by("unknown-api", installed=installed_release())
+                elif not entry.is_valid:
+                    told = {"stated_at": stated_at, "text": entry.text}
+                    claim = claim.broken_by("malformed-entry", owner=claim.owner, **told)
+                yield claim
 
     def _bytes(self, info: _Info, file: str) -> bytes | None:
         try:
@@ -354,18 +349,3 @@ class _Findings:
             hides_rules = file == _ENTRY_POINTS
             self.add_problem("unreadable", hides_rules=hides_rules, path=path, cause=cause)
             return None
-
-
-def _judged(entry: Entry, claim: Claim) -> Claim:
-    """Refuse what cannot be loaded for how it is written."""
-    if claim.group not in {BACKENDS, RULES}:
-        return claim.marked(Status.BROKEN, "unknown-api", installed=installed_release())
-    if not entry.is_valid:
-        return claim.marked(
-            Status.BROKEN,
-            "malformed-entry",
-            owner=claim.owner,
-            stated_at=claim.stated_at,
-            text=entry.text,
-        )
-    return claim

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -101,13 +101,10 @@ def _listed(value: object) -> object:
 
 def _engine_version(value: str) -> str:
     if value not in RULE_SETS:
-        raise PydanticCustomError("rules", "Input should be {known}", {"known": _any_of(RULE_SETS)})
+        *others, last = map(repr, RULE_SETS)
+        known = f"{', '.join(others)} or {last}"
+        raise PydanticCustomError("rules", "Input should be {known}", {"known": known})
     return value
-
-
-def _any_of(words: Collection[str]) -> str:
-    *others, last = map(repr, words)
-    return f"{', '.join(others)} or {last}"
 
 
 AnyPath = Annotated[Path, BeforeValidator(_path)]
@@ -304,10 +301,9 @@ class TracedSettings:
 
 
 def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
-    match fault:
-        case FlagsError(code="unknown-flag" | "ambiguous-flag"):
-            return SettingsError("server-flag-name", f"{place}: {fault}", place)
-    return SettingsError("server-flag", f"{place}: {fault}", place)
+    of_name = isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}
+    code = "server-flag-name" if of_name else "server-flag"
+    return SettingsError(code, f"{place}: {fault}", place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:
@@ -324,7 +320,11 @@ def trace_settings(
     """
     environ = os.environ if environ is None else environ
     named = config or environ.get(CONFIG)
-    file = _file(Path(named)) if named else LayerValues(layer=SettingLayer.FILE)
+    file = LayerValues(layer=SettingLayer.FILE)
+    if named:
+        from backend_caps.settings.file import read_file  # noqa: PLC0415 - where one is named
+
+        file = read_file(Path(named))
     values: dict[str, object] = {}
     facts: dict[str, object] = {}
     placed_values: dict[str, tuple[PlacedValue, ...]] = {}
@@ -347,12 +347,6 @@ def trace_settings(
         _file_values=file,
         _environ=environ,
     )
-
-
-def _file(path: Path) -> LayerValues:
-    from backend_caps.settings.file import read_file  # noqa: PLC0415 - where one is named
-
-    return read_file(path)
 
 
 def _checked(layer: LayerValues) -> tuple[dict[str, object], list[BackendCapsError]]:

@@ -4,47 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.discovery.metadata import Entry, mentions_us, our_entries, target
+from backend_caps.discovery.metadata import Entry, our_entries, target
 
 GROUP = "backend_caps.backends"
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        pytest.param(b"[backend_caps.backends]\n", True, id="our-group"),
-        pytest.param(b"[backend-caps.backends]\n", True, id="near-miss-of-our-group"),
-        pytest.param(b"[console_scripts]\nmy = my:main\n", False, id="another-group"),
-    ],
-)
-def test_mentions_us_tells_which_files_are_worth_parsing(data: bytes, *, expected: bool) -> None:
-    """A file that does not name us is told by its bytes alone."""
-    actual = mentions_us(data)
-
-    assert actual is expected
+OURS = b"[backend_caps.backends]\nfa3 = a:B\n"
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(b"[backend_caps.backends]\nfa3 = a:B\n", id="plain"),
-        pytest.param(b"[x]\ny\n= z\n[backend_caps.backends]\nfa3 = a:B\n", id="bad-line-elsewhere"),
-        pytest.param(b"[x]\n\xff = \xfe\n[backend_caps.backends]\nfa3 = a:B\n", id="not-utf8"),
-        pytest.param(b"\xef\xbb\xbf[backend_caps.backends]\nfa3=a:B\n", id="byte-order-mark"),
-        pytest.param(b"[backend_caps.backends]\r\nfa3 = a:B\r\n", id="windows-line-ends"),
+        pytest.param(OURS, id="plain"),
+        pytest.param(b"[x]\ny\n= z\n" + OURS, id="bad-line-elsewhere"),
+        pytest.param(b"[x]\n\xff = \xfe\n" + OURS, id="not-utf8"),
+        pytest.param(b"\xef\xbb\xbf" + OURS, id="byte-order-mark"),
+        pytest.param(OURS.replace(b"\n", b"\r\n"), id="windows-line-ends"),
         pytest.param(b"[backend_caps.backends]\n# x\n; y\n\n fa3 = a:B", id="comments-and-blanks"),
-        pytest.param(
-            b"fa2 = a:B\n[backend_caps.backends]\nfa3 = a:B\n", id="line-before-any-header"
-        ),
-        pytest.param(
-            b"[DEFAULT]\nleak = a:B\n[backend_caps.backends]\nfa3 = a:B\n", id="default-section"
-        ),
-        pytest.param(b"[x]\na=%(b)s\n[backend_caps.backends]\nfa3 = a:B\n", id="interpolation"),
-        pytest.param(b"[x]\na=b:c\na=b:c\n[backend_caps.backends]\nfa3=a:B\n", id="duplicate-key"),
-        pytest.param(b"[backend_caps.backends]\nfa3 = a:B\n[broken\nx = a:B\n", id="broken-header"),
-        pytest.param(
-            b"[backend_caps_extras.x]\nx = a:B\n[backend_caps.backends]\nfa3=a:B", id="namesake"
-        ),
+        pytest.param(b"fa2 = a:B\n" + OURS, id="line-before-any-header"),
+        pytest.param(b"[DEFAULT]\nleak = a:B\n" + OURS, id="default-section"),
+        pytest.param(b"[x]\na=%(b)s\n" + OURS, id="interpolation"),
+        pytest.param(b"[x]\na=b:c\na=b:c\n" + OURS, id="duplicate-key"),
+        pytest.param(OURS + b"[broken\nx = a:B\n", id="broken-header"),
+        pytest.param(b"[backend_caps_extras.x]\nx = a:B\n" + OURS, id="namesake"),
     ],
 )
 def test_our_entries_are_read_whatever_else_the_file_holds(data: bytes) -> None:
@@ -75,6 +55,13 @@ def test_our_entries_keep_a_malformed_line_as_it_is(
     assert (first.group, first.line, first.is_valid) == (GROUP, 2, False)
     assert (first.text, first.name, first.value) == (text, name, value)
     assert second.name == "fa4"
+
+
+def test_our_entries_are_those_of_a_near_miss_too() -> None:
+    """A section whose name is almost ours is somebody's mistake, and not nobody's."""
+    (entry,) = our_entries(OURS.replace(b"_", b"-"))
+
+    assert (entry.group, entry.name) == ("backend-caps.backends", "fa3")
 
 
 def test_our_entries_tell_a_header_of_ours_that_is_not_closed() -> None:
