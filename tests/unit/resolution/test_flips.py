@@ -24,6 +24,7 @@ from tests.unit.building import (
     flags,
     installed,
     named,
+    rows,
     use,
 )
 
@@ -60,110 +61,78 @@ def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[st
     ]
 
 
-_READING, _BY_BOUND = installed("fa3", READS), installed("fa3", _BOUNDED)
-_FREE, _MLA = installed("fa3", OPTS_OUT), installed("mla", OPTS_OUT)
-_TRITON, _LEAN = installed("triton", OPTS_OUT), installed("mla", _BOUNDED)
-_TARGETS = installed("mla", OPTS_OUT.model_copy(update={"roles": {Role.TARGET}}))
-_ON_CUDA = installed("mla", OPTS_OUT.model_copy(update={"devices": {"cuda"}}))
-_LACKING = installed("fa3", Capabilities(needs_cpu_seq_lens=False))
-_PAIR_OF = {part: installed("pair", parts=[Part(part)]) for part in ("fa3", "mla")}
+_FREE, _READING = installed("fa3", OPTS_OUT), installed("fa3", READS)
+_MLA, _TRITON = installed("mla", OPTS_OUT), installed("triton", OPTS_OUT)
+_BACKENDS = {
+    "free": _FREE,
+    "reading": _READING,
+    "by-bound": installed("fa3", _BOUNDED),
+    "lacking": installed("fa3", Capabilities(needs_cpu_seq_lens=False)),
+    "silent": installed("fa3"),
+    "mla": _MLA,
+    "mla-by-bound": installed("mla", _BOUNDED),
+    "mla-reading": installed("mla", READS),
+    "mla-target": installed("mla", OPTS_OUT.model_copy(update={"roles": {Role.TARGET}})),
+    "mla-cuda": installed("mla", OPTS_OUT.model_copy(update={"devices": {"cuda"}})),
+    "mla-broken": broken("mla", Status.BROKEN),
+    "triton": _TRITON,
+    "triton-reading": installed("triton", READS),
+    "pair-of-fa3": installed("pair", parts=[Part("fa3")]),
+    "pair-of-mla": installed("pair", parts=[Part("mla")]),
+}
 _WITH_TBO = f"{_ON_FA3} {_TBO}"
 _DRAFTS = "--speculative-draft-attention-backend mla"
 _DECODES = f"--attention-backend mla --decode-attention-backend fa3 {SPECULATING}"
 _PREFILLS = f"--attention-backend fa3 --decode-attention-backend mla {SPECULATING}"
 _TWO = f"--prefill-attention-backend fa3 --decode-attention-backend triton {SPECULATING}"
 _TWO_SLOTS = "Set --decode-attention-backend mla. Set --prefill-attention-backend mla."
+_PIECEWISE = f"--attention-backend fa3 --speculative-algorithm EAGLE {_TBO}"
 _ALL_BUT_DECODE = (
     f"--attention-backend fa3 --prefill-attention-backend mla {SPECULATING} {_DRAFTS} "
     "--speculative-attention-mode decode --speculative-num-steps 1"
 )
+_OF_DRAFT = "Set --speculative-draft-attention-backend fa3."
+_BOTH = _DECLARE.format("upper_bound and max_context_len_known=yes")
+_KNOWN = "Have 'fa3' declare max_context_len_known=yes, if that is true."
 
 
 @pytest.mark.parametrize(
-    ("line", "backends", "told"),
-    [
-        pytest.param(_WITH_TBO, [_FREE], _LEAVE_OUT_TBO, id="a rule alone"),
-        pytest.param(
-            "--attention-backend fa3 --speculative-algorithm EAGLE --enable-two-batch-overlap",
-            [_FREE],
-            f"Add --disable-piecewise-cuda-graph. {_LEAVE_OUT_TBO}",
-            id="two rules together",
-        ),
-        pytest.param(_ON_FA3, [_READING], _DECLARE_BOUND, id="redeclared"),
-        pytest.param(_ON_FA3, [_READING, _MLA], _SET_MLA, id="a backend before a declaration"),
-        pytest.param(
-            _ON_FA3, [_READING, _MLA, _TRITON], f"{_SET_MLA[:-1]}, or triton.", id="equals together"
-        ),
-        pytest.param(
-            _ON_FA3, [_READING, _MLA, _PAIR_OF["mla"]], f"{_SET_MLA[:-1]}, or pair.", id="composite"
-        ),
-        pytest.param(_ON_FA3, [_READING, _PAIR_OF["fa3"]], _DECLARE_BOUND, id="composite of this"),
-        pytest.param(
-            _WITH_TBO, [_READING], f"{_LEAVE_OUT_TBO} {_DECLARE_BOUND}", id="rule and declaration"
-        ),
-        pytest.param(
-            _WITH_TBO, [_READING, _MLA], f"{_LEAVE_OUT_TBO} {_SET_MLA}", id="rule and backend"
-        ),
-        pytest.param(_ON_FA3, [_BY_BOUND], _DECLARE_NONE, id="from a bound to none"),
-        pytest.param(_ON_FA3, [_FREE], None, id="nothing is better than NONE"),
-        pytest.param(_ON_FA3, [_BY_BOUND, _LEAN], _DECLARE_NONE, id="no better backend"),
-        pytest.param(
-            _ON_FA3, [_READING, broken("mla", Status.BROKEN)], _DECLARE_BOUND, id="a broken backend"
-        ),
-        pytest.param(f"{_ON_FA3} --disable-overlap-schedule", [_READING], None, id="no effect"),
-        pytest.param(
-            _DECODES,
-            [_READING, _MLA],
-            "Set --decode-attention-backend mla.",
-            id="the slot at fault alone",
-        ),
-        pytest.param(
-            _PREFILLS,
-            [_READING, _MLA],
-            "Set --speculative-attention-mode decode.",
-            id="verify runs on the other of a pair",
-        ),
-        pytest.param(_ALL_BUT_DECODE, [_READING, _MLA], _SET_MLA, id="no rerouting of decode"),
-        pytest.param(
-            _ON_FA3,
-            [installed("fa3")],
-            _DECLARE.format("upper_bound and max_context_len_known=yes"),
-            id="with what an opt-out requires",
-        ),
-        pytest.param(
-            _ON_FA3,
-            [_LACKING],
-            "Have 'fa3' declare max_context_len_known=yes, if that is true.",
-            id="only what an opt-out requires",
-        ),
-        pytest.param(
-            _TWO, [_READING, installed("triton", READS), _MLA], _TWO_SLOTS, id="both slots"
-        ),
-        pytest.param(
-            SPECULATING, [_FREE], "Set --attention-backend fa3.", id="for the engine's default"
-        ),
-        pytest.param(SPECULATING, [], None, id="nothing for the engine's default"),
-        pytest.param(_ON_FA3, [installed("mla", READS)], None, id="missing, declares nothing"),
-        pytest.param(_ON_FA3, [_MLA], _SET_MLA, id="missing, replaced"),
-        pytest.param(_ON_FA3, [_READING, _TARGETS], _DECLARE_BOUND, id="not in the role"),
-        pytest.param(
-            f"{_ON_FA3} --device cpu", [_READING, _ON_CUDA], _DECLARE_BOUND, id="not on the device"
-        ),
-        pytest.param(
-            f"{_WITH_TBO} {_DRAFTS}",
-            [_FREE, installed("mla", READS)],
-            f"{_LEAVE_OUT_TBO} Set --speculative-draft-attention-backend fa3.",
-            id="the draft model's own backend",
-        ),
-    ],
+    ("line", "names", "told"),
+    rows(f"""
+a rule alone | {_WITH_TBO} | free | {_LEAVE_OUT_TBO}
+two rules together | {_PIECEWISE} | free | Add --disable-piecewise-cuda-graph. {_LEAVE_OUT_TBO}
+redeclared | {_ON_FA3} | reading | {_DECLARE_BOUND}
+a backend before a declaration | {_ON_FA3} | reading mla | {_SET_MLA}
+equals together | {_ON_FA3} | reading mla triton | {_SET_MLA[:-1]}, or triton.
+composite | {_ON_FA3} | reading mla pair-of-mla | {_SET_MLA[:-1]}, or pair.
+composite of this | {_ON_FA3} | reading pair-of-fa3 | {_DECLARE_BOUND}
+rule and declaration | {_WITH_TBO} | reading | {_LEAVE_OUT_TBO} {_DECLARE_BOUND}
+rule and backend | {_WITH_TBO} | reading mla | {_LEAVE_OUT_TBO} {_SET_MLA}
+from a bound to none | {_ON_FA3} | by-bound | {_DECLARE_NONE}
+nothing is better than NONE | {_ON_FA3} | free |
+no better backend | {_ON_FA3} | by-bound mla-by-bound | {_DECLARE_NONE}
+a broken backend | {_ON_FA3} | reading mla-broken | {_DECLARE_BOUND}
+no effect | {_ON_FA3} --disable-overlap-schedule | reading |
+the slot at fault alone | {_DECODES} | reading mla | Set --decode-attention-backend mla.
+verify by the other of a pair | {_PREFILLS} | reading mla | Set --speculative-attention-mode decode.
+no rerouting of decode | {_ALL_BUT_DECODE} | reading mla | {_SET_MLA}
+with what an opt-out requires | {_ON_FA3} | silent | {_BOTH}
+only what an opt-out requires | {_ON_FA3} | lacking | {_KNOWN}
+both slots | {_TWO} | reading triton-reading mla | {_TWO_SLOTS}
+for the engine's default | {SPECULATING} | free | Set --attention-backend fa3.
+nothing for the engine's default | {SPECULATING} | |
+missing, declares nothing | {_ON_FA3} | mla-reading |
+missing, replaced | {_ON_FA3} | mla | {_SET_MLA}
+not in the role | {_ON_FA3} | reading mla-target | {_DECLARE_BOUND}
+not on the device | {_ON_FA3} --device cpu | reading mla-cuda | {_DECLARE_BOUND}
+the draft's own | {_WITH_TBO} {_DRAFTS} | free mla-reading | {_LEAVE_OUT_TBO} {_OF_DRAFT}
+"""),
 )
-def test_flips_name_all_that_must_change_together(
-    line: str, backends: list[Backend], told: str | None
-) -> None:
+def test_flips_name_all_that_must_change_together(line: str, names: str, told: str) -> None:
     """A flip is the union of the remedies of everything that stands in the way."""
-    found = _flips(line, named(*backends))
+    found = _flips(line, named(*(_BACKENDS[name] for name in names.split())))
 
-    assert _told(found) == ([] if told is None else [told])
+    assert _told(found) == ([told] if told else [])
 
 
 def test_flip_says_from_what_to_what() -> None:
@@ -247,7 +216,11 @@ _TAKES_ANY = OPTS_OUT.model_copy(update={"kv_cache_dtypes": "any"})
 
 
 _E5M2, _E4M3 = "--kv-cache-dtype fp8_e5m2", "--kv-cache-dtype fp8_e4m3"
-_IF_E5M2, _IF_DP = Given(kv_cache_dtype={"fp8_e5m2"}), Given(enable_dp_attention=True)
+_IF_E5M2, _IF_E4M3, _IF_BF16 = (
+    Given(kv_cache_dtype={name}) for name in ("fp8_e5m2", "fp8_e4m3", "bfloat16")
+)
+_IF_DP = Given(enable_dp_attention=True)
+_IF_BOTH = Given(kv_cache_dtype={"fp8_e5m2"}, enable_dp_attention=False)
 _SET_BF16 = "Set --kv-cache-dtype bfloat16."
 _NO_DP = "--enable-dp-attention"
 
@@ -257,21 +230,11 @@ _NO_DP = "--enable-dp-attention"
     [
         pytest.param(_IF_E5M2, OPTS_OUT, _E5M2, _SET_BF16, id="by the usual dtype"),
         pytest.param(_IF_E5M2, _TAKES_ANY, _E5M2, _SET_BF16, id="by the usual dtype, of any"),
-        pytest.param(
-            Given(kv_cache_dtype={"fp8_e4m3"}), _TAKES_BOTH, _E4M3, f"Set {_E5M2}.", id="by another"
-        ),
+        pytest.param(_IF_E4M3, _TAKES_BOTH, _E4M3, f"Set {_E5M2}.", id="by another"),
         pytest.param(_IF_E5M2, OPTS_OUT, "", _SET_BF16, id="while it is open"),
-        pytest.param(
-            Given(kv_cache_dtype={"bfloat16"}), OPTS_OUT, "", _DECLARE_BOUND, id="not by itself"
-        ),
+        pytest.param(_IF_BF16, OPTS_OUT, "", _DECLARE_BOUND, id="not by itself"),
         pytest.param(_IF_DP, OPTS_OUT, _NO_DP, f"Leave out {_NO_DP}.", id="by a switch"),
-        pytest.param(
-            Given(kv_cache_dtype={"fp8_e5m2"}, enable_dp_attention=False),
-            OPTS_OUT,
-            "",
-            f"Add {_NO_DP}.",
-            id="by a switch before a dtype",
-        ),
+        pytest.param(_IF_BOTH, OPTS_OUT, "", f"Add {_NO_DP}.", id="by a switch before a dtype"),
         pytest.param(_IF_DP, OPTS_OUT, "", None, id="not where it does not hold"),
         pytest.param(Given(tp_size={1}), OPTS_OUT, "", _DECLARE_BOUND, id="by no number"),
     ],
@@ -304,12 +267,8 @@ def test_flips_know_the_facts_of_the_plan() -> None:
     small = When(given=Given(head_size={64}), capabilities=_READS_ONLY, reason="why")
     backends = named(installed("fa3", OPTS_OUT, conditions=[small]))
     read = flags(f"{_ON_FA3} {_TBO}")
-    plan = resolve(
-        uses_of(read, backends),
-        read,
-        facts=Facts(head_size=128),
-        rules=RULES_13,
-    )
+    uses, facts = uses_of(read, backends), Facts(head_size=128)
+    plan = resolve(uses, read, facts=facts, rules=RULES_13)
 
     found = flips(plan, backends, read)
 
@@ -330,6 +289,9 @@ def test_flips_leave_conditions_on_other_capabilities() -> None:
     assert (_told(found), _told(found, "sync_free_prepare")) == ([_DECLARE_BOUND], [])
 
 
+_DP_AND_TP = Given(enable_dp_attention=True, tp_size={1})
+
+
 def _forcing(name: str, given: Given) -> Rule:
     return Rule(name=name, given=given, forces=_READS_ONLY, reason="house rule")
 
@@ -338,11 +300,7 @@ def _forcing(name: str, given: Given) -> Rule:
     ("givens", "told"),
     [
         pytest.param([Given(tp_size={1})], [], id="no switch undoes it"),
-        pytest.param(
-            [Given(enable_dp_attention=True, tp_size={1})],
-            [f"Leave out {_NO_DP}."],
-            id="a switch among others",
-        ),
+        pytest.param([_DP_AND_TP], [f"Leave out {_NO_DP}."], id="a switch among others"),
         pytest.param([_IF_DP, _IF_DP], [f"Leave out {_NO_DP}."], id="two by one switch, once"),
         pytest.param([_IF_DP, Given(tp_size={1})], [], id="one of two cannot be undone"),
         pytest.param([_IF_DP, Given(enable_dp_attention=False)], [], id="both ways of one switch"),
@@ -377,24 +335,22 @@ def test_flips_do_not_list_what_a_plan_by_hand_has_better_by_its_flags() -> None
     assert _told(found) == []
 
 
+_THREE = f"{_ON_FA3} {_DRAFTS} --enable-mixed-chunk"
+
+
 @pytest.mark.parametrize(
     ("line", "backends"),
     [
         pytest.param(_WITH_TBO, [_READING, _MLA], id="a rule"),
         pytest.param(_PREFILLS, [_READING, _MLA], id="two phases"),
-        pytest.param(
-            f"{_ON_FA3} {_DRAFTS} --enable-mixed-chunk",
-            [installed("fa3"), installed("mla", READS), _TRITON],
-            id="three backends",
-        ),
+        pytest.param(_THREE, [_BACKENDS["silent"], _BACKENDS["mla-reading"], _TRITON], id="three"),
     ],
 )
 def test_flips_by_flags_come_true(line: str, backends: list[Backend]) -> None:
     """Whoever sets the flags of a flip gets the value that it promises."""
     registry = named(*backends)
-    by_flags = [
-        flip for flip in _flips(line, registry) if all(each.flags for each in flip.remedies)
-    ]
+    found = _flips(line, registry)
+    by_flags = [flip for flip in found if all(each.flags for each in flip.remedies)]
     assert by_flags
 
     got = []
@@ -402,8 +358,7 @@ def test_flips_by_flags_come_true(line: str, backends: list[Backend]) -> None:
         changes = {k: v for each in flip.remedies for k, v in (each.flags or {}).items()}
         read = flags(line).updated(changes)
         plan = resolve(uses_of(read, registry), read, rules=RULES_13)
-        got.append(
-            (plan[flip.capability, flip.phase] if flip.phase else plan[flip.capability]).value
-        )
+        key = (flip.capability, flip.phase) if flip.phase else flip.capability
+        got.append(plan[key].value)
 
     assert got == [flip.becomes for flip in by_flags]

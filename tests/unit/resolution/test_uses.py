@@ -41,7 +41,6 @@ _DEVICE_PARTS = [
 ]
 _BY_DEVICE = installed("pair", parts=_DEVICE_PARTS)
 _ON_BY_DEVICE = flags("--attention-backend pair")
-_EAGLE = "--speculative-algorithm EAGLE"
 _OPTIONS = {
     "a": "attention_backend",
     "p": "prefill_attention_backend",
@@ -123,6 +122,8 @@ _ENGINE_READ = named(
     installed("mine"),
     replace(installed("EngineClass"), engine_class=EngineClass(path="engine.Class")),
 )
+_UNDECIDED = "--attention-backend is auto, and no backend was chosen for it."
+_CHOOSE = "Choose with backend_caps.select, or name a backend."
 _NEITHER = "neither the engine nor a plugin has backend {!r} (--attention-backend)."
 
 
@@ -135,14 +136,7 @@ _NEITHER = "neither the engine nor a plugin has backend {!r} (--attention-backen
         ("flashmla", named(_FLASHMLA2), "backend-missing", _NOBODY, f"{_READ}flashmla2.", "sglang"),
         ("flashmla", _ENGINE_READ, "backend-missing", _NEITHER, f"{_INSTALL}mine.", None),
         ("auto", _ENGINE_READ, "backend-missing", _NEITHER, f"{_INSTALL}mine.", None),
-        (
-            "auto",
-            _THREE,
-            "auto-undecided",
-            "--attention-backend is auto, and no backend was chosen for it.",
-            "Choose with backend_caps.select, or name a backend.",
-            None,
-        ),
+        ("auto", _THREE, "auto-undecided", _UNDECIDED, _CHOOSE, None),
     ],
 )
 def test_backend_that_is_not_installed_is_missing(
@@ -215,6 +209,7 @@ def _expanded(uses: Iterable[Use]) -> list[tuple[str, str, tuple[str, ...], bool
     return [(use.phase.value, use.backend, use.composites, use.adds_only) for use in uses]
 
 
+_READS_ON_TWO = When(given=Given(tp_size={2}), capabilities=READS, reason="why")
 _HYBRID = [Part("fa3", phases={Phase.PREFILL}), Part("mla", phases={Phase.DECODE, Phase.VERIFY})]
 
 
@@ -223,12 +218,7 @@ _HYBRID = [Part("fa3", phases={Phase.PREFILL}), Part("mla", phases={Phase.DECODE
     [
         pytest.param(Capabilities(), [], False, id="nothing"),
         pytest.param(READS, [], True, id="capabilities"),
-        pytest.param(
-            Capabilities(),
-            [When(given=Given(tp_size={2}), capabilities=READS, reason="why")],
-            True,
-            id="a condition",
-        ),
+        pytest.param(Capabilities(), [_READS_ON_TWO], True, id="a condition"),
     ],
 )
 def test_composite_that_says_something_adds_to_its_parts(
@@ -259,17 +249,6 @@ def test_composite_of_composites_is_expanded_to_the_last() -> None:
     assert [use.problem and use.problem.code for use in uses] == ["backend-missing", None, None]
 
 
-def test_composite_parts_may_take_roles() -> None:
-    """A part may be for the draft model alone."""
-    parts = [Part("fa3", roles={Role.TARGET}), Part("mla", roles={Role.DRAFT, Role.DRAFT_EXTEND})]
-    backends = named(_FA3, _MLA, installed("hybrid", parts=parts))
-
-    uses = uses_of(flags(f"--attention-backend hybrid {_EAGLE}"), backends)
-
-    assert [use.backend for use in uses] == ["fa3"] * 3 + ["mla"] * 3
-    assert {use.role for use in uses if use.backend == "fa3"} == {Role.TARGET}
-
-
 def test_composite_without_a_part_for_a_use_is_a_problem() -> None:
     """A use that no part takes is missing, and says which."""
     hybrid = installed("hybrid", parts=[Part("fa3", phases={Phase.PREFILL})])
@@ -295,13 +274,8 @@ def test_use_whose_conditions_fail_is_not_made() -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    [
-        pytest.param(_BY_DEVICE, id="that hands on"),
-        pytest.param(
-            installed("pair", OPTS_OUT, parts=_DEVICE_PARTS),
-            id="that says something itself",
-        ),
-    ],
+    [_BY_DEVICE, installed("pair", OPTS_OUT, parts=_DEVICE_PARTS)],
+    ids=["that hands on", "that says something itself"],
 )
 def test_composite_whose_every_part_is_ruled_out_is_missing(backend: Backend) -> None:
     """To know a fact never takes a need away: a use that no part makes counts as the worst."""
@@ -319,6 +293,7 @@ def test_composite_whose_every_part_is_ruled_out_is_missing(backend: Backend) ->
 
 
 _YES, _NO, _OPEN = Given(device={"cuda"}), Given(device={"npu"}), Given(head_size={64})
+_GONE = Part("needy", given=_NO)
 _CUDA = {"device": "cuda"}
 _Tree = Mapping[str, Sequence[Part]]
 
@@ -348,18 +323,14 @@ def _made(backends: Mapping[str, Backend]) -> Iterator[Use]:
     ("parts", "ways"),
     [
         pytest.param(
-            {
-                "outer": [Part("inner"), Part("other")],
-                "inner": [Part("needy", given=_NO)],
-                "other": [Part("needy", given=_NO), Part("safe", given=_NO)],
-            },
+            {"outer": [Part("inner"), Part("other")], "inner": [_GONE], "other": [_GONE] * 2},
             ["outer/inner/-", "outer/other/-"],
             id="both parts are left without one",
         ),
         pytest.param(
             {
                 "outer": [Part("inner", given=_NO), Part("inner", given=_YES), Part("safe")],
-                "inner": [Part("needy", given=_NO)],
+                "inner": [_GONE],
             },
             ["outer/inner/-", "outer/safe"],
             id="one of two ways to the inner holds",
@@ -475,20 +446,11 @@ def test_missing_use_is_of_the_composite_and_not_of_its_part() -> None:
     }
 
 
-def test_uses_hold_one_condition_for_each_composite() -> None:
-    """A composite that hands a use on under no condition has its place all the same."""
-    middle, inner = [Part("inner", given=_YES)], [Part("safe")]
-    backends = _tree({"outer": [Part("middle")], "middle": middle, "inner": inner})
-
-    uses = uses_of(flags("--attention-backend outer"), backends)
-
-    assert {use.via for use in uses} == {
-        (
-            Handover(composite="outer"),
-            Handover(composite="middle", given=_YES),
-            Handover(composite="inner"),
-        )
-    }
+def _by_hand(*given: Given | None) -> Use:
+    """Put a backend in use by way of two composites, which hand it on under these conditions."""
+    pairs = zip(("outer", "inner"), given, strict=True)
+    via = tuple(Handover(composite=name, given=condition) for name, condition in pairs)
+    return replace(use("a"), via=via)
 
 
 @pytest.mark.parametrize(
@@ -501,10 +463,7 @@ def test_uses_hold_one_condition_for_each_composite() -> None:
 )
 def test_use_by_hand_never_vanishes(given: tuple[Given | None, ...], ways: list[str]) -> None:
     """A failing condition of a use by hand is told as one that a flag's composite has."""
-    names = ("outer", "inner")
-    via = tuple(Handover(composite=n, given=g) for n, g in zip(names, given, strict=True))
-
-    made = made_of([replace(use("a"), via=via)], _CUDA)
+    made = made_of([_by_hand(*given)], _CUDA)
 
     assert _ways(made) == ways
 
@@ -523,17 +482,7 @@ def test_backend_may_be_called_as_the_engines_own_choice() -> None:
 
 def test_uses_with_one_condition_on_different_levels_have_one_order() -> None:
     """Where a condition stands counts for the order, as its words do."""
-    levels = [(_OPEN, None), (None, _OPEN), (None, None)]
-    uses = [
-        replace(
-            use("a"),
-            via=(
-                Handover(composite="outer", given=outer),
-                Handover(composite="inner", given=inner),
-            ),
-        )
-        for outer, inner in levels
-    ]
+    uses = [_by_hand(_OPEN, None), _by_hand(None, _OPEN), _by_hand(None, None)]
 
     orders = [sorted(each, key=lambda use: use.sort_key) for each in permutations(uses)]
 
@@ -545,9 +494,7 @@ def test_uses_with_one_condition_on_different_levels_have_one_order() -> None:
     [
         pytest.param({"ring": ["ring"]}, "ring -> ring", id="of itself"),
         pytest.param({"ring": ["b"], "b": ["ring"]}, "ring -> b -> ring", id="by another"),
-        pytest.param(
-            {"ring": ["b"], "b": ["c"], "c": ["b"]}, "b -> c -> b", id="that begins further in"
-        ),
+        pytest.param({"ring": ["b"], "b": ["c"], "c": ["b"]}, "b -> c -> b", id="further in"),
     ],
 )
 def test_composite_that_is_a_part_of_itself_is_an_error(
