@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
@@ -12,12 +13,7 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
-from backend_caps.resolution.plan import (
-    Cause,
-    CauseKind,
-    Plan,
-    resolved_from,
-)
+from backend_caps.resolution.plan import Cause, CauseKind, Plan, resolved_from
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Effect, RuleSet
 from backend_caps.resolution.uses import Use
@@ -36,6 +32,9 @@ from tests.unit.building import (
 _EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
 _BOUNDED = Capabilities(host_seq_lens=_BOUND, max_context_len_known=True)
 _NO_EFFECT = Effect(active=True, text="")
+_COPIES = "a D2H copy and a host wait in every overlapped speculative step"
+_IDLE = "no effect: no use on this server reads it"
+_PREFILLS = use("fa3", OPTS_OUT, phase=Phase.PREFILL)
 _HELD = ", ".join(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
 
 
@@ -139,21 +138,13 @@ def test_plan_survives_pickling() -> None:
 
 def test_plan_raised_by_the_engine_joins_its_need() -> None:
     """What an engine cannot do itself is one more need, with its cause and its effect."""
-    raised = _plan(_BOUNDED).raised("host_seq_lens", _EXACT, "the engine keeps no bound")
+    raised = _plan(_BOUNDED).raised("host_seq_lens", _EXACT, "it keeps no bound")
 
     mirror = raised["host_seq_lens"]
-    first = mirror.causes[0]
-    assert (mirror.value, mirror.effect.text) == (
-        _EXACT,
-        "a D2H copy and a host wait in every overlapped speculative step",
-    )
-    assert (first.kind, first.name, first.value, first.reason, first.origin) == (
-        CauseKind.ENGINE,
-        "host_seq_lens",
-        _EXACT,
-        "the engine keeps no bound",
-        Origin.FORCED,
-    )
+    first, *_ = mirror.causes
+    told = (first.kind, first.name, first.value, first.reason, first.origin)
+    assert (mirror.value, mirror.effect.text) == (_EXACT, _COPIES)
+    assert told == (CauseKind.ENGINE, "host_seq_lens", _EXACT, "it keeps no bound", Origin.FORCED)
 
 
 def test_plan_raised_by_the_engine_keeps_the_rest() -> None:
@@ -162,20 +153,12 @@ def test_plan_raised_by_the_engine_keeps_the_rest() -> None:
 
     raised = plan.raised("host_seq_lens", _BOUND, "the engine keeps a bound")
 
-    others = raised.server.keys() - {"host_seq_lens"}
-    assert (raised["host_seq_lens"].value, {name: raised[name] for name in others}) == (
-        _EXACT,
-        {name: plan[name] for name in others},
-    )
+    own = raised["host_seq_lens"]
+    assert raised.server == {**plan.server, "host_seq_lens": own}
+    assert own.value is _EXACT
 
 
-def _mirror(*capabilities: Capabilities) -> tuple[object, list[tuple[int | None, object]]]:
-    plans = [at_rank(_plan(said), rank) for rank, said in enumerate(capabilities)]
-    plan = plans[0]
-    for other in plans[1:]:
-        plan = plan.join(other)
-    mirror = plan["host_seq_lens"]
-    return mirror.value, [(cause.rank, cause.value) for cause in mirror.causes]
+_OF_THREE = [(2, _EXACT), (0, _BOUND), (1, _NONE)]
 
 
 @pytest.mark.parametrize(
@@ -183,21 +166,18 @@ def _mirror(*capabilities: Capabilities) -> tuple[object, list[tuple[int | None,
     [
         pytest.param([OPTS_OUT, OPTS_OUT], _NONE, [(0, _NONE), (1, _NONE)], id="all opt out"),
         pytest.param([OPTS_OUT, READS], _EXACT, [(1, _EXACT), (0, _NONE)], id="one reads"),
-        pytest.param(
-            [_BOUNDED, OPTS_OUT, READS],
-            _EXACT,
-            [(2, _EXACT), (0, _BOUND), (1, _NONE)],
-            id="three differ",
-        ),
+        pytest.param([_BOUNDED, OPTS_OUT, READS], _EXACT, _OF_THREE, id="three differ"),
     ],
 )
 def test_plans_join_to_every_ranks_needs(
     ranks: Sequence[Capabilities], value: HostSeqLens, causes: list[tuple[int, HostSeqLens]]
 ) -> None:
     """What one rank needs, all have; the causes say whose it is."""
-    actual = _mirror(*ranks)
+    plans = [at_rank(_plan(said), rank) for rank, said in enumerate(ranks)]
 
-    assert actual == (value, causes)
+    mirror = reduce(Plan.join, plans)["host_seq_lens"]
+
+    assert (mirror.value, [(each.rank, each.value) for each in mirror.causes]) == (value, causes)
 
 
 def test_plans_that_are_joined_agree_with_one_plan_of_all_uses() -> None:
@@ -251,24 +231,9 @@ def test_plans_that_are_joined_may_conflict() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "effect"),
     [
-        pytest.param(
-            use("fa3", OPTS_OUT),
-            use("mla", READS),
-            "a D2H copy and a host wait in every overlapped speculative step",
-            id="of the value that counts",
-        ),
-        pytest.param(
-            use("fa3", OPTS_OUT, phase=Phase.PREFILL),
-            use("mla", OPTS_OUT),
-            "no copy, no wait",
-            id="used on one rank is used",
-        ),
-        pytest.param(
-            use("fa3", OPTS_OUT, phase=Phase.PREFILL),
-            use("mla", READS, phase=Phase.PREFILL),
-            "no effect: no use on this server reads it",
-            id="used on no rank",
-        ),
+        pytest.param(use("fa3", OPTS_OUT), use("mla", READS), _COPIES, id="of what counts"),
+        pytest.param(_PREFILLS, use("mla", OPTS_OUT), "no copy, no wait", id="used on one rank"),
+        pytest.param(_PREFILLS, _PREFILLS, _IDLE, id="used on no rank"),
     ],
 )
 def test_plans_that_are_joined_have_the_effect_of_the_joined_value(
@@ -282,18 +247,10 @@ def test_plans_that_are_joined_have_the_effect_of_the_joined_value(
     assert texts == {effect}
 
 
-def test_causes_are_kept_once() -> None:
-    """The same contribution twice is one cause."""
-    causes = [_cause("fa3", _EXACT), _cause("fa3", _EXACT)]
-
-    resolved = resolved_from("host_seq_lens", _EXACT, causes, _NO_EFFECT)
-
-    assert [cause.name for cause in resolved.causes] == ["fa3"]
-
-
 def test_causes_are_ordered_by_what_they_do() -> None:
-    """Overrides, then who decides, then who takes something away, then who takes nothing."""
+    """Overrides, then who decides, who takes something away, who takes nothing; each once."""
     causes = [
+        _cause("any", ANY),
         _cause("any", ANY),
         _cause("multiples", MultipleOf(16)),
         _cause("exact", Exact(64)),
@@ -309,15 +266,7 @@ def test_causes_are_ordered_by_what_they_do() -> None:
 
 def test_causes_of_one_weight_are_ordered_by_who_and_where() -> None:
     """Among equals: kind, name, role, phase, way, words and rank, ranks by number."""
-    base = Cause(
-        kind=CauseKind.BACKEND,
-        name="b",
-        role=Role.DRAFT,
-        phase=Phase.DECODE,
-        value=_EXACT,
-        reason="why",
-        origin=Origin.DECLARED,
-    )
+    base = replace(_cause("b", _EXACT), role=Role.DRAFT, phase=Phase.DECODE)
     ordered = [
         replace(base, name="a", rank=9),
         replace(base, role=None, phase=None),

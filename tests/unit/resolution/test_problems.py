@@ -46,14 +46,10 @@ def test_engine_default_is_a_problem() -> None:
 
     problems = resolve(uses_of(read, named()), read).problems
 
-    assert list(problems) == [
-        Problem(
-            code="engine-default",
-            message="the backend for decode, prefill is the engine's own choice "
-            "(no --attention-backend); nothing is known of it, so it counts as undeclared.",
-            remedy="Name it with --attention-backend.",
-        )
-    ]
+    own = "the backend for decode, prefill is the engine's own choice (no --attention-backend)"
+    message = f"{own}; nothing is known of it, so it counts as undeclared."
+    remedy = "Name it with --attention-backend."
+    assert list(problems) == [Problem(code="engine-default", message=message, remedy=remedy)]
 
 
 @pytest.mark.parametrize(
@@ -154,25 +150,22 @@ def test_machine_is_checked_under_several_conditions(said: dict[str, object]) ->
         for given in (Given(tp_size={1}), Given(dp_size={1}))
     ]
 
-    problems = _problems(
-        [use("fa3", conditions=whens)], facts=Facts(device="cuda", compute_capability=(9, 0))
-    )
+    facts = Facts(device="cuda", compute_capability=(9, 0))
+    problems = _problems([use("fa3", conditions=whens)], facts=facts)
 
     codes = {found.code.removesuffix("-not-checked") for found in problems}
-    assert codes == {"device", "compute-capability"} - {
-        name.replace("_", "-").rstrip("s") for name in said
-    }
+    stated = {name.replace("_", "-").rstrip("s") for name in said}
+    assert codes == {"device", "compute-capability"} - stated
+
+
+_STATED = Capabilities(devices={"cuda"}, page_sizes=Exact(64))
 
 
 @pytest.mark.parametrize(
     ("said", "codes"),
     [
         pytest.param(Capabilities(), [], id="left to its parts"),
-        pytest.param(
-            Capabilities(devices={"cuda"}, page_sizes=Exact(64)),
-            ["device-unsupported", "page-size-unsupported"],
-            id="its own words",
-        ),
+        pytest.param(_STATED, ["device-unsupported", "page-size-unsupported"], id="its own words"),
     ],
 )
 def test_machine_of_a_composite_is_checked_as_it_says(said: Capabilities, codes: list[str]) -> None:
@@ -187,12 +180,9 @@ def test_machine_of_a_composite_is_checked_as_it_says(said: Capabilities, codes:
 def test_facts_that_contradict_flags_are_a_problem() -> None:
     """Where a fact says otherwise than a flag, a condition on it stays open."""
     reads = When(given=Given(page_size={64}), capabilities=READS, reason="why")
+    uses, read = [use("fa3", OPTS_OUT, conditions=[reads])], flags(f"{SPECULATING} --page-size 64")
 
-    plan = resolve(
-        [use("fa3", OPTS_OUT, conditions=[reads])],
-        flags(f"{SPECULATING} --page-size 64"),
-        facts=Facts(page_size=1),
-    )
+    plan = resolve(uses, read, facts=Facts(page_size=1))
 
     told = [each.message for each in plan.problems if each.code == "facts-contradict-flags"]
     assert told == ["--page-size is 64, and the fact page_size is 1; conditions on it stay open."]
@@ -209,14 +199,9 @@ def test_page_size_conflict_is_a_problem_naming_its_owners() -> None:
 
     problems = _problems(uses)
 
-    assert problems == [
-        Problem(
-            code="page-size-conflict",
-            message="no page size serves every backend: 'fa3' takes 16, "
-            "'mla' takes multiples of 64.",
-            remedy="Use backends that share a page size.",
-        )
-    ]
+    message = "no page size serves every backend: 'fa3' takes 16, 'mla' takes multiples of 64."
+    remedy = "Use backends that share a page size."
+    assert problems == [Problem(code="page-size-conflict", message=message, remedy=remedy)]
 
 
 _TOO_WIDE = (
@@ -256,18 +241,14 @@ def test_draft_tree_that_is_too_wide_is_a_problem(
 
 
 _TWO_BATCHES = "--enable-two-batch-overlap"
+_SEVERAL = [use("fa3", _WIDE), use("mla"), use("triton", _NARROW)]
 _REMEDY = "Leave the flag out, or use other backends."
 
 
 @pytest.mark.parametrize(
     ("uses", "line", "told"),
     [
-        pytest.param(
-            [use("fa3", _WIDE), use("mla"), use("triton", _NARROW)],
-            _TWO_BATCHES,
-            "'mla', 'triton'",
-            id="two may not",
-        ),
+        pytest.param(_SEVERAL, _TWO_BATCHES, "'mla', 'triton'", id="two may not"),
         pytest.param([use("fa3", _WIDE)], _TWO_BATCHES, None, id="all may"),
         pytest.param([use("mla")], "", None, id="not asked for"),
     ],
@@ -288,19 +269,10 @@ _DETERMINISTIC = "--enable-deterministic-inference"
 @pytest.mark.parametrize(
     ("said", "line", "told"),
     [
-        pytest.param(
-            {"deterministic": True},
-            _DETERMINISTIC,
-            "a request the same bits in every batch",
-            id="in every batch",
-        ),
-        pytest.param(
-            {"batch_invariant": True}, _DETERMINISTIC, "the same bits each time", id="each time"
-        ),
-        pytest.param(
-            {"deterministic": True, "batch_invariant": True}, _DETERMINISTIC, None, id="both"
-        ),
-        pytest.param({}, "", None, id="not asked for"),
+        ({"deterministic": True}, _DETERMINISTIC, "a request the same bits in every batch"),
+        ({"batch_invariant": True}, _DETERMINISTIC, "the same bits each time"),
+        ({"deterministic": True, "batch_invariant": True}, _DETERMINISTIC, None),
+        ({}, "", None),
     ],
 )
 def test_determinism_that_a_backend_does_not_have_is_a_problem(
@@ -336,16 +308,12 @@ def test_draft_tree_that_nobody_speaks_of_is_open() -> None:
 
     told = _problems(uses, f"{SPECULATING} --speculative-eagle-topk 4")
 
-    found = [problem for problem in told if "topk" in problem.code]
-    assert found == [
-        Problem(
-            code="speculative-topk-not-declared",
-            message="--speculative-eagle-topk is 4, and nobody says whether 'fa3' takes more "
-            "than 1.",
-            remedy="Ask the backend's author, or see the engine's own checks.",
-        )
-    ]
-    assert found[0].is_open
+    (found,) = [problem for problem in told if "topk" in problem.code]
+    assert (found.code, found.is_open) == ("speculative-topk-not-declared", True)
+    assert (found.message, found.remedy) == (
+        "--speculative-eagle-topk is 4, and nobody says whether 'fa3' takes more than 1.",
+        "Ask the backend's author, or see the engine's own checks.",
+    )
 
 
 def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
@@ -360,18 +328,8 @@ def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
     ("algorithm", "rules", "told"),
     [
         pytest.param("EAGLE", None, [], id="the engine's own"),
-        pytest.param(
-            "DSPARK",
-            RULES_13,
-            ["algorithm-not-checked"],
-            id="of another version",
-        ),
-        pytest.param(
-            "DSPARK",
-            replace(RULES_13, algorithms=frozenset()),
-            [],
-            id="of an engine whose algorithms are not known",
-        ),
+        pytest.param("DSPARK", RULES_13, ["algorithm-not-checked"], id="of another version"),
+        pytest.param("DSPARK", replace(RULES_13, algorithms=frozenset()), [], id="none is known"),
     ],
 )
 def test_algorithm_that_the_engine_lacks_is_told(

@@ -34,7 +34,7 @@ _AUTO = "--attention-backend auto"
 _DRAFTING = SPECULATING
 _BOTH_AUTO = "--prefill-attention-backend auto --decode-attention-backend auto"
 _ON_CPU = Facts(device="cpu")
-_HOPPER = {"compute_capability": [ComputeRange((9, 0))]}
+_FROM_9 = {"compute_capability": [ComputeRange((9, 0))]}
 
 
 def _fits(name: str, priority: int | None = None, **but: object) -> Backend:
@@ -94,10 +94,7 @@ def test_select_takes_the_highest_priority_that_fits(
     ("but", "facts"),
     [
         ({"devices": {"cuda"}}, _ON_CPU),
-        (
-            {"compute_capability": [ComputeRange((9, 0))]},
-            Facts(device="cuda", compute_capability=(8, 0)),
-        ),
+        (_FROM_9, Facts(device="cuda", compute_capability=(8, 0))),
         ({"dtypes": {"bfloat16"}}, Facts(dtype="float32")),
         ({"head_sizes": MultipleOf(64)}, Facts(head_size=80)),
         ({"attention_arch": {AttentionArch.MHA}}, Facts(attention_arch=AttentionArch.MLA)),
@@ -115,28 +112,20 @@ def test_select_heeds_the_facts(but: Mapping[str, object], facts: Facts) -> None
 @pytest.mark.parametrize(
     ("line", "but"),
     [
-        pytest.param("--kv-cache-dtype fp8_e5m2", {"kv_cache_dtypes": {"bfloat16"}}, id="kv dtype"),
-        pytest.param("--page-size 16", {"page_sizes": Exact(64)}, id="page size"),
-        pytest.param("--device npu", {"devices": {"cuda"}}, id="device"),
-        pytest.param(
-            "--enable-two-batch-overlap", {"two_batch_overlap": False}, id="two-batch overlap"
-        ),
-        pytest.param(_DRAFTING, {"roles": {Role.TARGET}}, id="roles"),
-        pytest.param(
-            f"{_DRAFTING} --speculative-eagle-topk 4", {"max_speculative_topk": 2}, id="topk"
-        ),
-        pytest.param(
-            "--prefill-attention-backend other", {"page_sizes": Exact(48)}, id="shared page size"
-        ),
+        ("--kv-cache-dtype fp8_e5m2", {"kv_cache_dtypes": {"bfloat16"}}),
+        ("--page-size 16", {"page_sizes": Exact(64)}),
+        ("--device npu", {"devices": {"cuda"}}),
+        ("--enable-two-batch-overlap", {"two_batch_overlap": False}),
+        (_DRAFTING, {"roles": {Role.TARGET}}),
+        (f"{_DRAFTING} --speculative-eagle-topk 4", {"max_speculative_topk": 2}),
+        # Pages are shared with another backend.
+        ("--prefill-attention-backend other", {"page_sizes": Exact(48)}),
     ],
 )
 def test_select_heeds_what_the_plan_needs(line: str, but: Mapping[str, object]) -> None:
     """A backend of a higher priority is passed over where the plan with it has a problem."""
-    backends = [
-        installed("best", _FITS.model_copy(update={**but, "auto_priority": 90})),
-        _fits("good", 10),
-        _fits("other", 0, page_sizes=Exact(32)),
-    ]
+    other = _fits("other", 0, page_sizes=Exact(32))
+    backends = [_fits("best", 90, **but), _fits("good", 10), other]
 
     found = _chosen(backends, f"{_AUTO} {line}")
 
@@ -151,13 +140,9 @@ def test_candidate_keeps_every_reason() -> None:
         "roles": {Role.TARGET},
         "max_speculative_topk": 2,
     }
-    backend = installed("a", _FITS.model_copy(update=but))
+    line = f"{_AUTO} {_DRAFTING} --speculative-eagle-topk 4 --page-size 16"
 
-    choice = _one(
-        backend,
-        line=f"{_AUTO} {_DRAFTING} --speculative-eagle-topk 4 --page-size 16",
-        facts=_ON_CPU,
-    )
+    choice = _one(_fits("a", **but), line=line, facts=_ON_CPU)
 
     assert [(r.code, r.actual, r.needed) for r in choice.candidates[0].reasons] == [
         ("device-unsupported", "cpu", "cuda"),
@@ -245,7 +230,7 @@ def test_unknown_fact_is_told_in_words() -> None:
 
 def test_only_a_cuda_device_lacks_a_compute_capability() -> None:
     """On another device nobody is asked for the compute capability of a GPU."""
-    choice = _one(_fits("a", compute_capability=[ComputeRange((9, 0))]), facts=_ON_CPU)
+    choice = _one(_fits("a", **_FROM_9), facts=_ON_CPU)
 
     assert choice.candidates[0].unchecked == ()
 
@@ -268,11 +253,7 @@ def test_undeclared_fit_speaks_against_nobody() -> None:
 def test_strict_counts_what_is_not_checked(backend: Backend, facts: Facts) -> None:
     """Under strict, what is not checked is a reason."""
     selection = select(
-        named(backend),
-        flags(_AUTO),
-        facts=facts,
-        policy=Policy.STRICT,
-        rules=RULES_13,
+        named(backend), flags(_AUTO), facts=facts, policy=Policy.STRICT, rules=RULES_13
     )
 
     (tried,) = selection.choices[0].candidates
@@ -282,9 +263,9 @@ def test_strict_counts_what_is_not_checked(backend: Backend, facts: Facts) -> No
 @pytest.mark.parametrize(
     ("given", "facts", "priority"),
     [
-        pytest.param(_HOPPER, Facts(compute_capability=(9, 0)), 80, id="it holds"),
-        pytest.param(_HOPPER, Facts(compute_capability=(8, 0)), 30, id="it does not"),
-        pytest.param(_HOPPER, Facts(), 30, id="not known: the lower"),
+        pytest.param(_FROM_9, Facts(compute_capability=(9, 0)), 80, id="it holds"),
+        pytest.param(_FROM_9, Facts(compute_capability=(8, 0)), 30, id="it does not"),
+        pytest.param(_FROM_9, Facts(), 30, id="not known: the lower"),
         pytest.param({"phase": {Phase.DECODE}}, Facts(), 30, id="of several uses, the least"),
     ],
 )
@@ -299,6 +280,9 @@ def test_priority_depends_on_conditions(
     assert choice.candidates[0].priority == priority
 
 
+_PREFILLS, _DECODES = Part("a", phases={Phase.PREFILL}), Part("b", phases={Phase.DECODE})
+
+
 @pytest.mark.parametrize(
     ("own", "priority"),
     [
@@ -309,15 +293,15 @@ def test_priority_depends_on_conditions(
 )
 def test_priority_of_a_composite(own: Capabilities, priority: int) -> None:
     """A composite has the priority that it declares, else the least of its parts'."""
-    parts = [Part("a", phases={Phase.PREFILL}), Part("b", phases={Phase.DECODE})]
-    backends = [installed("pair", own, parts=parts), _fits("a", 60), _fits("b", 20)]
+    pair = installed("pair", own, parts=[_PREFILLS, _DECODES])
+    backends = [pair, _fits("a", 60), _fits("b", 20)]
 
     choice = _one(*backends)
 
     assert {each.name: each.priority for each in choice.candidates}["pair"] == priority
 
 
-_PREFILLS, _DECODES = Part("a", phases={Phase.PREFILL}), Part("b", phases={Phase.DECODE})
+_ON_CUDA = Part("a", given=Given(device={"cuda"}))
 _TORN = [broken("a", Status.BROKEN), broken("b", Status.BROKEN)]
 
 
@@ -331,9 +315,7 @@ _TORN = [broken("a", Status.BROKEN), broken("b", Status.BROKEN)]
         pytest.param([Part("pair")], [], ["composite-unusable"], id="itself"),
         pytest.param([_PREFILLS, _DECODES], _TORN, ["composite-unusable"] * 2, id="two broken"),
         pytest.param([_PREFILLS], [_fits("a")], ["no-part"], id="no part"),
-        pytest.param(
-            [Part("a", given=Given(device={"cuda"}))], [_fits("a")], ["no-part"] * 2, id="none left"
-        ),
+        pytest.param([_ON_CUDA], [_fits("a")], ["no-part"] * 2, id="none left"),
     ],
 )
 def test_composite_is_rejected_for_its_parts(
@@ -348,15 +330,10 @@ def test_composite_is_rejected_for_its_parts(
 
 def test_candidates_come_in_order() -> None:
     """Those that fit come first, best first; then the others, as they would be."""
-    backends = [
-        _fits("low", 10),
-        _fits("high", 90),
-        _fits("out", 20, devices={"cuda"}),
-        _fits("top", 99, devices={"cuda"}),
-        broken("torn", Status.BROKEN),
-    ]
+    fitting = [_fits("low", 10), _fits("high", 90)]
+    others = [_fits("out", 20, devices={"cuda"}), _fits("top", 99, devices={"cuda"})]
 
-    choice = _one(*backends, facts=_ON_CPU)
+    choice = _one(*fitting, *others, broken("torn", Status.BROKEN), facts=_ON_CPU)
 
     assert [each.name for each in choice.fitting] == ["high", "low"]
     assert [each.name for each in choice.rejected] == ["top", "out", "torn"]
@@ -383,26 +360,18 @@ def test_candidate_shows_what_it_costs() -> None:
     ]
 
 
+_A, _PREFILL = "--attention-backend a", "--prefill-attention-backend"
+_DECODE, _DRAFT = "--decode-attention-backend", "--speculative-draft-attention-backend"
+
+
 @pytest.mark.parametrize(
     ("line", "chosen"),
     [
         pytest.param("", {}, id="no flag"),
-        pytest.param("--attention-backend a", {}, id="a name"),
-        pytest.param(
-            "--attention-backend a --decode-attention-backend auto",
-            {"--decode-attention-backend": "decodes"},
-            id="decode alone",
-        ),
-        pytest.param(
-            _BOTH_AUTO,
-            {"--prefill-attention-backend": "a", "--decode-attention-backend": "decodes"},
-            id="each by its own priority",
-        ),
-        pytest.param(
-            f"--attention-backend a --speculative-draft-attention-backend auto {_DRAFTING}",
-            {"--speculative-draft-attention-backend": "a"},
-            id="the draft model's",
-        ),
+        pytest.param(_A, {}, id="a name"),
+        pytest.param(f"{_A} {_DECODE} auto", {_DECODE: "decodes"}, id="decode alone"),
+        pytest.param(_BOTH_AUTO, {_PREFILL: "a", _DECODE: "decodes"}, id="by their priorities"),
+        pytest.param(f"{_A} {_DRAFT} auto {_DRAFTING}", {_DRAFT: "a"}, id="the draft model's"),
     ],
 )
 def test_select_decides_each_flag_that_says_auto(line: str, chosen: Mapping[str, str]) -> None:
@@ -437,19 +406,12 @@ def test_flag_without_a_use_is_dropped() -> None:
 
 def test_second_flag_heeds_the_first() -> None:
     """Flags are decided one after the other: decode shares its pages with prefill's choice."""
-    backends = [
-        installed(
-            "prefills",
-            _FITS.model_copy(update={"page_sizes": Exact(32)}),
-            conditions=[_when(90, phase={Phase.PREFILL})],
-        ),
-        _fits("a", 80, page_sizes=Exact(48)),
-        _fits("b", 10),
-    ]
+    pages, first = _FITS.model_copy(update={"page_sizes": Exact(32)}), {Phase.PREFILL}
+    prefills = installed("prefills", pages, conditions=[_when(90, phase=first)])
 
-    found = _chosen(backends, _BOTH_AUTO)
+    found = _chosen([prefills, _fits("a", 80, page_sizes=Exact(48)), _fits("b", 10)], _BOTH_AUTO)
 
-    assert found == {"--prefill-attention-backend": "prefills", "--decode-attention-backend": "b"}
+    assert found == {_PREFILL: "prefills", _DECODE: "b"}
 
 
 def test_uses_are_refused_for_each_flag() -> None:
@@ -459,10 +421,8 @@ def test_uses_are_refused_for_each_flag() -> None:
     told = errors_of(lambda: selection.uses({}))
 
     refused = "is auto, and no installed backend fits: None is installed. Install one that does"
-    names = ("--prefill-attention-backend", "--decode-attention-backend")
-    assert [text.partition(", or")[0] for text in told[1]] == [
-        f"{name} {refused}" for name in names
-    ]
+    written = [text.partition(", or")[0] for text in told[1]]
+    assert written == [f"{name} {refused}" for name in (_PREFILL, _DECODE)]
 
 
 def test_fault_of_a_named_backend_is_raised() -> None:
@@ -487,12 +447,8 @@ def test_missing_backend_is_not_refused() -> None:
 def test_part_of_a_named_composite_is_refused_by_the_composites_name() -> None:
     """The flag names the composite, and the reasons its parts."""
     backends = named(installed("pair", parts=[Part("a")]), _fits("a", devices={"cuda"}))
-    plan = plan_for(
-        backends,
-        flags("--attention-backend pair"),
-        facts=_ON_CPU,
-        rules=RULES_13,
-    )
+    read = flags("--attention-backend pair")
+    plan = plan_for(backends, read, facts=_ON_CPU, rules=RULES_13)
 
     told = error_of(lambda: check_named(plan, backends, but=frozenset()))
 
@@ -504,12 +460,8 @@ def test_part_of_a_named_composite_is_refused_by_the_composites_name() -> None:
 
 def test_fact_that_counts_for_nothing_refuses_nobody() -> None:
     """A fact can be left out, as a device that stands in for another."""
-    plan = resolve(
-        [use("a", Capabilities(devices={"cuda"}))],
-        flags(),
-        facts=_ON_CPU,
-        rules=RULES_13,
-    )
+    uses = [use("a", Capabilities(devices={"cuda"}))]
+    plan = resolve(uses, flags(), facts=_ON_CPU, rules=RULES_13)
 
     check_named(plan, {}, but=frozenset({"device"}))
 
