@@ -6,7 +6,7 @@ import pytest
 
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Facts, Given
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import UNDECLARED, Phase, Role, Undeclared
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.resolution.plan import Cause
@@ -15,13 +15,15 @@ from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use
 
 _EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
 _BOUNDED = Capabilities(host_seq_lens=_BOUND)
-_FP8 = When(
-    given=Given(kv_cache_dtype={"fp8_e5m2"}), capabilities=READS, reason="fp8 sizes on the host"
-)
-_WIDE = When(
-    given=Given(tp_size={2, 4}), capabilities=_BOUNDED, reason="two ranks share a workspace"
-)
-_FREE = When(given=Given(page_size={64}), capabilities=OPTS_OUT, reason="64 fits")
+
+
+def _when(given: dict[str, object], capabilities: Capabilities, reason: str = "why") -> When:
+    return When(given=Given.model_validate(given), capabilities=capabilities, reason=reason)
+
+
+_FP8 = _when({"kv_cache_dtype": {"fp8_e5m2"}}, READS, "fp8 sizes on the host")
+_WIDE = _when({"tp_size": {2, 4}}, _BOUNDED, "two ranks share a workspace")
+_FREE = _when({"page_size": {64}}, OPTS_OUT, "64 fits")
 
 
 def _cause(
@@ -71,9 +73,7 @@ def test_condition_is_decided_by_the_flags(
 )
 def test_condition_holds_in_any_spelling(given: dict[str, object], line: str) -> None:
     """A condition holds however its names are spelled."""
-    when = When(given=Given.model_validate(given), capabilities=READS, reason="why")
-
-    assert _cause(OPTS_OUT, [when], line).origin is Origin.CONDITIONAL
+    assert _cause(OPTS_OUT, [_when(given, READS)], line).origin is Origin.CONDITIONAL
 
 
 def test_condition_is_decided_by_facts_before_flags() -> None:
@@ -107,25 +107,17 @@ def test_conditions_that_hold_join(
 def test_conditions_whose_join_is_neither_are_both_quoted() -> None:
     """Where two conditions together give a value that neither has, both are the reason."""
     fours, sixes = (Capabilities(page_sizes={"multiple_of": size}) for size in (4, 6))
-    whens = [
-        When(given=Given(tp_size={1}), capabilities=fours, reason="by four"),
-        When(given=Given(dp_size={1}), capabilities=sixes, reason="by six"),
-    ]
+    whens = [_when({"tp_size": {1}}, fours, "by four"), _when({"dp_size": {1}}, sixes, "by six")]
 
     (cause,) = resolve([use("fa3", conditions=whens)], flags())["page_sizes"].causes
 
-    assert (str(cause.value), cause.reason) == (
-        "multiples of 12",
-        "by four (tp_size = 1); by six (dp_size = 1)",
-    )
+    told = "by four (tp_size = 1); by six (dp_size = 1)"
+    assert (str(cause.value), cause.reason) == ("multiples of 12", told)
 
 
 def test_condition_replaces_its_own_capabilities_alone() -> None:
     """A condition over one capability leaves the others at their base."""
-    base = Capabilities(
-        needs_cpu_seq_lens=False, max_context_len_known=True, two_batch_overlap=True
-    )
-    uses = [use("fa3", base, conditions=[_FP8])]
+    uses = [use("fa3", Capabilities(two_batch_overlap=True), conditions=[_FP8])]
 
     plan = resolve(uses, flags("--kv-cache-dtype fp8_e5m2"))
 
@@ -142,13 +134,10 @@ def test_condition_replaces_its_own_capabilities_alone() -> None:
 )
 def test_condition_may_ask_for_the_use(role: Role, phase: Phase, value: HostSeqLens) -> None:
     """A condition knows in which role and phase its backend is used."""
-    when = When(
-        given=Given(role={Role.TARGET}, phase={Phase.DECODE}), capabilities=READS, reason="why"
-    )
+    when = _when({"role": {Role.TARGET}, "phase": {Phase.DECODE}}, READS)
+    uses = [use("fa3", OPTS_OUT, role=role, phase=phase, conditions=[when])]
 
-    plan = resolve(
-        [use("fa3", OPTS_OUT, role=role, phase=phase, conditions=[when])], flags(SPECULATING)
-    )
+    plan = resolve(uses, flags(SPECULATING))
 
     assert plan["host_seq_lens"].value is value
 
@@ -159,33 +148,23 @@ _LACKS = "declares host_seq_lens={}, but not max_context_len_known, which it nee
 @pytest.mark.parametrize(
     ("said", "value", "origin", "reason"),
     [
-        (
-            {"host_seq_lens": _NONE, "max_context_len_known": True},
-            _NONE,
-            Origin.DECLARED,
-            "declares host_seq_lens=none",
-        ),
-        ({"host_seq_lens": _NONE}, _EXACT, Origin.UNDECLARED, _LACKS.format("none")),
-        (
-            {"host_seq_lens": _BOUND, "max_context_len_known": False},
-            _EXACT,
-            Origin.DECLARED,
-            _LACKS.format("upper_bound"),
-        ),
-        ({"host_seq_lens": _EXACT}, _EXACT, Origin.DECLARED, "declares host_seq_lens=exact"),
-        (
-            {"max_context_len_known": True},
-            _EXACT,
-            Origin.UNDECLARED,
-            "does not declare host_seq_lens",
-        ),
+        ((_NONE, True), _NONE, Origin.DECLARED, "declares host_seq_lens=none"),
+        ((_NONE, UNDECLARED), _EXACT, Origin.UNDECLARED, _LACKS.format("none")),
+        ((_BOUND, False), _EXACT, Origin.DECLARED, _LACKS.format("upper_bound")),
+        ((_EXACT, UNDECLARED), _EXACT, Origin.DECLARED, "declares host_seq_lens=exact"),
+        ((UNDECLARED, True), _EXACT, Origin.UNDECLARED, "does not declare host_seq_lens"),
     ],
 )
 def test_opting_out_requires_the_longest_context(
-    said: dict[str, object], value: HostSeqLens, origin: Origin, reason: str
+    said: tuple[HostSeqLens | Undeclared, bool | Undeclared],
+    value: HostSeqLens,
+    origin: Origin,
+    reason: str,
 ) -> None:
     """An opt-out from the mirror counts only with `max_context_len_known`."""
-    cause = _cause(Capabilities.model_validate(said), [], "")
+    level, is_known = said
+
+    cause = _cause(Capabilities(host_seq_lens=level, max_context_len_known=is_known), [], "")
 
     assert (cause.value, cause.origin, cause.reason) == (value, origin, reason)
 
@@ -202,44 +181,35 @@ def test_longest_context_may_be_known_under_a_condition(
     line: str, value: HostSeqLens, origin: Origin
 ) -> None:
     """The capability that an opt-out requires is itself decided by conditions."""
-    knows = When(
-        given=Given(page_size={64}),
-        capabilities=Capabilities(max_context_len_known=True),
-        reason="64 fits",
-    )
+    knows = _when({"page_size": {64}}, Capabilities(max_context_len_known=True))
 
     cause = _cause(Capabilities(host_seq_lens=_NONE), [knows], line)
 
     assert (cause.value, cause.origin) == (value, origin)
 
 
+_OPTS_OUT = Capabilities(host_seq_lens=_NONE)
 _DENIES = Capabilities(max_context_len_known=False)
 
 
 @pytest.mark.parametrize(
-    ("declaration", "dtype", "causes"),
+    ("said", "dtype", "causes"),
     [
-        pytest.param({"capabilities": READS}, "auto", [(_EXACT, Origin.DECLARED)], id="a need"),
-        pytest.param(
-            {"capabilities": Capabilities(host_seq_lens=_NONE)},
-            "auto",
-            [(_NONE, Origin.DECLARED)],
-            id="an opt-out",
-        ),
-        pytest.param(
-            {"capabilities": _DENIES}, "auto", [(_EXACT, Origin.DECLARED)], id="denies its parts'"
-        ),
-        pytest.param({"capabilities": Capabilities(two_batch_overlap=True)}, "auto", [], id="else"),
-        pytest.param({"conditions": [_FP8]}, "fp8_e5m2", [(_EXACT, Origin.CONDITIONAL)], id="if"),
-        pytest.param({"conditions": [_FP8]}, "auto", [(_EXACT, Origin.UNDECIDED)], id="if, open"),
-        pytest.param({"conditions": [_FP8]}, "fp8_e4m3", [], id="if, and it does not hold"),
+        pytest.param(READS, "auto", [(_EXACT, Origin.DECLARED)], id="a need"),
+        pytest.param(_OPTS_OUT, "auto", [(_NONE, Origin.DECLARED)], id="an opt-out"),
+        pytest.param(_DENIES, "auto", [(_EXACT, Origin.DECLARED)], id="denies its parts'"),
+        pytest.param(Capabilities(two_batch_overlap=True), "auto", [], id="else"),
+        pytest.param(_FP8, "fp8_e5m2", [(_EXACT, Origin.CONDITIONAL)], id="if"),
+        pytest.param(_FP8, "auto", [(_EXACT, Origin.UNDECIDED)], id="if, open"),
+        pytest.param(_FP8, "fp8_e4m3", [], id="if, and it does not hold"),
     ],
 )
 def test_composite_says_what_it_states_alone(
-    declaration: dict[str, object], dtype: str, causes: list[tuple[HostSeqLens, Origin]]
+    said: Capabilities | When, dtype: str, causes: list[tuple[HostSeqLens, Origin]]
 ) -> None:
     """What a composite leaves out is its parts' to say, and no undeclared value."""
-    own = Declaration.model_validate(declaration)
+    words = {"conditions": [said]} if isinstance(said, When) else {"capabilities": said}
+    own = Declaration.model_validate(words)
     hybrid = replace(use("hybrid"), declaration=own, adds_only=True)
 
     plan = resolve([hybrid], flags(f"{SPECULATING} --kv-cache-dtype {dtype}"))

@@ -8,12 +8,11 @@ from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Effect, RuleSet
 from tests.unit.building import OPTS_OUT, READS, RULES_13, RULES_23, SPECULATING, flags, rows, use
 
-_EAGLE = "--speculative-algorithm EAGLE"
-_DETERMINISTIC = "--enable-deterministic-inference"
 _BOUNDED = Capabilities(host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True)
 
 
 _COPIES = "a D2H copy and a host wait in every overlapped speculative step"
+_PLAIN = "no effect: without speculative decoding the scheduler knows the lengths"
 _KNOWN = "no effect: without overlap the lengths are known when the next step is prepared"
 
 
@@ -23,12 +22,7 @@ _KNOWN = "no effect: without overlap the lengths are known when the next step is
         (RULES_13, "EAGLE", READS, _COPIES),
         (RULES_23, "EAGLE", _BOUNDED, "a bound is kept on the host; no copy, no wait"),
         (RULES_23, "EAGLE", OPTS_OUT, "no copy, no wait"),
-        (
-            RULES_13,
-            "none",
-            READS,
-            "no effect: without speculative decoding the scheduler knows the lengths",
-        ),
+        (RULES_13, "none", READS, _PLAIN),
         (RULES_13, "EAGLE --disable-overlap-schedule", READS, _KNOWN),
         (RULES_13, "NGRAM", READS, "no effect: sglang-0.5.13 does not overlap the steps of NGRAM"),
         (RULES_23, "NGRAM", READS, _COPIES),
@@ -41,9 +35,9 @@ def test_effect_of_the_mirror(
     """The mirror costs what it costs only where an overlapped speculative step reads it."""
     read = flags(f"--speculative-algorithm {line}")
 
-    assert (
-        str(resolve([use("fa3", capabilities)], read, rules=rules)["host_seq_lens"].effect) == text
-    )
+    plan = resolve([use("fa3", capabilities)], read, rules=rules)
+
+    assert str(plan["host_seq_lens"].effect) == text
 
 
 @pytest.mark.parametrize(
@@ -85,26 +79,22 @@ def test_effect_of_graph_metadata(level: GraphMetadata, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "line", "active"),
+    ("capability", "line"),
     [
-        pytest.param("two_batch_overlap", "", False, id="TBO is off"),
-        pytest.param("two_batch_overlap", "--enable-two-batch-overlap", True, id="TBO is on"),
-        pytest.param("deterministic", "", False, id="any bits will do"),
-        pytest.param("deterministic", _DETERMINISTIC, True, id="the same bits each time"),
-        pytest.param("batch_invariant", "", False, id="any company will do"),
-        pytest.param("batch_invariant", _DETERMINISTIC, True, id="the same bits in company"),
-        pytest.param("max_speculative_topk", "", False, id="no draft trees"),
-        pytest.param("max_speculative_topk", _EAGLE, True, id="draft trees"),
-        pytest.param("page_sizes", "", True, id="pages are always used"),
+        ("two_batch_overlap", "--enable-two-batch-overlap"),
+        ("deterministic", "--enable-deterministic-inference"),
+        ("batch_invariant", "--enable-deterministic-inference"),
+        ("max_speculative_topk", "--speculative-algorithm EAGLE"),
+        ("page_sizes", ""),  # pages are always used
     ],
 )
-def test_effect_of_a_server_value(capability: str, line: str, active: bool) -> None:
+def test_effect_of_a_server_value(capability: str, line: str) -> None:
     """A server's value does something where its machinery is switched on."""
     uses = [use(), use(phase=Phase.VERIFY), use(role=Role.DRAFT)]
 
-    plan = resolve(uses, flags(line))
+    without, with_it = (resolve(uses, flags(said))[capability].effect for said in ("", line))
 
-    assert plan[capability].effect.active is active
+    assert (without.active, with_it.active) == (not line, True)
 
 
 def test_effect_of_what_no_use_touches_is_none() -> None:

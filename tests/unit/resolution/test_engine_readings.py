@@ -54,62 +54,41 @@ def test_registry_adds_rules_to_a_set_that_is_given() -> None:
     assert rules.rules == (*own.rules, mine)
 
 
+_INHERITED = Reading(origin=Origin.INHERITED, words="needs = False")
+_SAYS = "inherits needs = False{}, and does not state it again: counts as undeclared"
+
+
 @pytest.mark.parametrize(
-    ("reading", "reason", "origin"),
+    ("reading", "reason"),
     [
-        pytest.param(
-            Reading(
-                origin=Origin.INHERITED,
-                words="needs_cpu_seq_lens = False",
-                inherited_from="TritonAttnBackend",
-            ),
-            "inherits needs_cpu_seq_lens = False of TritonAttnBackend, and does not state it "
-            "again: counts as undeclared",
-            Origin.INHERITED,
-            id="from a class",
-        ),
-        pytest.param(
-            Reading(origin=Origin.INHERITED, words="needs_cpu_seq_lens = False"),
-            "inherits needs_cpu_seq_lens = False, and does not state it again: counts as "
-            "undeclared",
-            Origin.INHERITED,
-            id="from somewhere",
-        ),
-        pytest.param(
-            Reading(origin=Origin.UNDECLARED, words="nobody sets it"),
-            "does not declare host_seq_lens",
-            Origin.UNDECLARED,
-            id="not at all",
-        ),
+        (_INHERITED, _SAYS.format("")),
+        (replace(_INHERITED, inherited_from="Triton"), _SAYS.format(" of Triton")),
+        (replace(_INHERITED, origin=Origin.UNDECLARED), "does not declare host_seq_lens"),
     ],
+    ids=["from somewhere", "from a class", "not at all"],
 )
-def test_inherited_opt_out_counts_as_undeclared(
-    reading: Reading, reason: str, origin: Origin
-) -> None:
+def test_inherited_opt_out_counts_as_undeclared(reading: Reading, reason: str) -> None:
     """A class that leaves the opt-out to its base needs the lengths, and the cause says so."""
     own = use("A", Capabilities(max_context_len_known=True))
     read = replace(own, readings={"host_seq_lens": reading})
 
     (cause,) = resolve([read], flags(SPECULATING))["host_seq_lens"].causes
 
-    assert (cause.value, cause.reason, cause.origin) == (HostSeqLens.EXACT, reason, origin)
+    assert (cause.value, cause.reason) == (HostSeqLens.EXACT, reason)
+    assert cause.origin is reading.origin
+
+
+_EXACT, _NONE = "declares host_seq_lens=exact", "declares host_seq_lens=none"
+_WHERE = "(used where attention_arch = {}: not known yet)"
 
 
 @pytest.mark.parametrize(
     ("facts", "reasons"),
     [
-        pytest.param(
-            Facts(),
-            [
-                "declares host_seq_lens=exact (used where attention_arch = mla: not known yet)",
-                "declares host_seq_lens=none (used where attention_arch = mha: not known yet)",
-            ],
-            id="open",
-        ),
-        pytest.param(
-            Facts(attention_arch=AttentionArch.MHA), ["declares host_seq_lens=none"], id="decided"
-        ),
+        (Facts(), [f"{_EXACT} {_WHERE.format('mla')}", f"{_NONE} {_WHERE.format('mha')}"]),
+        (Facts(attention_arch=AttentionArch.MHA), [_NONE]),
     ],
+    ids=["open", "decided"],
 )
 def test_cause_says_that_its_class_is_not_certain(facts: Facts, reasons: list[str]) -> None:
     """Where a name may stand for either of two classes, both count and say why."""

@@ -37,11 +37,7 @@ python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --h
 )
 def test_command_line_of_another_engine_is_refused(line: str, program: str) -> None:
     """The words of an engine that there are no plans for are not read as another's."""
-    with pytest.raises(FlagsError) as raised:
-        flags(line)
-
-    assert raised.value.code == "other-engine"
-    assert f"{program!r} starts vllm," in str(raised.value)
+    assert error_of(lambda: flags(line)).startswith(f"{program!r} starts vllm,")
 
 
 @pytest.mark.parametrize("line", ["docker exec vllm sglang serve --tp 2", "--tp 2 vllm serve"])
@@ -165,15 +161,12 @@ def test_argv_tells_of_every_fault_at_once(tmp_path: Path) -> None:
 
     group = errors_of(lambda: flags(f"--config {file} --page-size many --tp-size 0 --device"))
 
-    assert group == (
-        "server flags: 4 faults",
-        [
-            f"--attentions-backend {_UNKNOWN} {_WRITE}",
-            f"--device has no value; {_NO_VALUE}",
-            f"--page-size is 'many'; {_INTEGER}",
-            f"--tp-size is 0; {_POSITIVE}",
-        ],
+    of_file, no_value = (
+        f"--attentions-backend {_UNKNOWN} {_WRITE}",
+        f"--device has no value; {_NO_VALUE}",
     )
+    wrong = [f"--page-size is 'many'; {_INTEGER}", f"--tp-size is 0; {_POSITIVE}"]
+    assert group == ("server flags: 4 faults", [of_file, no_value, *wrong])
 
 
 def test_argv_follows_the_engine_version() -> None:
@@ -185,13 +178,6 @@ def test_argv_follows_the_engine_version() -> None:
         ServerFlags.from_argv(argv, engine_name="sglang-0.5.13")
 
 
-def test_argv_of_nothing_is_the_engines_defaults() -> None:
-    """A server without flags is one with the engine's own defaults."""
-    read = flags()
-
-    assert (read.given(), read.unrelated, read) == ({}, (), ServerFlags())
-
-
 def test_argv_reads_the_config_file(tmp_path: Path) -> None:
     """`--config FILE` is read as the server reads it, with dashes or underscores."""
     file = tmp_path / "server.yaml"
@@ -199,10 +185,8 @@ def test_argv_reads_the_config_file(tmp_path: Path) -> None:
 
     read = flags(f"--config {file} --device cuda")
 
-    assert (read.given(), read.unrelated) == (
-        {"attention_backend": "fa3", "page_size": 64, "device": "cuda"},
-        ("--model-path",),
-    )
+    assert read.given() == {"attention_backend": "fa3", "page_size": 64, "device": "cuda"}
+    assert read.unrelated == ("--model-path",)
 
 
 @pytest.mark.parametrize(

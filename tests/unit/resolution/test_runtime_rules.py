@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps import Capabilities, Declaration, HostSeqLens, Phase, Role, RuleSet, ServerFlags
+from backend_caps import Capabilities, HostSeqLens, Phase, RuleSet, ServerFlags
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import Use
+from tests.unit.building import use
 
 RULES = RuleSet.builtin(RUNTIME)
 EAGLE = ("--speculative-algorithm", "EAGLE")
@@ -17,19 +17,13 @@ MIXED = "--enable-mixed-chunk"
 
 def _plan(*arguments: str, prefill: HostSeqLens = HostSeqLens.NONE) -> Plan:
     """Resolve a server whose prefill backend needs this much, and whose others need nothing."""
-    needs = {Phase.PREFILL: prefill, Phase.DECODE: HostSeqLens.NONE, Phase.VERIFY: HostSeqLens.NONE}
+    free = Capabilities(
+        host_seq_lens=HostSeqLens.NONE, max_context_len_known=True, two_batch_overlap=True
+    )
+    first = free.model_copy(update={"host_seq_lens": prefill})
     uses = [
-        Use(
-            backend=f"for_{phase.value}",
-            role=Role.TARGET,
-            phase=phase,
-            declaration=Declaration(
-                capabilities=Capabilities(
-                    host_seq_lens=need, max_context_len_known=True, two_batch_overlap=True
-                )
-            ),
-        )
-        for phase, need in needs.items()
+        use("for_prefill", first, phase=Phase.PREFILL),
+        *(use(f"for_{phase.value}", free, phase=phase) for phase in (Phase.DECODE, Phase.VERIFY)),
     ]
     flags = ServerFlags.from_argv(["--attention-backend", "for_decode", *arguments])
     return resolve(uses, flags, rules=RULES, policy="quiet")
@@ -55,16 +49,13 @@ def test_engine_itself_reads_no_lengths(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "level"),
     [
-        pytest.param((*EAGLE, MIXED), HostSeqLens.EXACT, id="mixed with drafts"),
-        pytest.param(EAGLE, HostSeqLens.NONE, id="prompts apart"),
-        pytest.param((MIXED,), HostSeqLens.NONE, id="no drafts"),
-        pytest.param(
-            (*EAGLE, MIXED, "--disable-overlap-schedule"), HostSeqLens.NONE, id="no overlap"
-        ),
-        pytest.param(
-            ("--speculative-algorithm", "NGRAM", MIXED), HostSeqLens.NONE, id="drafts of the host"
-        ),
+        ((*EAGLE, MIXED), HostSeqLens.EXACT),
+        (EAGLE, HostSeqLens.NONE),
+        ((MIXED,), HostSeqLens.NONE),
+        ((*EAGLE, MIXED, "--disable-overlap-schedule"), HostSeqLens.NONE),
+        (("--speculative-algorithm", "NGRAM", MIXED), HostSeqLens.NONE),
     ],
+    ids=["mixed with drafts", "prompts apart", "no drafts", "no overlap", "drafts of the host"],
 )
 def test_prefill_backend_counts_where_its_steps_carry_relayed_rows(
     arguments: tuple[str, ...], level: HostSeqLens

@@ -37,7 +37,7 @@ _ON_CPU = Facts(device="cpu")
 _FROM_9 = {"compute_capability": [ComputeRange((9, 0))]}
 
 
-def _fits(name: str, priority: int | None = None, **but: object) -> Backend:
+def _fits(name: str, priority: int | None = None, /, **but: object) -> Backend:
     own = but if priority is None else {**but, "auto_priority": priority}
     return installed(name, _FITS.model_copy(update=own))
 
