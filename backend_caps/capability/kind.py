@@ -141,6 +141,21 @@ support = partial(Kind, polarity=Polarity.SUPPORT)
 """Describe what the backend can do."""
 
 
+def highest(one: Scale, other: Scale) -> Scale:
+    """Join two levels to the later one."""
+    return max(one, other)
+
+
+def lowest(one: Scale, other: Scale) -> Scale:
+    """Join two levels to the earlier one."""
+    return min(one, other)
+
+
+def both(one: bool, other: bool) -> bool:
+    """Join two permissions: granted where both grant."""
+    return one and other
+
+
 def common(
     one: frozenset[object] | Anything, other: frozenset[object] | Anything
 ) -> frozenset[object] | Anything:
@@ -148,3 +163,8 @@ def common(
     if isinstance(one, Anything):
         return other
     return one if isinstance(other, Anything) else one & other
+
+
+def least(one: int, other: int) -> int:
+    """Join two limits to the smaller."""
+    return min(one, other)

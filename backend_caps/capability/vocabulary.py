@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from operator import and_
 from typing import Annotated, Self, TypeVar
 
 from pydantic import (
@@ -31,7 +30,11 @@ from backend_caps.capability.kind import (
     Scale,
     Scope,
     Undeclared,
+    both,
     common,
+    highest,
+    least,
+    lowest,
     need,
     support,
 )
@@ -122,7 +125,7 @@ _AnyOf = Annotated[
 ]
 """The values that a backend takes, of which each use has one."""
 _ServerSupport = Annotated[
-    StrictBool | Undeclared, support(worst=False, best=True, join=and_, scope=Scope.SERVER)
+    StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
 ]
 """What a server does where all its backends can."""
 
@@ -140,7 +143,7 @@ class Capabilities(FrozenModel):
         need(
             worst=HostSeqLens.EXACT,
             best=HostSeqLens.NONE,
-            join=max,
+            join=highest,
             scope=Scope.SERVER,
             counted=RELAY_LOOP,
             requires="max_context_len_known",
@@ -160,12 +163,14 @@ class Capabilities(FrozenModel):
     to growing sets."""
     graph_metadata: Annotated[
         GraphMetadata | Undeclared,
-        support(worst=GraphMetadata.HOST, best=GraphMetadata.IN_GRAPH, join=min, scope=Scope.PHASE),
+        support(
+            worst=GraphMetadata.HOST, best=GraphMetadata.IN_GRAPH, join=lowest, scope=Scope.PHASE
+        ),
     ] = UNDECLARED
     """How metadata is rebuilt for a replay. Under `IN_GRAPH` the engine calls no host code of the
     backend before one; under the others it calls `init_forward_metadata_out_graph`."""
     sync_free_prepare: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=and_, scope=Scope.PHASE)
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.PHASE)
     ] = UNDECLARED
     """Preparing metadata never blocks the host. Not reading the mirror is not enough:
     `int(seq_lens.max())` blocks too. This is information for reports and checks, and configures
@@ -175,7 +180,7 @@ class Capabilities(FrozenModel):
         need(
             worst=SharedReadsEnd.UNKNOWN,
             best=SharedReadsEnd.PRE_REPLAY,
-            join=max,
+            join=highest,
             scope=Scope.PHASE,
         ),
     ] = UNDECLARED
@@ -189,7 +194,7 @@ class Capabilities(FrozenModel):
     """A request's output has the same bits alone and among others, in any place. How its own prompt
     is cut into chunks may still change them."""
     max_context_len_known: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=and_, scope=Scope.USE)
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.USE)
     ] = UNDECLARED
     """The backend knows the longest context, by which the tree mask is sized when there is no
     mirror. An opt-out from the mirror without it counts as `EXACT`."""
@@ -201,7 +206,7 @@ class Capabilities(FrozenModel):
     """The roles the backend can take. A use outside them is an error."""
     max_speculative_topk: Annotated[
         Annotated[StrictInt, Field(ge=1)] | Undeclared,
-        support(worst=1, best=NO_LIMIT, join=min, scope=Scope.SERVER, counted=DRAFT_TREES),
+        support(worst=1, best=NO_LIMIT, join=least, scope=Scope.SERVER, counted=DRAFT_TREES),
     ] = UNDECLARED
     """The widest draft tree the backend can draft or verify: SGLang's `speculative_eagle_topk`."""
     page_sizes: Annotated[
@@ -232,7 +237,7 @@ class Capabilities(FrozenModel):
     """The families of attention the backend computes."""
     auto_priority: Annotated[
         Annotated[StrictInt, Field(ge=0, le=TOP_PRIORITY)] | Undeclared,
-        support(worst=0, best=TOP_PRIORITY, join=min, scope=Scope.USE),
+        support(worst=0, best=TOP_PRIORITY, join=least, scope=Scope.USE),
     ] = UNDECLARED
     """How early the backend is chosen where a flag says `auto`: of those that fit, the one with the
     most. 0 is last, 50 a backend that is good everywhere, 100 one made for this very machine; of

@@ -161,10 +161,8 @@ def test_argv_tells_of_every_fault_at_once(tmp_path: Path) -> None:
 
     group = errors_of(lambda: flags(f"--config {file} --page-size many --tp-size 0 --device"))
 
-    of_file, no_value = (
-        f"--attentions-backend {_UNKNOWN} {_WRITE}",
-        f"--device has no value; {_NO_VALUE}",
-    )
+    of_file = f"--attentions-backend {_UNKNOWN} {_WRITE}"
+    no_value = f"--device has no value; {_NO_VALUE}"
     wrong = [f"--page-size is 'many'; {_INTEGER}", f"--tp-size is 0; {_POSITIVE}"]
     assert group == ("server flags: 4 faults", [of_file, no_value, *wrong])
 
