@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import ANY, Phase, Role
 from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, unless_auto
 from backend_caps.capability.sets import (
     STORED_AS_SET,
@@ -161,7 +161,7 @@ class Given(FrozenModel):
     def truth(self, situation: Situation) -> Truth:
         """Tell whether it holds: one false decides, otherwise what is not known keeps it open."""
         asked = [(wanted, situation.get(name)) for name, wanted in self.stated().items()]
-        if not all(actual is None or _holds(wanted, actual) for wanted, actual in asked):
+        if not all(actual is None or includes(wanted, actual) for wanted, actual in asked):
             return Truth.FALSE
         return Truth.UNKNOWN if any(actual is None for _, actual in asked) else Truth.TRUE
 
@@ -172,14 +172,14 @@ class Given(FrozenModel):
         )
 
 
-def _holds(wanted: object, actual: object) -> bool:
-    match wanted:
+def includes(taken: object, actual: object) -> bool:
+    """Tell whether a value is among those that a condition asks for, or that a backend takes."""
+    match taken:
         case bool():
-            return wanted is actual
+            return taken is actual
         case tuple():
-            return any(actual in window for window in wanted)
-    assert isinstance(wanted, frozenset | AtLeast), f"Given cannot ask for {wanted!r}"
-    return actual in wanted
+            return any(actual in window for window in taken)
+    return taken is ANY or (isinstance(taken, Container) and actual in taken)
 
 
 def _text(wanted: object) -> str:

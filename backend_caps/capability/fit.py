@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import ANY, UNDECLARED
-from backend_caps.capability.sets import Exact, MultipleOf, OneOf
+from backend_caps.capability.facts import Facts, includes
+from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import NO_LIMIT
 
 CHECKED_AGAINST: Mapping[str, str] = {
@@ -71,17 +70,8 @@ def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[
             needed=None if values is UNDECLARED else text_of(values),
         )
         for fact, values in taken.items()
-        if fact in known and not _fits(values, known[fact])
+        if fact in known and not includes(values, known[fact])
     )
-
-
-def _fits(supported: object, actual: object) -> bool:
-    match supported:
-        case tuple():
-            return any(actual in window for window in supported)
-        case frozenset() | Exact() | MultipleOf() | OneOf():
-            return actual in supported
-    return supported is ANY
 
 
 def text_of(value: object) -> str:

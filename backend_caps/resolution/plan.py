@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.facts import Facts
+from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
@@ -301,16 +301,9 @@ class Plan:
 
     def _joined(self, own: Resolved, value: object, causes: Iterable[Cause]) -> Resolved:
         """Join a value of this plan with another, which has these causes."""
-        all_causes = (*own.causes, *causes)
         both = CAPABILITIES[own.capability].join(own.value, value)
-        effect = effect_of(
-            own.capability,
-            both,
-            situation=self.flags.situation(self.facts),
-            rules=self.rules,
-            used=any(each.kind is CauseKind.BACKEND for each in all_causes),
-        )
-        return resolved_from(own.capability, both, all_causes, effect)
+        situation = self.flags.situation(self.facts)
+        return resolved_under(self.rules, situation, own.capability, both, (*own.causes, *causes))
 
     def _value(self, name: str, phase: Phase | None) -> Resolved:
         return self.server[name] if phase is None else self.phases[phase][name]
@@ -336,6 +329,16 @@ def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
     )
     causes = dict.fromkeys(own.causes[0].name for _, own in active if own.causes)
     return f"  {name}: {values} ({', '.join(causes)})"
+
+
+def resolved_under(
+    rules: RuleSet, situation: Situation, capability: str, value: object, causes: Sequence[Cause]
+) -> Resolved:
+    """Put a value and its causes together with what it does on a server."""
+    effect = Effect(active=False, text="no use on this server reads it")
+    if any(cause.kind is CauseKind.BACKEND for cause in causes):
+        effect = effect_of(capability, value, rules, situation)
+    return resolved_from(capability, value, causes, effect)
 
 
 def resolved_from(

@@ -31,10 +31,10 @@ from backend_caps.resolution.plan import (
     Policy,
     Resolved,
     in_order,
-    resolved_from,
+    resolved_under,
 )
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
-from backend_caps.resolution.rules import RuleSet, effect_of
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, made_of
 
 
@@ -145,20 +145,12 @@ class _Join:
 
     def resolved(self, capability: str, phase: Phase | None) -> Resolved:
         kind = CAPABILITIES[capability]
-        backends = tuple(self._of_uses(capability, kind, phase))
-        causes = (*backends, *self._of_rules(capability, phase))
+        causes = [*self._of_uses(capability, kind, phase), *self._of_rules(capability, phase)]
         value = reduce(kind.join, (cause.value for cause in causes), kind.best)
         if capability in self.overrides:
             value = self.overrides[capability]
-            causes = (*causes, _override(capability, phase, value))
-        effect = effect_of(
-            capability,
-            value,
-            situation=self.situation,
-            rules=self.rules,
-            used=bool(backends),
-        )
-        return resolved_from(capability, value, causes, effect)
+            causes.append(_override(capability, phase, value))
+        return resolved_under(self.rules, self.situation, capability, value, causes)
 
     def _of_uses(self, capability: str, kind: Kind, phase: Phase | None) -> Iterator[Cause]:
         for use in self.uses:

@@ -183,12 +183,8 @@ _DOES: Mapping[object, str] = {
 """What a value does, where its name does not say it."""
 
 
-def effect_of(
-    capability: str, value: object, *, situation: Situation, rules: RuleSet, used: bool
-) -> Effect:
-    """Say what a value does on a server."""
-    if not used:
-        return Effect(active=False, text="no use on this server reads it")
+def effect_of(capability: str, value: object, rules: RuleSet, situation: Situation) -> Effect:
+    """Say what a value that some use reads does on a server."""
     for (flag, setting), why in _IDLE.get(capability, {}).items():
         if situation.get(flag) == setting:
             return Effect(active=False, text=why)

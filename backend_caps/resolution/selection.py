@@ -97,13 +97,7 @@ def select(
         BackendCapsError: a flag that names a backend cannot be served, whatever is chosen.
     """
     rules = rules or RuleSet.installed()
-    setting = _Setting(
-        backends=backends,
-        flags=flags,
-        rules=rules,
-        facts=facts or Facts(),
-        stand_ins=frozenset(stand_ins),
-    )
+    setting = _Setting(backends, flags, rules, facts or Facts(), frozenset(stand_ins))
     choices: list[Choice] = []
     for field in BACKEND_FLAGS:
         if dict(setting.flags)[field] != AUTO:
@@ -248,7 +242,7 @@ def _perfect() -> Backend:
     return Backend(name=AUTO, status=Status.OK, source=BY_HAND, declaration=declaration)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Setting:
     """A server, and what is installed for it."""
 
@@ -256,7 +250,7 @@ class _Setting:
     flags: ServerFlags
     rules: RuleSet
     facts: Facts
-    stand_ins: frozenset[str] = frozenset()
+    stand_ins: frozenset[str]
 
     def uses(self) -> tuple[Use, ...]:
         """List the uses, those left out whose conditions are known to fail."""

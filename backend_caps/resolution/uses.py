@@ -212,17 +212,12 @@ def _named_uses(flags: ServerFlags) -> Iterator[Use]:
     yield _use(Role.DRAFT_EXTEND, Phase.VERIFY, draft or verify)
 
 
-def _use(role: Role, phase: Phase, name: _Name) -> Use:
+def _use(role: Role, phase: Phase, name: _Name, kind: UseKind = UseKind.NAMED) -> Use:
     slot, backend = name
-    default = UseKind.ENGINE_DEFAULT
-    return Use(
-        backend=default.value if backend is None else backend,
-        role=role,
-        phase=phase,
-        declaration=None,
-        slot=slot,
-        kind=default if backend is None else UseKind.NAMED,
-    )
+    if backend is None:
+        kind = UseKind.ENGINE_DEFAULT
+        backend = kind.value
+    return Use(backend=backend, role=role, phase=phase, declaration=None, slot=slot, kind=kind)
 
 
 def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:
@@ -233,7 +228,7 @@ def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:
     }
     if PAIR in backends and len({backend for _, backend in own}) > 1:
         slot = " and ".join(sorted(flag for flag, _ in own))
-        yield replace(_use(Role.TARGET, Phase.DECODE, (slot, PAIR)), kind=UseKind.PAIR)
+        yield _use(Role.TARGET, Phase.DECODE, (slot, PAIR), UseKind.PAIR)
 
 
 def _named(flags: ServerFlags, *names: str) -> _Name:
@@ -288,14 +283,7 @@ def _of_parts(whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]
 
 def _bare(use: Use) -> Use:
     """Forget what was read of a use's backend."""
-    return Use(
-        backend=use.backend,
-        role=use.role,
-        phase=use.phase,
-        declaration=None,
-        slot=use.slot,
-        kind=use.kind,
-    )
+    return _use(use.role, use.phase, (use.slot, use.backend), use.kind)
 
 
 def _declaration(backend: Backend, slot: str) -> Declaration:
@@ -310,12 +298,8 @@ def _declaration(backend: Backend, slot: str) -> Declaration:
 
 def unread(backend: Backend) -> tuple[Problem, ...]:
     """List why a backend's declaration was not read."""
-    told = Problem(
-        code="broken",
-        message=f"the declaration of {backend.name!r} was not read.",
-        remedy="See the report.",
-    )
-    return backend.problems or (told,)
+    told = f"the declaration of {backend.name!r} was not read."
+    return backend.problems or (Problem(code="broken", message=told, remedy="See the report."),)
 
 
 def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
