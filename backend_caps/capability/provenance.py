@@ -5,8 +5,11 @@ It is free of pydantic: the scan for plugins runs before pydantic is imported.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
+from typing import NamedTuple
 
 
 class Origin(Enum):
@@ -80,3 +83,30 @@ class Problem:
     def is_open(self) -> bool:
         """Whether nobody knows yet: what it is about was not declared, or not said."""
         return self.code.endswith(("-not-checked", "-not-declared"))
+
+
+class ProblemText(NamedTuple):
+    """The texts of a code, with values to fill in as in `str.format`."""
+
+    meaning: str
+    message: str
+    remedy: str
+    hint: str = ""
+    """The remedy where a value `meant` is known."""
+
+    def problem(self, code: str, **values: object) -> Problem:
+        """Fill in the values."""
+        remedy = self.remedy if values.get("meant") is None else self.hint
+        message = self.message.format(**values)
+        return Problem(code=code, message=message, remedy=remedy.format(**values))
+
+
+@cache
+def problem_texts(module: str) -> Mapping[str, ProblemText]:
+    """Read the texts of each stable code from the `problems.toml` beside a module."""
+    # Only what finds a problem needs them, and these imports take as long as a scan.
+    import tomllib  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    stored = tomllib.loads(Path(module).with_name("problems.toml").read_text("utf-8"))
+    return {code: ProblemText(**{"meaning": "", **own}) for code, own in stored.items()}

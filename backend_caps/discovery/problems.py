@@ -6,38 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from backend_caps.capability.provenance import Problem
+from backend_caps.capability.provenance import Problem, ProblemText, problem_texts
 from backend_caps.errors import CodedError
 
-
-class ProblemText(NamedTuple):
-    """The texts of a code, with values to fill in as in `str.format`."""
-
-    meaning: str
-    message: str
-    remedy: str
-    hint: str = ""
-    """The remedy where a value `meant` is known."""
-
-    def problem(self, code: str, **values: object) -> Problem:
-        """Fill in the values."""
-        remedy = self.remedy if values.get("meant") is None else self.hint
-        message = self.message.format(**values)
-        return Problem(code=code, message=message, remedy=remedy.format(**values))
+__all__ = ["DiscoveryError", "ProblemText", "installed_release", "problem", "texts"]
 
 
-@cache
 def texts() -> Mapping[str, ProblemText]:
-    """Read each stable code with its meaning, its message and its remedy."""
-    # Only a scan that finds a problem needs them, and these imports take as long as one.
-    import tomllib  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
-
-    stored = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    return {code: ProblemText(**own) for code, own in stored.items()}
+    """List each stable code with its meaning, its message and its remedy."""
+    return problem_texts(__file__)
 
 
 def problem(code: str, **values: object) -> Problem:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import ClassVar
 
+from backend_caps.capability.provenance import Problem, problem_texts
 from backend_caps.errors import BackendCapsError, CodedError
 
 
@@ -70,6 +71,15 @@ class PlanRefusedError(BackendCapsError):
     def message(self) -> str:
         """What is wrong, and what to do."""
         return f"{self.problem} {self.remedy}"
+
+
+def plan_problem(
+    code: str, *, actual: str | None = None, needed: str | None = None, **values: object
+) -> Problem:
+    """Fill in the texts that a code has in `problems.toml`."""
+    text = problem_texts(__file__)[code]
+    found = text.problem(code, actual=actual, needed=needed, **values)
+    return replace(found, actual=actual, needed=needed)
 
 
 def nearest(name: str, names: Sequence[str], *, cutoff: float = 0.8) -> str | None:

@@ -14,7 +14,7 @@ from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of
-from backend_caps.resolution.errors import ResolutionError, raise_all
+from backend_caps.resolution.errors import ResolutionError, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
 from backend_caps.resolution.uses import Use, UseKind
@@ -63,13 +63,7 @@ def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault,
 
 def role_problem(backend: str, _slot: str, role: Role, takes: str) -> Problem:
     """Write down a role that a backend does not take."""
-    return Problem(
-        code="role-unsupported",
-        message=f"backend {backend!r} does not take the role {role.value!r}; it takes: {takes}.",
-        remedy="Name another backend for that role.",
-        actual=role.value,
-        needed=takes,
-    )
+    return plan_problem("role-unsupported", name=backend, actual=role.value, needed=takes)
 
 
 def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
@@ -96,24 +90,17 @@ def problems_of(plan: Plan) -> tuple[Problem, ...]:
 
 def _of_facts(plan: Plan) -> Iterator[Problem]:
     for name in plan.flags.contradicted(plan.facts):
-        said, fact = getattr(plan.flags, name), getattr(plan.facts, name)
-        yield Problem(
-            code="facts-contradict-flags",
-            message=f"{option_of(name)} is {text_of(said)}, and the fact {name} is "
-            f"{text_of(fact)}; conditions on it stay open.",
-            remedy="Correct one of the two.",
-        )
+        said, fact = (text_of(getattr(each, name)) for each in (plan.flags, plan.facts))
+        own = {"option": option_of(name), "name": name, "said": said, "fact": fact}
+        yield plan_problem("facts-contradict-flags", **own)
 
 
 def _of_algorithm(plan: Plan) -> Iterator[Problem]:
     algorithm, known = plan.flags.speculative_algorithm, plan.rules.algorithms
     if algorithm is not None and known and algorithm not in known:
-        yield Problem(
-            code="algorithm-not-checked",
-            message=f"{plan.rules.name} has no speculative algorithm {algorithm!r} of its own; it "
-            f"has: {', '.join(sorted(known))}.",
-            remedy="Where a plugin brings it, its uses count as EAGLE's do.",
-        )
+        names = ", ".join(sorted(known))
+        rules = plan.rules.name
+        yield plan_problem("algorithm-not-checked", rules=rules, algorithm=algorithm, known=names)
 
 
 def _of_uses(plan: Plan) -> Iterator[Problem]:
@@ -130,12 +117,7 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
 def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
     if uses:
         phases = ", ".join(sorted({use.phase.value for use in uses}))
-        yield Problem(
-            code="engine-default",
-            message=f"the backend for {phases} is the engine's own choice ({uses[0].slot}); "
-            "nothing is known of it, so it counts as undeclared.",
-            remedy="Name it with --attention-backend.",
-        )
+        yield plan_problem("engine-default", phases=phases, slot=uses[0].slot)
 
 
 def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
@@ -145,13 +127,8 @@ def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
         roles = ", ".join(sorted({use.role.value for use in unsaid if use.backend == name}))
         unverified = use.unverified.get("roles")
         says = "declares no roles" if unverified is None else unverified.words
-        yield Problem(
-            code="role-not-declared",
-            message=f"backend {name!r} is used as {roles} and {says}; undeclared is target alone.",
-            remedy="Ask the backend's author to declare its roles."
-            if unverified is None
-            else f"Verify it: backend-caps check {name} --write-evidence.",
-        )
+        meant = None if unverified is None else name
+        yield plan_problem("role-not-declared", name=name, roles=roles, says=says, meant=meant)
 
 
 def misfits_of(use: Use, plan: Plan) -> Iterator[Reason]:
@@ -236,23 +213,15 @@ def problems_of_values(plan: Plan) -> Iterator[Problem]:
     pages = plan["page_sizes"]
     if isinstance(pages.value, Conflict):
         told = [f"{cause.name!r} takes {text_of(cause.value)}" for cause in _restricting(pages)]
-        asked = ", ".join(dict.fromkeys(told))
-        yield Problem(
-            code="page-size-conflict",
-            message=f"no page size serves every backend: {asked}.",
-            remedy="Use backends that share a page size.",
-            actual=asked,
-            needed="a page size that all take",
-        )
+        asked, needed = ", ".join(dict.fromkeys(told)), "a page size that all take"
+        yield plan_problem("page-size-conflict", actual=asked, needed=needed)
     yield from _of_topk(plan)
     if plan.flags.enable_two_batch_overlap and plan["two_batch_overlap"].value is False:
-        yield Problem(
-            code="two-batch-overlap-unsupported",
-            message="--enable-two-batch-overlap is given, and not every backend may run under "
-            f"it: {_names(plan['two_batch_overlap'])}.",
-            remedy="Leave the flag out, or use other backends.",
+        yield plan_problem(
+            "two-batch-overlap-unsupported",
             actual="two-batch overlap on",
             needed="two-batch overlap off",
+            names=_names(plan["two_batch_overlap"]),
         )
     yield from _of_determinism(plan)
 
@@ -262,13 +231,12 @@ def _of_determinism(plan: Plan) -> Iterator[Problem]:
         return
     for name, what in _DETERMINISM.items():
         if plan[name].value is False:
-            yield Problem(
-                code="deterministic-inference-unsupported",
-                message=f"--enable-deterministic-inference is given, and not every backend {what}: "
-                f"{_names(plan[name])}.",
-                remedy="Leave the flag out, or use other backends.",
+            yield plan_problem(
+                "deterministic-inference-unsupported",
                 actual=f"{name} no",
                 needed=f"{name} yes",
+                what=what,
+                names=_names(plan[name]),
             )
 
 
@@ -276,32 +244,16 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
     topk, limit = plan.flags.speculative_eagle_topk, plan["max_speculative_topk"]
     if not limit.effect.active or limit.value == NO_LIMIT:
         return
+    needed = f"at most {text_of(limit.value)}"
+    own = {"limit": text_of(limit.value), "names": _names(limit), "who_take": _who_take(limit)}
     if topk is None:
-        yield Problem(
-            code="speculative-topk-not-checked",
-            message="--speculative-eagle-topk is not given, and the engine may pick more than "
-            f"the {text_of(limit.value)} that {_who_take(limit)}.",
-            remedy="Give it.",
-            needed=f"at most {text_of(limit.value)}",
-        )
+        yield plan_problem("speculative-topk-not-checked", needed=needed, **own)
     elif isinstance(limit.value, int) and topk > limit.value:
         if all(cause.origin in _UNSAID for cause in _restricting(limit)):
-            yield Problem(
-                code="speculative-topk-not-declared",
-                message=f"--speculative-eagle-topk is {topk}, and nobody says whether "
-                f"{_who_take(limit)} more than {limit.value}.",
-                remedy="Ask the backend's author, or see the engine's own checks.",
-                actual=str(topk),
-            )
-            return
-        yield Problem(
-            code="speculative-topk-unsupported",
-            message=f"--speculative-eagle-topk is {topk}, and the backends take at most "
-            f"{limit.value}: {_names(limit)}.",
-            remedy=f"Set it to {limit.value}, or use other backends.",
-            actual=str(topk),
-            needed=f"at most {limit.value}",
-        )
+            yield plan_problem("speculative-topk-not-declared", actual=str(topk), **own)
+        else:
+            code = "speculative-topk-unsupported"
+            yield plan_problem(code, actual=str(topk), needed=needed, **own)
 
 
 def _restricting(resolved: Resolved) -> Iterator[Cause]:

@@ -23,7 +23,7 @@ from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.engine import option_of
-from backend_caps.resolution.errors import ResolutionError, leaves_of, raise_all
+from backend_caps.resolution.errors import ResolutionError, leaves_of, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import Remedy, with_declared
 from backend_caps.resolution.plan import Candidate, Choice, Plan, Policy, in_order
@@ -365,8 +365,4 @@ def _priority(uses: Iterable[Use], situation: Situation) -> int:
 
 
 def _unusable(fault: BackendCapsError) -> Problem:
-    return Problem(
-        code="composite-unusable",
-        message=f"it is a composite that cannot be used: {fault}",
-        remedy="Repair its parts, or name another backend.",
-    )
+    return plan_problem("composite-unusable", fault=fault)

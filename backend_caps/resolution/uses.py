@@ -19,7 +19,13 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import ENGINES, engine, option_of
-from backend_caps.resolution.errors import FlagsError, ResolutionError, nearest, raise_all
+from backend_caps.resolution.errors import (
+    FlagsError,
+    ResolutionError,
+    nearest,
+    plan_problem,
+    raise_all,
+)
 from backend_caps.resolution.flags import ServerFlags
 
 
@@ -177,15 +183,9 @@ def _whole(use: Use, failing: int) -> Use:
 
 
 def _without_part(whole: Use, why: str = "") -> Use:
-    problem = Problem(
-        code="no-part",
-        message=(
-            f"composite backend {whole.backend!r} has no part for "
-            f"{whole.role.value} {whole.phase.value} ({whole.slot}){why}."
-        ),
-        remedy="Name another backend, or a part that takes it in the composite's declaration.",
-    )
-    return replace(whole, declaration=None, problem=problem)
+    own = {"name": whole.backend, "slot": whole.slot, "why": why}
+    place = {"role": whole.role.value, "phase": whole.phase.value}
+    return replace(whole, declaration=None, problem=plan_problem("no-part", **own, **place))
 
 
 _Name = tuple[str, str | None]
@@ -298,8 +298,7 @@ def _declaration(backend: Backend, slot: str) -> Declaration:
 
 def unread(backend: Backend) -> tuple[Problem, ...]:
     """List why a backend's declaration was not read."""
-    told = f"the declaration of {backend.name!r} was not read."
-    return backend.problems or (Problem(code="broken", message=told, remedy="See the report."),)
+    return backend.problems or (plan_problem("broken", name=backend.name),)
 
 
 def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
@@ -321,12 +320,7 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
     name, slot, kept_out = use.backend, use.slot, left_out(known)
     has_engine = any(backend.engine_class is not None for backend in known.values())
     if name == AUTO and not use.via and not has_engine:
-        problem = Problem(
-            code="auto-undecided",
-            message=f"{slot} is auto, and no backend was chosen for it.",
-            remedy="Choose with backend_caps.select, or name a backend.",
-        )
-        return replace(use, problem=problem)
+        return replace(use, problem=plan_problem("auto-undecided", slot=slot))
     if name in kept_out:
         first, *_ = unread(kept_out[name])
         told = f"{slot} names a backend that is left out: {first.message}"
@@ -341,16 +335,9 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
             f"Did you mean {meant!r}?",
         )
     who = "neither the engine nor a plugin has" if has_engine else "no installed plugin declares"
-    others = ", ".join(declared) or "there is none"
     unread_engine = None if has_engine else owner
-    problem = Problem(
-        code="backend-missing",
-        message=f"{who} backend {name!r} ({slot}).",
-        remedy=f"Install the plugin that does, or name a backend that is declared: {others}."
-        if unread_engine is None
-        else f"Add --engine {owner}, where a command takes it, to read the engine's own; or "
-        f"install a plugin that declares it; or name a backend that is declared: {others}.",
-    )
+    own = {"who": who, "name": name, "slot": slot, "others": ", ".join(declared) or "there is none"}
+    problem = plan_problem("backend-missing", meant=unread_engine, **own)
     return replace(use, problem=problem, unread_engine=unread_engine)
 
 

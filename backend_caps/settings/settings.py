@@ -301,9 +301,10 @@ class TracedSettings:
 
 
 def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
-    of_name = isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}
-    code = "server-flag-name" if of_name else "server-flag"
-    return SettingsError(code, f"{place}: {fault}", place)
+    match fault:
+        case FlagsError(code="unknown-flag" | "ambiguous-flag"):
+            return SettingsError("server-flag-name", f"{place}: {fault}", place)
+    return SettingsError("server-flag", f"{place}: {fault}", place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:

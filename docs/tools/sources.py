@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,12 @@ from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
 
+from backend_caps.capability.provenance import problem_texts as stored_texts
+from backend_caps.resolution import errors
+
 PACKAGE = Path(__file__).parents[2] / "backend_caps"
+VALUE = re.compile(r"\{.*?\}")
+"""A value that is filled in."""
 
 
 @cache
@@ -75,7 +81,7 @@ def first_line(thing: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemText:
-    """A `Problem(...)` in the source; what it fills in is shown as `…`."""
+    """A problem by its texts; what is filled in is shown as `…`."""
 
     code: str
     message: str
@@ -84,8 +90,16 @@ class ProblemText:
 
 
 def problem_texts() -> list[ProblemText]:
-    """List the problems that the source makes under a code of their own."""
-    return [
+    """List the problems of plans: of `problems.toml`, and those written out in the source."""
+    stored = [
+        ProblemText(
+            code=code,
+            message=VALUE.sub("…", own.message),
+            remedies=tuple(VALUE.sub("…", each) for each in (own.remedy, own.hint) if each),
+        )
+        for code, own in stored_texts(errors.__file__).items()
+    ]
+    return stored + [
         text
         for tree in trees().values()
         for node in ast.walk(tree)

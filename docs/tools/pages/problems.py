@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from backend_caps.capability.fit import CHECKED_AGAINST
 from backend_caps.discovery.problems import ProblemText, texts
 from backend_caps.engines.reading import TEXTS as ENGINE_TEXTS
 from docs.tools.markdown import table
-from docs.tools.sources import problem_texts
-
-_VALUE = re.compile(r"\{.*?\}")
-"""A value that is filled in."""
+from docs.tools.sources import VALUE, problem_texts
 
 
 def discovery_problems() -> str:
@@ -30,7 +26,7 @@ def _problems(texts: Mapping[str, ProblemText]) -> str:
         (
             f"`{code}`",
             f"{text.meaning[0].upper()}{text.meaning[1:]}.",
-            " Or: ".join(_VALUE.sub("…", each) for each in (text.remedy, text.hint) if each),
+            " Or: ".join(VALUE.sub("…", each) for each in (text.remedy, text.hint) if each),
         )
         for code, text in texts.items()
     ]
