@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import MappingProxyType
 
 from backend_caps.errors import BackendCapsError
 
-EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "html": ("jinja2",),
-        "kit": ("torch", "numpy", "safetensors", "coverage", "jinja2"),
-        "metrics": ("prometheus_client",),
-        "relay": ("torch", "numpy"),
-    }
-)
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "html": ("jinja2",),
+    "kit": ("torch", "numpy", "safetensors", "coverage", "jinja2"),
+    "metrics": ("prometheus_client",),
+    "relay": ("torch", "numpy"),
+}
 """The modules that each extra of `pyproject.toml` brings."""
 
 

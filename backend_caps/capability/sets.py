@@ -131,11 +131,11 @@ def overlap(one: Windows, other: Windows) -> Windows:
         return other if isinstance(other, Anything) else _merged(other)
     if isinstance(other, Anything):
         return _merged(one)
-    return _merged(_shared_window(mine, theirs) for mine in one for theirs in other)
-
-
-def _shared_window(one: ComputeRange, other: ComputeRange) -> ComputeRange:
-    return _window(max(one.at_least, other.at_least), min(_end(one), _end(other)))
+    return _merged(
+        _window(max(mine.at_least, theirs.at_least), min(_end(mine), _end(theirs)))
+        for mine in one
+        for theirs in other
+    )
 
 
 def _merged(windows: Iterable[ComputeRange]) -> tuple[ComputeRange, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from functools import partial
 from typing import Annotated, Self, TypeVar
 
 from pydantic import (
@@ -124,10 +125,13 @@ _AnyOf = Annotated[
     support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
 ]
 """The values that a backend takes, of which each use has one."""
-_ServerSupport = Annotated[
-    StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
-]
+_permission = partial(support, worst=False, best=True, join=both)
+_ServerSupport = Annotated[StrictBool | Undeclared, _permission(scope=Scope.SERVER)]
 """What a server does where all its backends can."""
+
+
+_SomeSizes = Annotated[Sizes | Undeclared, BeforeValidator(written_sizes)]
+_sizes = partial(support, worst=Unchecked(), best=ANY, join=intersect)
 
 
 class Capabilities(FrozenModel):
@@ -169,9 +173,9 @@ class Capabilities(FrozenModel):
     ] = UNDECLARED
     """How metadata is rebuilt for a replay. Under `IN_GRAPH` the engine calls no host code of the
     backend before one; under the others it calls `init_forward_metadata_out_graph`."""
-    sync_free_prepare: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.PHASE)
-    ] = UNDECLARED
+    sync_free_prepare: Annotated[StrictBool | Undeclared, _permission(scope=Scope.PHASE)] = (
+        UNDECLARED
+    )
     """Preparing metadata never blocks the host. Not reading the mirror is not enough:
     `int(seq_lens.max())` blocks too. This is information for reports and checks, and configures
     nothing: a backend that blocks computes the same, and overlaps less."""
@@ -193,9 +197,9 @@ class Capabilities(FrozenModel):
     batch_invariant: _ServerSupport = UNDECLARED
     """A request's output has the same bits alone and among others, in any place. How its own prompt
     is cut into chunks may still change them."""
-    max_context_len_known: Annotated[
-        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.USE)
-    ] = UNDECLARED
+    max_context_len_known: Annotated[StrictBool | Undeclared, _permission(scope=Scope.USE)] = (
+        UNDECLARED
+    )
     """The backend knows the longest context, by which the tree mask is sized when there is no
     mirror. An opt-out from the mirror without it counts as `EXACT`."""
     roles: Annotated[
@@ -209,11 +213,7 @@ class Capabilities(FrozenModel):
         support(worst=1, best=NO_LIMIT, join=least, scope=Scope.SERVER, counted=DRAFT_TREES),
     ] = UNDECLARED
     """The widest draft tree the backend can draft or verify: SGLang's `speculative_eagle_topk`."""
-    page_sizes: Annotated[
-        Sizes | Undeclared,
-        BeforeValidator(written_sizes),
-        support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.SERVER),
-    ] = UNDECLARED
+    page_sizes: Annotated[_SomeSizes, _sizes(scope=Scope.SERVER)] = UNDECLARED
     """The KV-cache page sizes the backend takes, in tokens."""
     devices: _AnyOf[Device] = UNDECLARED
     """The torch device types the backend runs on, such as `cuda`."""
@@ -221,11 +221,7 @@ class Capabilities(FrozenModel):
     """The dtypes of query and output, by torch's names, such as `bfloat16`."""
     kv_cache_dtypes: _AnyOf[Dtype] = UNDECLARED
     """The dtypes of the KV cache, by SGLang's names, such as `fp8_e5m2`."""
-    head_sizes: Annotated[
-        Sizes | Undeclared,
-        BeforeValidator(written_sizes),
-        support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.USE),
-    ] = UNDECLARED
+    head_sizes: Annotated[_SomeSizes, _sizes(scope=Scope.USE)] = UNDECLARED
     """The head sizes the backend takes, in elements."""
     compute_capability: Annotated[
         ComputeCapabilities | Anything | Undeclared,
@@ -263,9 +259,8 @@ class Capabilities(FrozenModel):
 
 
 def _with_both_spellings(data: Mapping[str, object]) -> Mapping[str, object]:
-    level = data.get("host_seq_lens", UNDECLARED)
+    level = _level_of(data.get("host_seq_lens", UNDECLARED))
     flag = data.get("needs_cpu_seq_lens", UNDECLARED)
-    level = _level_of(level)
     if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
         return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
     if isinstance(level, HostSeqLens):

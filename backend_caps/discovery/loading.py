@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
+from typing import NamedTuple
 
 from backend_caps.capability.provenance import Status
 from backend_caps.discovery.metadata import target
@@ -29,15 +30,11 @@ _SHOWN = 200
 _WRITES = "writes into the pipe of the results"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """What became of a claim: what it declares as JSON, or why not."""
+class Loaded(NamedTuple):
+    """What became of a claim: what it declares, or why not."""
 
     claim: Claim
-    declared_at: str | None = None
-    """`file:line` of the object, where it was reached."""
-    documents: Sequence[str] = ()
-    """The declaration, or each of the rules."""
+    answer: Answer = Answer()
 
 
 def begin(
@@ -69,7 +66,7 @@ class Loading:
         self._executable = executable
         refused = [claim for claim in scanned.claims if claim.status is not Status.OK]
         self._waiting = [claim for claim in scanned.claims if claim.status is Status.OK]
-        self._results = [Loaded(claim=claim) for claim in refused]
+        self._results = [Loaded(claim) for claim in refused]
         self._child = self._start(early)
 
     def results(self) -> tuple[Loaded, ...]:
@@ -131,7 +128,7 @@ class Loading:
 
     def _give_up(self, cause: str) -> None:
         for claim in self._waiting:
-            self._results.append(Loaded(claim=claim.broken_by("not-started", cause=cause)))
+            self._results.append(Loaded(claim.broken_by("not-started", cause=cause)))
         self._waiting.clear()
 
 
@@ -183,4 +180,4 @@ def _loaded(claim: Claim, answer: Answer) -> Loaded:
         claim = claim.broken_by(answer.fault, detail=answer.detail)
     elif claim.is_backend and len(answer.documents) != 1:
         claim = claim.broken_by("exits", detail=_WRITES)
-    return Loaded(claim=claim, declared_at=answer.declared_at, documents=answer.documents)
+    return Loaded(claim, answer)

@@ -213,7 +213,7 @@ def _backend(loaded: Loaded) -> Backend:
         source=Source(
             distribution=claim.distribution,
             version=claim.version,
-            declared_at=loaded.declared_at or claim.stated_at,
+            declared_at=loaded.answer.declared_at or claim.stated_at,
         ),
         declaration=declaration,
         problems=claim.problems,
@@ -223,7 +223,7 @@ def _backend(loaded: Loaded) -> Backend:
 def _read(loaded: Loaded, model: type[_Model]) -> tuple[Claim, list[_Model]]:
     """Read a declaration or rules: all of an entry's, or none."""
     try:
-        return loaded.claim, [model.model_validate_json(each) for each in loaded.documents]
+        return loaded.claim, [model.model_validate_json(each) for each in loaded.answer.documents]
     except ValidationError as error:
         detail = validation_fault(error)
         claim = loaded.claim.broken_by("schema", detail=detail, installed=installed_release())

@@ -112,10 +112,6 @@ class Candidate:
         """Order candidates: those that fit, then the higher priority, then the name."""
         return (not self.fits, -self.priority, self.name)
 
-    def under_strict(self) -> Candidate:
-        """Count what nobody knows as a reason."""
-        return replace(self, reasons=(*self.reasons, *self.unchecked), unchecked=())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:

@@ -122,7 +122,8 @@ def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
     installed = named_by_flags({**left_out(setting.backends), **setting.backends})
     tried = [_candidate(setting, field, backend, known) for backend in installed.values()]
     if policy is Policy.STRICT:
-        tried = [each.under_strict() for each in tried]
+        every = [(each, (*each.reasons, *each.unchecked)) for each in tried]
+        tried = [replace(each, reasons=reasons, unchecked=()) for each, reasons in every]
     return Choice(
         flag=option_of(field),
         candidates=tuple(sorted(tried, key=lambda each: each.sort_key)),

@@ -57,9 +57,9 @@ class _Reader:
             if key in SECTIONS and isinstance(node, yaml.MappingNode):
                 layer.values[key] = self._section(key, node)
                 continue
-            layer.values[key] = value = self._value(node)
-            if key in SECTIONS and value is None:  # every line of it is a comment
-                layer.values[key] = {}
+            value = self._loader.construct_object(node, deep=True)
+            is_blank = key in SECTIONS and value is None  # every line of it is a comment
+            layer.values[key] = {} if is_blank else value
             if isinstance(node, yaml.SequenceNode):
                 for number, item in enumerate(node.value):
                     layer.places[key, str(number)] = self._place(item)
@@ -68,7 +68,7 @@ class _Reader:
         values: dict[str, object] = {}
         for name, value, place in self._items(node, "_" if section == FACTS else "-"):
             self._layer.places[section, name] = place
-            values[name] = self._value(value)
+            values[name] = self._loader.construct_object(value, deep=True)
         return values
 
     def _items(self, node: yaml.MappingNode, dash: str) -> Iterator[tuple[str, yaml.Node, str]]:
@@ -78,10 +78,6 @@ class _Reader:
                 cause = f"line {_line(key)} takes another mapping over (<<), which is not followed"
                 raise _unreadable(self._path, cause)
             yield _name(key).replace("-", dash).replace("_", dash), value, self._place(key)
-
-    def _value(self, node: yaml.Node) -> object:
-        value: object = self._loader.construct_object(node, deep=True)
-        return value
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self._path}:{_line(node)}"
