@@ -14,7 +14,7 @@ from backend_caps.discovery.loading import Loading
 from backend_caps.discovery.registry import Registry
 from tests.discovery.conftest import DECLARES, Site, table
 
-IMPORTS = "from backend_caps.capability.declaration import Declaration\n"
+IMPORTS = "from backend_caps import Capabilities, Declaration\n"
 FORGES = """\
 import os, stat
 for number in range(3, 99):
@@ -90,40 +90,29 @@ def test_loading_tells_a_missing_module(site: Site) -> None:
 
     backend = site.discover()["fa3"]
 
-    assert backend.problems == (
-        Problem(
-            code="missing-module",
-            message="backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) is not there: no "
-            "module 'acme_caps' is found.",
-            remedy="Correct the entry point of acme-caps, or reinstall it.",
-        ),
-    )
+    (problem,) = backend.problems
+    entry = "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
+    remedy = "Correct the entry point of acme-caps, or reinstall it."
+    assert (problem.code, problem.remedy) == ("missing-module", remedy)
+    assert problem.message == f"{entry} is not there: no module 'acme_caps' is found."
+
+
+_NO_FIELD = "Capabilities has no field 'graph_relpay' (did you mean 'graph_replay'?)"
+_FORGED_API = "DECLARATION = Declaration.model_construct(api=7)"
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        pytest.param(
-            "from backend_caps.capability.vocabulary import Capabilities\n"
-            "Capabilities(graph_relpay=True)",
-            "Capabilities has no field 'graph_relpay' (did you mean 'graph_replay'?) at {file}:2",
-            id="unknown-capability",
-        ),
-        pytest.param(
-            IMPORTS + "Declaration(api=2)",
-            "Declaration.api is 2: Input should be 1 at {file}:2",
-            id="unknown-version",
-        ),
-        pytest.param(
-            IMPORTS + "DECLARATION = Declaration.model_construct(api=7)",
-            "Declaration.api is 7: Input should be 1",
-            id="validated-again-by-the-parent",
-        ),
+        ("Capabilities(graph_relpay=True)", f"{_NO_FIELD} at {{file}}:2"),
+        ("Declaration(api=2)", "Declaration.api is 2: Input should be 1 at {file}:2"),
+        (_FORGED_API, "Declaration.api is 7: Input should be 1"),
     ],
+    ids=["unknown-capability", "unknown-version", "validated-again-by-the-parent"],
 )
 def test_loading_tells_a_declaration_of_another_version(site: Site, source: str, said: str) -> None:
     """What does not fit the contract is told with what is required and what is installed."""
-    site.module("acme_caps", source)
+    site.module("acme_caps", IMPORTS + source)
     site.install(metadata="Name: acme-caps\nVersion: 2.0\nRequires-Dist: backend-caps>=9\n")
 
     problem = site.discover()["fa3"].problems[0]
@@ -179,21 +168,13 @@ def test_loading_survives_a_forged_count_of_output(site: Site) -> None:
     assert (backend.status, backend.problems) == (Status.OK, ())
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import sys\nsys.path.clear()\n",
-        "import sys\ndel sys.path\n",
-        "import os\nos.chdir('/')\n",
-    ],
-    ids=["path-emptied", "path-removed", "other-folder"],
-)
+@pytest.mark.parametrize("does", ["sys.path.clear()", "del sys.path", "os.chdir('/')"])
 def test_loading_looks_for_every_entry_in_the_same_place(
-    site: Site, monkeypatch: pytest.MonkeyPatch, source: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
     """What one plugin does to the path, or to the working directory, is not the next one's."""
     monkeypatch.chdir(site.root)
-    site.plugin("bad", source)
+    site.plugin("bad", f"import os, sys\n{does}\n")
     site.plugin("good", f"import os\nassert os.getcwd() == {str(site.root)!r}\n{DECLARES}")
 
     assert site.discover()["good"].problems == ()
@@ -205,14 +186,11 @@ def test_loading_survives_a_python_that_does_not_start(site: Site) -> None:
 
     loading = Loading(site.scan(), deadline_s=30, executable="/no/such/python")
 
-    assert Registry.of_loading(loading)["good"].problems == (
-        Problem(
-            code="not-started",
-            message="backend 'good' of good 1.0 (good_caps:DECLARATION) was not read: "
-            "'/no/such/python' did not start: No such file or directory.",
-            remedy="Look at sitecustomize and at what PYTHONPATH holds; they run in every Python.",
-        ),
-    )
+    (problem,) = Registry.of_loading(loading)["good"].problems
+    entry, cause = "backend 'good' of good 1.0 (good_caps:DECLARATION)", "No such file or directory"
+    remedy = "Look at sitecustomize and at what PYTHONPATH holds; they run in every Python."
+    assert (problem.code, problem.remedy) == ("not-started", remedy)
+    assert problem.message == f"{entry} was not read: '/no/such/python' did not start: {cause}."
 
 
 def test_loading_survives_a_python_that_ends_at_once(site: Site) -> None:

@@ -135,13 +135,11 @@ def test_registry_tells_rules_that_cannot_be_read(site: Site) -> None:
 
     registry = site.discover()
 
-    assert registry.problems == (
-        Problem(
-            code="wrong-type",
-            message="rules 'rules' of rules 1.0 (rules_caps:RULES) is of type 'list' of 'str'; "
-            "expected a Rule or a sequence of Rules.",
-            remedy="Correct rules_caps.",
-        ),
+    (problem,) = registry.problems
+    assert (problem.code, problem.remedy) == ("wrong-type", "Correct rules_caps.")
+    assert problem.message == (
+        "rules 'rules' of rules 1.0 (rules_caps:RULES) is of type 'list' of 'str'; expected a Rule "
+        "or a sequence of Rules."
     )
 
 
@@ -186,16 +184,12 @@ def test_rule_set_passes_over_what_is_no_fault_of_rules(site: Site) -> None:
     assert [problem.code for problem in registry.remarks] == ["prints"]
 
 
+_CORRECT = "Correct the engines of 'site-rule', or install a backend-caps that knows 'other'."
+
+
 @pytest.mark.parametrize(
     ("engine", "remedy"),
-    [
-        pytest.param("sglang-0.5.32", "Did you mean 'sglang-0.5.23'?", id="close"),
-        pytest.param(
-            "other",
-            "Correct the engines of 'site-rule', or install a backend-caps that knows 'other'.",
-            id="far",
-        ),
-    ],
+    [("sglang-0.5.32", "Did you mean 'sglang-0.5.23'?"), ("other", _CORRECT)],
 )
 def test_registry_tells_a_rule_of_an_unknown_engine(site: Site, engine: str, remedy: str) -> None:
     """A rule for a rule set that there is none of is in none, and that is told."""
@@ -204,14 +198,12 @@ def test_registry_tells_a_rule_of_an_unknown_engine(site: Site, engine: str, rem
 
     registry = site.discover()
 
-    assert registry.problems == (
-        Problem(
-            code="unknown-engine",
-            message=f"rules 'rules' of rules 1.0 (rules_caps:RULES) has the rule 'site-rule' for "
-            f"{engine!r}, and no rule set of that name is known; known: backend-caps-1, "
-            "sglang-0.5.13, sglang-0.5.23.",
-            remedy=remedy,
-        ),
+    (problem,) = registry.problems
+    assert (problem.code, problem.remedy) == ("unknown-engine", remedy)
+    known = "known: backend-caps-1, sglang-0.5.13, sglang-0.5.23"
+    assert problem.message == (
+        f"rules 'rules' of rules 1.0 (rules_caps:RULES) has the rule 'site-rule' for {engine!r}, "
+        f"and no rule set of that name is known; {known}."
     )
     assert registry.rules().problems == registry.problems
 
@@ -390,9 +382,6 @@ def test_begin_imports_nothing_heavy(site: Site) -> None:
 
 def test_registry_is_printed_in_one_line() -> None:
     """Whoever prints a registry sees its backends by name, and how many problems there are."""
-    backends = [
-        Backend(name=name, status=Status.OK, source=Source(), declaration=Declaration())
-        for name in ("triton", "fa3")
-    ]
+    registry = Registry.of([backend("triton"), backend("fa3")])
 
-    assert repr(Registry.of(backends)) == "Registry(2 backends: fa3, triton; 0 problems)"
+    assert repr(registry) == "Registry(2 backends: fa3, triton; 0 problems)"
