@@ -23,22 +23,27 @@ from backend_caps.capability.vocabulary import (
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import select
 from backend_caps.resolution.uses import uses_of
-from tests.unit.building import OPTS_OUT, SPECULATING, broken, flags, installed, named
+from tests.unit.building import (
+    OPTS_OUT,
+    RULES_13,
+    SPECULATING,
+    broken,
+    flags,
+    installed,
+    named,
+)
 from tests.unit.evidence import HELD, evidence, verified
 
 _UNVERIFIED = Standing()
 _SINGLE = frozenset({BatchKind.SINGLE_TOKEN_DECODE})
-_ON_CUDA = Given(device={"cuda"})
+_ON_CUDA, _DECODES = Given(device={"cuda"}), Given(phase={Phase.DECODE})
 
 
 def _plan(backends: Mapping[str, Backend], line: str = "", facts: Facts | None = None) -> Plan:
     read = flags(f"--attention-backend fa3 {SPECULATING} {line}")
-    return resolve(
-        uses_of(read, backends), read, facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
-    )
+    return resolve(uses_of(read, backends), read, facts=facts, rules=RULES_13)
 
 
 def _stated(backend: Backend) -> Mapping[str, object]:
@@ -128,24 +133,17 @@ def _conditional(
         pytest.param(_ON_CUDA, set(BatchKind), _SINGLE, id="better on a machine"),
         pytest.param(_ON_CUDA, set(), frozenset(), id="worse on a machine"),
         pytest.param(_ON_CUDA, {BatchKind.MIXED_BATCH}, frozenset(), id="other on a machine"),
-        pytest.param(
-            Given(phase={Phase.DECODE}),
-            set(BatchKind),
-            frozenset(BatchKind),
-            id="better in a use, which the kit decides",
-        ),
+        # In which use it is, the kit decides.
+        pytest.param(_DECODES, set(BatchKind), frozenset(BatchKind), id="better in a use"),
     ],
 )
 def test_condition_is_believed_as_far_as_it_is_checked(
     given: Given, claimed: set[BatchKind], believed_kinds: frozenset[BatchKind]
 ) -> None:
     """Evidence is of what holds whatever the machine is: a condition may only take away."""
-    backend = _conditional(
-        Capabilities(graph_replay=_SINGLE),
-        given,
-        Capabilities(graph_replay=claimed),
-        verified("graph_replay"),
-    )
+    base, better = Capabilities(graph_replay=_SINGLE), Capabilities(graph_replay=claimed)
+
+    backend = _conditional(base, given, better, verified("graph_replay"))
 
     assert backend.declaration is not None
     (when,) = backend.declaration.conditions
@@ -154,12 +152,9 @@ def test_condition_is_believed_as_far_as_it_is_checked(
 
 def test_sizes_that_a_condition_changes_are_not_verified() -> None:
     """Where the base and a condition share no size, nothing that both take is left."""
-    backend = _conditional(
-        Capabilities(page_sizes=Exact(16)),
-        _ON_CUDA,
-        Capabilities(page_sizes=Exact(24)),
-        verified("page_sizes"),
-    )
+    base, other = Capabilities(page_sizes=Exact(16)), Capabilities(page_sizes=Exact(24))
+
+    backend = _conditional(base, _ON_CUDA, other, verified("page_sizes"))
 
     assert (list(backend.unverified), _stated(backend)) == (["page_sizes"], {})
 
@@ -285,12 +280,8 @@ def test_unverified_backend_may_be_chosen() -> None:
     """`auto` takes a backend that nothing speaks against, and says what nobody verified."""
     backends = named(believed(installed("fa3", Capabilities(dtypes={"float32"})), _UNVERIFIED))
 
-    chosen = select(
-        backends,
-        flags("--attention-backend auto"),
-        facts=Facts(dtype="float32"),
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
+    read, facts = flags("--attention-backend auto"), Facts(dtype="float32")
+    chosen = select(backends, read, facts=facts, rules=RULES_13)
 
     (candidate,) = chosen.choices[0].fitting
     assert "dtype-not-checked" in {found.code for found in candidate.unchecked}

@@ -20,6 +20,7 @@ from tests.unit.building import faults_of
 _NONE, _BOUND, _EXACT = HostSeqLens.NONE, HostSeqLens.UPPER_BOUND, HostSeqLens.EXACT
 _NO_BOOL = "Input should be a valid boolean"
 _NO_LEVEL = "Input should be 'none', 'upper_bound' or 'exact'"
+_NEGATIVE = "Input should be greater than or equal to 0"
 _TOO_SMALL = "Input should be greater than or equal to 1"
 _EMPTY = "Frozenset should have at least 1 item after validation, not 0"
 _SIXTEEN = "Input should be Exact(16), or MultipleOf(16) for all its multiples"
@@ -109,11 +110,7 @@ def test_spellings_fill_each_other(said: dict[str, object], level: object, flag:
         ("compute_capability", _AMPERE, f"{_WINDOWS}: [ComputeRange((8, 0), (9, 0))]"),
         ("compute_capability", [(9, 0)], f"{_WINDOWS}, such as {_NINE}"),
         ("compute_capability", "9.0", f"{_WINDOWS}, such as {_NINE}"),
-        (
-            "compute_capability",
-            [ComputeRange((9, -1))],
-            "Input should be greater than or equal to 0",
-        ),
+        ("compute_capability", [ComputeRange((9, -1))], _NEGATIVE),
     ],
 )
 def test_capability_refuses_what_it_cannot_be(name: str, value: object, text: str) -> None:
