@@ -11,8 +11,9 @@ from click.core import ParameterSource
 from pydantic import Field, JsonValue
 from pydantic_core import to_jsonable_python
 
+from backend_caps.cli.dry_run import deadline_option
 from backend_caps.cli.engines import engine_options
-from backend_caps.cli.invocation import SECONDS, Invocation, SettingOption, traced_in
+from backend_caps.cli.invocation import Invocation, SettingOption, traced_in
 from backend_caps.cli.options import ServerCommand, facts_from, request_options
 from backend_caps.cli.output import Format, examples, printer
 from backend_caps.report.document import Document
@@ -20,7 +21,6 @@ from backend_caps.report.sections import Lines, Section, Table
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import (
-    AGREEMENT_DEADLINE_S,
     KEYS,
     Settings,
     TracedSettings,
@@ -85,15 +85,8 @@ def config() -> None:
 @request_options
 @engine_options
 @config.command("show", cls=ServerCommand, epilog=_EXAMPLES)
-@click.option(
-    "--agreement-deadline",
-    "agreement_deadline_s",
-    cls=SettingOption,
-    type=SECONDS,
-    metavar="SECONDS",
-    default=AGREEMENT_DEADLINE_S,
-    show_default=True,
-    help="How long a rank waits for the others to agree on a plan.",
+@deadline_option(
+    "--agreement-deadline", words="How long a rank waits for the others to agree on a plan."
 )
 @click.option(
     "--lock",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
+from click.decorators import FC
 
 from backend_caps.capability.kind import Role
 from backend_caps.cli.engines import routed_engine_options
@@ -41,6 +42,20 @@ def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) ->
         else:
             everywhere.update(dict.fromkeys(Role, name))
     return {**everywhere, **of_roles}
+
+
+def deadline_option(*names: str, words: str) -> Callable[[FC], FC]:
+    """Make the option of how long ranks wait for one another."""
+    return click.option(
+        *names,
+        "agreement_deadline_s",
+        cls=SettingOption,
+        type=SECONDS,
+        metavar="SECONDS",
+        default=AGREEMENT_DEADLINE_S,
+        show_default=True,
+        help=words,
+    )
 
 
 stand_in_option = click.option(
@@ -79,16 +94,10 @@ stand_in_option = click.option(
     metavar="FILE",
     help="What is installed, and the plan, must be what this file says.",
 )
-@click.option(
+@deadline_option(
     "--deadline",
     "--agreement-deadline",
-    "agreement_deadline_s",
-    cls=SettingOption,
-    default=AGREEMENT_DEADLINE_S,
-    show_default=True,
-    type=SECONDS,
-    metavar="SECONDS",
-    help="How long ranks that torchrun started wait for one another to agree.",
+    words="How long ranks that torchrun started wait for one another to agree.",
 )
 @click.pass_context
 def dry_run(ctx: click.Context, /, **_options: object) -> None:

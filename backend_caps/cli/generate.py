@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -189,7 +188,6 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
         from backend_caps.insight.generation import generate_document  # noqa: PLC0415
         from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
-    gc.enable()  # the program switched it off, for commands that end before it would matter
     with importable(request.path):
         document = generate_document(_generation(ctx.params, request))
     request.show(document, generate_view(document))

@@ -75,7 +75,7 @@ _OPTIONS = (
         type=click.Path(path_type=Path),
         help="Server flags from a YAML or JSON file; those after -- go before them.",
     ),
-    format_option,
+    format_option(),
     click.option(
         "--verbose/--no-verbose",
         cls=SettingOption,
