@@ -323,22 +323,13 @@ def test_mirror_of_versions_is_the_other_comparison() -> None:
     assert differences(new, old) == mirrored(differences(old, new))
 
 
-def test_diff_is_written_as_markdown(golden: Golden) -> None:
-    """A comparison of two versions is a comment on a pull request, known to the last letter."""
+def test_diff_is_known_to_the_last_letter(golden: Golden, shown: Shown) -> None:
+    """A comparison of two versions is a comment on a pull request, and a table."""
     found = differences(Side.of_reading(OLD), Side.of_reading(NEW))
+    document = diff_document("sglang@old", "sglang@new", found)
 
-    text = markdown(diff_view(diff_document("sglang@old", "sglang@new", found)))
-
-    golden("diff.md", text)
-
-
-def test_diff_is_drawn_as_tables(golden: Golden, shown: Shown) -> None:
-    """A comparison is known to the last letter where the output is no terminal."""
-    found = differences(Side.of_reading(OLD), Side.of_reading(NEW))
-
-    text = shown(diff_view(diff_document("sglang@old", "sglang@new", found)))
-
-    golden("diff.txt", text)
+    golden("diff.md", markdown(diff_view(document)))
+    golden("diff.txt", shown(diff_view(document)))
 
 
 def test_diff_of_equal_sides_says_so() -> None:
