@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
+from backend_caps.report.generate_documents import GenerateDocument
 
 CASES = Path(__file__).parent / "cases"
 """Command lines with the status and the sentence that they end with."""
@@ -70,6 +74,12 @@ class CommandLine:
             cli, own.split(), obj=Invocation(server_flags=tuple(flags.split()))
         )
 
+    def json(self, line: str) -> Any:
+        """Run a command line that ends well or finds something; read the JSON that it prints."""
+        result = self.run(line)
+        assert result.stdout, result.stderr
+        return json.loads(result.stdout)
+
     def transcript(self, line: str) -> str:
         """Run a command line, before which variables may be set; return all that is printed."""
         words = line.split(" ")
@@ -90,6 +100,27 @@ class CommandLine:
         assert result.stdout == ""
         last = result.stderr.splitlines()[-1]
         return f"{result.exit_code} {last}".replace(str(self.root), "@")
+
+
+def generated(
+    line: CommandLine, options: str = "", flags: str = "--attention-backend torch_native"
+) -> GenerateDocument:
+    """Run prompts, and read what came of them."""
+    result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
+    assert result.exit_code == 0, result.stderr
+    return GenerateDocument.model_validate_json(result.stdout)
+
+
+def outputs_of(document: GenerateDocument) -> list[list[int]]:
+    """List the tokens that followed each prompt."""
+    return [each.output for each in document.outputs]
+
+
+def process(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end in a process of its own; `env` unless it is this environment."""
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
