@@ -13,6 +13,7 @@ from backend_caps.capability.kind import Role
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import SECONDS, SettingOption
 from backend_caps.cli.options import (
+    check_draft_model,
     device_option,
     folder_option,
     seed_option,
@@ -109,12 +110,7 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
     Exit status 0 where it ran as decided, 1 where something was not, or --strict found problems, 2
     where it cannot start, or the ranks do not agree.
     """
-    if ctx.params["draft_model"] is not None and ctx.params["model"] is None:
-        raise click.UsageError(
-            f"--draft-model {ctx.params['draft_model']} drafts for a model of its own, and none is "
-            "named. Add --model, or leave --draft-model out: a small one is then made with the "
-            "small model."
-        )
+    check_draft_model(ctx)
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("dry-run"):
         from backend_caps.cli.dry_run_job import status_of  # noqa: PLC0415

@@ -13,6 +13,7 @@ from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.options import (
     Request,
+    check_draft_model,
     device_option,
     folder_option,
     importable,
@@ -264,11 +265,7 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
             f"flags {named}. Add --speculative-algorithm with one of these after --, or leave "
             "--draft-model out."
         )
-    if draft_model is not None and model is None:
-        raise click.UsageError(
-            f"--draft-model {draft_model} drafts for a model of its own, and none is named. Add "
-            "--model, or leave --draft-model out: a small one is then made with the small model."
-        )
+    check_draft_model(ctx)
     if model is not None and is_drafting and draft_model is None:
         raise click.UsageError(
             f"--speculative-algorithm {algorithm} drafts with a model, and none is named for "

@@ -255,6 +255,20 @@ def folder_option(name: str, words: str) -> Option:
     return click.option(name, type=click.Path(path_type=Path), metavar="FOLDER", help=words)
 
 
+def check_draft_model(ctx: click.Context) -> None:
+    """Refuse a named draft model beside no named model.
+
+    Raises:
+        UsageError: it would draft for a model of another making.
+    """
+    if ctx.params["draft_model"] is not None and ctx.params["model"] is None:
+        raise click.UsageError(
+            f"--draft-model {ctx.params['draft_model']} drafts for a model of its own, and none is "
+            "named. Add --model, or leave --draft-model out: a small one is then made with the "
+            "small model."
+        )
+
+
 def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
     """Read a request from a command's options, the flags after `--` and the environment.
 
