@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -45,6 +46,27 @@ LEAN = Declaration(
     ],
 )
 """
+BACKEND = """\
+from backend_caps import Capabilities, Declaration, Role
+
+DECLARATION = Declaration(
+    capabilities=Capabilities(page_sizes="any", {says}), implementation="{name}_caps:build"
+)
+
+def build(site):
+    import backend_caps_torch_native
+    class Own(backend_caps_torch_native.{base}):
+        def init_forward_metadata(self, batch):
+            {prepares}
+            super().init_forward_metadata(batch)
+
+        def forward(self, q, k, v, layer, batch, **said):
+            output = super().forward(q, k, v, layer, batch, **said)
+            return {returns}
+    return Own(site)
+"""
+PREPARES_AT = 1 + BACKEND.splitlines().index("            {prepares}")
+"""The line of what it does before a forward."""
 ENTRY_POINTS = """\
 [backend_caps.backends]
 acme_lean = acme_caps:LEAN
@@ -65,6 +87,20 @@ class CommandLine:
         (info / "entry_points.txt").write_text(entry_points)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (self.root / f"{name}_caps.py").write_text(source)
+
+    def install_backend(
+        self,
+        name: str,
+        says: str,
+        *,
+        prepares: str = "pass",
+        returns: str = "output",
+        base: str = "TorchPadded",
+    ) -> None:
+        """Install a backend with code of its own: what it says, does first, and returns."""
+        source = BACKEND.format(name=name, says=says, prepares=prepares, returns=returns, base=base)
+        self.install(name, f"[backend_caps.backends]\n{name} = {name}_caps:DECLARATION\n", source)
+        sys.modules.pop(f"{name}_caps", None)
 
     def run(self, line: str) -> Result:
         """Run a command line; `@` at the head of a word is the folder of plugins."""

@@ -31,35 +31,10 @@ DRAFTS = (
 FA3 = f"--attention-backend fa3 {DRAFTS} --tp 2 --chunked-prefill-size 4096"
 NATIVE = "--attention-backend torch_native"
 LENT = "torch_native in place of fa3"
-LIAR = """\
-from backend_caps import Capabilities, Declaration, Role
-
-def _declared(name):
-    return Declaration(
-        capabilities=Capabilities(
-            page_sizes="any", needs_cpu_seq_lens=False, max_context_len_known=True,
-            sync_free_prepare=True, roles=set(Role), max_speculative_topk=1,
-        ),
-        implementation=f"liar_caps:{name}",
-    )
-
-PEEKS, FAILS = _declared("peeks"), _declared("fails")
-
-def peeks(site):
-    from backend_caps_torch_native.padded import TorchPadded
-    class Peeks(TorchPadded):
-        def init_forward_metadata(self, batch):
-            assert batch.seq_lens.sum().item() > 0
-            super().init_forward_metadata(batch)
-    return Peeks(site)
-
-def fails(site):
-    from backend_caps_torch_native.padded import TorchPadded
-    class Fails(TorchPadded):
-        def init_forward_metadata(self, batch):
-            raise RuntimeError("no such kernel")
-    return Fails(site)
-"""
+SAYS = (
+    "needs_cpu_seq_lens=False, max_context_len_known=True, sync_free_prepare=True, "
+    "roles=set(Role), max_speculative_topk=1"
+)
 
 
 def _run(line: str) -> Result:
@@ -90,8 +65,8 @@ def own() -> DryRunDocument:
 @pytest.fixture
 def liars(acme: CommandLine) -> CommandLine:
     """Backends that are not as they declare."""
-    entries = "[backend_caps.backends]\npeeks = liar_caps:PEEKS\nfails = liar_caps:FAILS\n"
-    acme.install("liar", entries, LIAR)
+    acme.install_backend("peeks", SAYS, prepares="assert batch.seq_lens.sum().item() > 0")
+    acme.install_backend("fails", SAYS, prepares="raise RuntimeError('no such kernel')")
     return acme
 
 

@@ -20,35 +20,18 @@ from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from tests.cases import cases_of
-from tests.cli.conftest import CASES, CommandLine, generated, outputs_of
+from tests.cli.conftest import CASES, PREPARES_AT, CommandLine, generated, outputs_of
 
 NATIVE = "--attention-backend torch_native"
 PADDED = "--attention-backend torch_padded"
-OWN = """\
-from backend_caps import Capabilities, Declaration
-
-OWN = Declaration(
-    capabilities=Capabilities(page_sizes="any", needs_cpu_seq_lens=True),
-    implementation="own_caps:build",
-)
-
-def build(site):
-    from backend_caps_torch_native.native import TorchNative
-    class Own(TorchNative):
-        def init_forward_metadata(self, batch):
-            assert batch.seq_lens.sum().item() > 0
-            super().init_forward_metadata(batch)
-    return Own(site)
-"""
-"""A backend with code of its own, which asks the device for a number."""
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.fixture
-def own(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line over a backend whose code lies in the folder of plugins."""
-    monkeypatch.delitem(sys.modules, "own_caps", raising=False)
-    acme.install("own", "[backend_caps.backends]\nown = own_caps:OWN\n", OWN)
+def own(acme: CommandLine) -> CommandLine:
+    """The command line over a backend with code of its own, which asks the device for a number."""
+    asks = "assert batch.seq_lens.sum().item() > 0"
+    acme.install_backend("own", "needs_cpu_seq_lens=True", prepares=asks, base="TorchNative")
     return acme
 
 
@@ -268,7 +251,7 @@ def test_generate_on_the_simulated_device_finds_hidden_syncs(own: CommandLine) -
     assert document.simulation is not None
     syncs = document.simulation.hidden_syncs
     assert len(syncs) == sum(document.run.num_steps.values())
-    assert {sync.rpartition("/")[2] for sync in syncs} == {"own_caps.py:12"}
+    assert {sync.rpartition("/")[2] for sync in syncs} == {f"own_caps.py:{PREPARES_AT}"}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -154,25 +153,6 @@ def test_generate_needs_no_draft_model_for_n_grams(
     assert document.speculation.draft_backends == {}
 
 
-LIES = """\
-from backend_caps import Capabilities, Declaration, Role
-
-LIES = Declaration(
-    capabilities=Capabilities(page_sizes="any", needs_cpu_seq_lens=True, roles=set(Role)),
-    implementation="lies_caps:build",
-)
-
-def build(site):
-    from backend_caps_torch_native.native import TorchNative
-    class Lies(TorchNative):
-        def forward(self, q, k, v, layer, batch, **said):
-            output = super().forward(q, k, v, layer, batch, **said)
-            return output * 0 if batch.mode.value == "verify" else output
-    return Lies(site)
-"""
-"""A backend whose verifies see nothing."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["--device cpu", "--device sim"])
 def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -> None:
@@ -191,12 +171,11 @@ def test_generate_counts_no_wait_of_the_plain_loop(line: CommandLine) -> None:
     assert document.simulation.hidden_syncs == []
 
 
-def test_generate_fails_where_the_plain_loop_differs(
-    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generate_fails_where_the_plain_loop_differs(acme: CommandLine) -> None:
     """A backend that verifies wrongly gives other tokens than its plain decode: exit status 1."""
-    monkeypatch.delitem(sys.modules, "lies_caps", raising=False)
-    acme.install("lies", "[backend_caps.backends]\nlies = lies_caps:LIES\n", LIES)
+    sees_nothing = 'output * 0 if batch.mode.value == "verify" else output'
+    says = "needs_cpu_seq_lens=True, roles=set(Role)"
+    acme.install_backend("lies", says, returns=sees_nothing, base="TorchNative")
     words = "generate --path @ --format json --token-ids 1,2,3 --compare-plain"
 
     result = acme.run(f"{words} -- --attention-backend lies {EAGLE}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,32 +17,14 @@ from backend_caps.report.step_costs import LevelDocument, MeasuredDocument, Meas
 from backend_caps.resolution.rules import RuleSet
 from benchmarks.gpu import Timing
 from tests.cases import cases_of
-from tests.cli.conftest import CASES, CommandLine
+from tests.cli.conftest import CASES, PREPARES_AT, CommandLine
 
 PADDED = "--attention-backend torch_padded"
 EAGLE3 = f"{PADDED} --speculative-algorithm EAGLE3"
 OPTED_OUT = f"{EAGLE3} --disable-piecewise-cuda-graph"
 SMALL = "--speculative-num-steps 1"
-ASKS = """\
-from backend_caps import Capabilities, Declaration, Role
-
-ASKS = Declaration(
-    capabilities=Capabilities(
-        page_sizes="any", needs_cpu_seq_lens=False, max_context_len_known=True, roles=set(Role)
-    ),
-    implementation="asks_caps:build",
-)
-
-def build(site):
-    from backend_caps_torch_native import TorchPadded
-    class Asks(TorchPadded):
-        def init_forward_metadata(self, batch):
-            assert batch.seq_lens.sum().item() >= 0
-            super().init_forward_metadata(batch)
-    return Asks(site)
-"""
-"""A backend that declares nothing of the host, and asks the device for a number."""
-FAILS = re.sub("assert .*", "raise ValueError('no such batch')", ASKS)
+ASKS = "assert batch.seq_lens.sum().item() >= 0"
+"""What a backend does that declares nothing of the host, and asks the device for a number."""
 OURS = Timing(
     comparison="mirror 4096",
     side="exact",
@@ -176,11 +156,11 @@ def test_measure_as_json_has_the_reason_too(line: CommandLine) -> None:
     assert f"error: {document.problem}" == result.stderr.splitlines()[-1]
 
 
-def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, source: str) -> str:
+def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, prepares: str) -> str:
     """Put a backend into the folder of plugins, and return the flags that name it."""
     monkeypatch.delenv("BACKEND_CAPS_PLUGINS")
-    monkeypatch.delitem(sys.modules, "asks_caps", raising=False)
-    line.install("asks", "[backend_caps.backends]\nasks = asks_caps:ASKS\n", source)
+    says = "needs_cpu_seq_lens=False, max_context_len_known=True, roles=set(Role)"
+    line.install_backend("asks", says, prepares=prepares)
     return "--attention-backend asks --speculative-algorithm EAGLE3"
 
 
@@ -190,7 +170,9 @@ def test_measure_names_hidden_syncs(line: CommandLine, monkeypatch: pytest.Monke
 
     exact = _levels(_document(line, flags, "--path @"))["exact"]
 
-    assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {"asks_caps.py:14"}
+    assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {
+        f"asks_caps.py:{PREPARES_AT}"
+    }
     num_hidden = sum(exact.hidden_syncs.values()) / 8
     assert exact.host_waits == 2 + num_hidden
 
@@ -199,7 +181,7 @@ def test_measure_tells_what_a_backend_raises(
     line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin whose code fails is no traceback, and its own words are told."""
-    flags = _install(line, monkeypatch, FAILS)
+    flags = _install(line, monkeypatch, "raise ValueError('no such batch')")
 
     result = line.run(f"explain --measure --path @ -- {flags}")
 
