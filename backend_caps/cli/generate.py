@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
 DIFFERS = 1
 """The exit status where the plain loop gives other tokens."""
 _SIM = "sim"
-_ENGINE_OPTIONS = (
-    "max_running_requests",
-    "max_total_tokens",
-    "max_prefill_tokens",
-    "chunked_prefill_size",
-    "graph_batch_sizes",
-    "graph_token_counts",
-)
-"""Options that the engine has under the same names."""
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
 _count = partial(click.option, type=click.IntRange(min=1), show_default=True)
@@ -205,6 +197,8 @@ def _generation(given: Mapping[str, Any], request: Request) -> Generation:
     from backend_caps.runtime.options import EngineOptions  # noqa: PLC0415
     from backend_caps.runtime.request import Sampling  # noqa: PLC0415
 
+    options = {own.name: given[own.name] for own in fields(EngineOptions) if own.name in given}
+    options["dtype"] = None if given["dtype"] == "auto" else getattr(torch, given["dtype"])
     return Generation(
         configure=partial(
             configure_engine,
@@ -227,10 +221,7 @@ def _generation(given: Mapping[str, Any], request: Request) -> Generation:
             temperature=given["temperature"],
             seed=given["seed"],
         ),
-        options=EngineOptions(
-            dtype=None if given["dtype"] == "auto" else getattr(torch, given["dtype"]),
-            **{name: given[name] for name in _ENGINE_OPTIONS},
-        ),
+        options=EngineOptions(**options),
         num_steps=given["steps"],
         compares_plain=given["compare_plain"],
         shows_metrics=given["metrics"],

@@ -7,7 +7,7 @@ and environment before click looks for a default: what they set is that default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -54,19 +54,10 @@ class SettingOption(click.Option):
         return self.name.removesuffix("_")
 
 
-class _Names(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them."""
-
-    name = "names"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Take words apart; a file's list is apart already."""
-        del param, ctx
-        words = value.split(",") if isinstance(value, str) else value
-        assert isinstance(words, list | tuple), f"{value!r} is no list of names"
-        return tuple(name for word in words if (name := str(word).strip()))
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Take names apart at commas; a file's list is apart already."""
+    words = value.split(",") if isinstance(value, str) else value
+    return tuple(name for word in words if (name := word.strip()))
 
 
 def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
@@ -118,7 +109,7 @@ _SEARCH = (
     click.option(
         "--plugins",
         cls=SettingOption,
-        type=_Names(),
+        type=_names,
         metavar="NAME,NAME",
         help="Load the plugins of these distributions alone.",
     ),

@@ -51,15 +51,8 @@ _STRONG = {
     Signal.LENGTHS_TO_HOST: "lengths",
     Signal.WAR_BARRIER: "barrier",
 }
-_KINDS = {
-    "draft": "draft",
-    "verify": "verify",
-    "decode": "decode",
-    "draft_extend": "extend",
-    "build batch": "build",
-    "launch": "launch",
-    "results": "results",
-}
+_KINDS = {own: own for own in ("draft", "verify", "decode", "launch", "results")}
+_KINDS |= {"draft_extend": "extend", "build batch": "build"}
 _ARROW_WORDS = {
     Signal.LENGTHS_TO_HOST: "publish → host lengths",
     Signal.WAR_BARRIER: "WAR barrier",
