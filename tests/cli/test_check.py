@@ -254,29 +254,6 @@ def test_device_that_is_not_here_ends_with_2(line: CommandLine) -> None:
     assert "device 'cuda' is not available" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        pytest.param("check", "Name the backend to check", id="no backend"),
-        pytest.param("check a -- --page-size 16", "nothing goes after --.", id="server flags"),
-        pytest.param("check --list --format sarif", "--list finds nothing.", id="list for CI"),
-        pytest.param("check a --device tpu", "'tpu' is not one of", id="device"),
-        pytest.param(
-            "check a --only b --write-evidence", "Evidence is of every check", id="evidence of one"
-        ),
-        pytest.param(
-            "check a --without tree --write-evidence", "Evidence is of every", id="evidence of less"
-        ),
-    ],
-)
-def test_wrong_command_line_ends_with_2(line: CommandLine, words: str, told: str) -> None:
-    """What does not go together is told."""
-    result = line.run(words)
-
-    assert result.exit_code == 2
-    assert told in result.stderr
-
-
 def test_check_is_written_to_files_too(line: CommandLine, tmp_path: Path) -> None:
     """One run serves people and CI systems: the ending says what is written."""
     files = [tmp_path / f"check.{ending}" for ending in ("json", "md", "sarif", "xml")]

@@ -280,14 +280,6 @@ def test_verify_takes_the_lock_of_the_settings(site: CommandLine) -> None:
     assert "caps.lock" in verified.stdout
 
 
-def test_verify_without_a_lock_is_wrong_usage(site: CommandLine) -> None:
-    """Without a lock there is nothing to compare."""
-    result = site.run("verify")
-
-    assert result.exit_code == 2
-    assert result.stderr.endswith("Error: Name the LOCKFILE, here or as the setting lock.\n")
-
-
 def test_format_of_a_lock_is_its_own(site: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock is JSON however everything else is printed."""
     monkeypatch.setenv("BACKEND_CAPS_FORMAT", "markdown")

@@ -112,18 +112,6 @@ def test_lock_is_the_same_bytes_everywhere(
     assert str(tmp_path) not in finished.stdout
 
 
-def test_lock_into_a_folder_that_is_not_there_is_an_error(acme: CommandLine) -> None:
-    """What the system says of the file is said."""
-    result = acme.run("lock --path @ --output @/none/a.json")
-
-    assert result.exit_code == 2
-    assert result.stderr == (
-        f"error: lock file '{acme.root}/none/a.json' cannot be written: No such file or "
-        "directory. Expected a folder that is there, with room for it. Name another file with "
-        "--output.\n"
-    )
-
-
 def test_lock_that_has_no_room_leaves_the_last_one(acme: CommandLine) -> None:
     """A disk that is full costs neither the lock that was there nor half of a new one."""
     file = _lock(acme)
@@ -208,14 +196,6 @@ def test_verify_takes_no_flags_from_the_environment(
     monkeypatch.setenv("BACKEND_CAPS_FLAG_PAGE_SIZE", "16")
 
     assert _verified(acme, file) == (0, [])
-
-
-def test_verify_of_no_lock_is_a_usage_error(acme: CommandLine) -> None:
-    """A file that is no lock is another status than one that differs."""
-    result = acme.run("verify @/acme_caps.py")
-
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: lock file ")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import NoLengths
 from backend_caps.report.step_costs import LevelDocument, MeasuredDocument, MeasureDocument
-from backend_caps.resolution.rules import RuleSet
 from benchmarks.gpu import Timing
 from tests.cases import cases_of
 from tests.cli.conftest import CASES, PREPARES_AT, CommandLine
+from tests.unit.building import RULES_13
 
 PADDED = "--attention-backend torch_padded"
 EAGLE3 = f"{PADDED} --speculative-algorithm EAGLE3"
@@ -41,13 +41,7 @@ RESULT = {"benchmark": "gpu", "hardware": "NVIDIA H200", "rows": [asdict(row) fo
 
 def _plan(flags: str, facts: Facts | None = None) -> Plan:
     registry, read = discover(), ServerFlags.from_argv(f"{flags} {SMALL}".split())
-    return resolve(
-        registry.uses(read),
-        read,
-        facts=facts,
-        policy="quiet",
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
+    return resolve(registry.uses(read), read, facts=facts, policy="quiet", rules=RULES_13)
 
 
 def _document(line: CommandLine, flags: str, options: str = "") -> MeasureDocument:
@@ -316,11 +310,3 @@ def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path
 
     assert result.exit_code == 1
     assert "other.json' holds no result of a GPU: Field required" in result.stderr
-
-
-def test_results_without_measure_are_refused(line: CommandLine, tmp_path: Path) -> None:
-    """Where nothing is measured, times have no place."""
-    result = line.run(f"explain --results {tmp_path} -- {OPTED_OUT}")
-
-    assert result.exit_code == 2
-    assert result.stderr.endswith("is shown with --measure; add it.\n")

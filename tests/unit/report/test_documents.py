@@ -15,8 +15,7 @@ from backend_caps.report.document import Document, json_of, json_text
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import OPTS_OUT, at_rank, broken, flags, use
+from tests.unit.building import OPTS_OUT, RULES_13, at_rank, broken, flags, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden
 
@@ -74,9 +73,7 @@ def test_json_of_what_is_no_value_is_our_own_fault() -> None:
 
 def test_plan_document_keeps_a_ranks_number() -> None:
     """A cause of a joined plan says which rank it comes from."""
-    resolved = at_rank(
-        resolve([use("fa3", OPTS_OUT)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), 3
-    )
+    resolved = at_rank(resolve([use("fa3", OPTS_OUT)], flags(), rules=RULES_13), 3)
 
     document = plan_document(resolved, ())
 

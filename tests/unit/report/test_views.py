@@ -12,8 +12,7 @@ from backend_caps.report.plan_views import explain_view, plan_view, relay_view
 from backend_caps.report.plans import FlipDocument, plan_document
 from backend_caps.report.sections import Heading, Lines, Section, Table, markdown, visible
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import READS, flags, installed, use
+from tests.unit.building import READS, RULES_13, flags, installed, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden, Shown
 
@@ -141,9 +140,7 @@ def test_explanation_tells_what_helps_several_phases_once(
 
 def test_explanation_of_a_phase_that_nobody_runs_says_so() -> None:
     """A phase that nobody runs is left out; where it is asked for, the explanation is that."""
-    document = plan_document(
-        resolve([use("fa3", READS)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), ()
-    )
+    document = plan_document(resolve([use("fa3", READS)], flags(), rules=RULES_13), ())
 
     of_all = [*explain_view(document, ["sync_free_prepare"], None)]
     sections = [*explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value)]
