@@ -32,6 +32,23 @@ def compare(file: Path, given: str, expected: str, answer: str) -> None:
     assert answer == expected
 
 
+Golden = Callable[[str, str], None]
+"""Compares a text with the whole of a file, by its name."""
+
+
+def golden_in(folder: Path) -> Golden:
+    """Compare texts with files of a folder; `GOLDEN=write` writes the file and fails."""
+
+    def compare(name: str, text: str) -> None:
+        file = folder / name
+        if os.environ.get("GOLDEN") == "write":
+            file.write_bytes(text.encode())
+            pytest.fail(f"{name} is written; read it, and run again")
+        assert text == file.read_bytes().decode()
+
+    return compare
+
+
 def axis(
     names: str | tuple[str, ...],
     values: Iterable[object],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from backend_caps.cli.invocation import Invocation, PluginSearch, SettingOption, search_options
+from backend_caps.cli.invocation import Invocation, PluginSearch, format_option, search_options
 from backend_caps.cli.output import Format, examples, loading_torch, printer, say
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
@@ -98,15 +97,7 @@ BESIDE = ""
     help="Keep what was found as evidence, beside the implementation or in FILE: what reports show "
     "and --require-evidence asks for.",
 )
-@click.option(
-    "--format",
-    "format_",
-    cls=SettingOption,
-    type=click.Choice([*(each.value for each in Format), *_OF_CI]),
-    default="table",
-    show_default=True,
-    help="How to print.",
-)
+@format_option(*_OF_CI)
 @click.option(
     "--also",
     multiple=True,
@@ -157,7 +148,6 @@ def _check_one(ctx: click.Context, name: str) -> None:
     """Check a backend, print what was found, and exit with its status."""
     format_, files = ctx.params["format_"], ctx.params["also"]
     _require_writable(files)
-    gc.enable()  # the program switched it off, for commands that end before it would matter
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("check"):
         from backend_caps.cli.check_run import CheckOptions, check_backend  # noqa: PLC0415

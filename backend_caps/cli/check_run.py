@@ -141,7 +141,7 @@ def _run(
     assert implementation is not None, "it was imported by this name"
     device, deadline_s, effort = options.device, options.case_deadline, options.effort
     journal = None if log is None else kit.Journal(log, subject, chosen, deadline_s=deadline_s)
-    known = {} if journal is None else journal.known
+    known, observers = ({}, []) if journal is None else (journal.known, [journal])
     lines = kit.LineCounter(implementation) if options.counts_lines else None
     with lines or nullcontext():
         if options.case is None:
@@ -151,18 +151,15 @@ def _run(
                     chosen,
                     device=device,
                     effort=effort,
-                    observers=[progress] if journal is None else [progress, journal],
+                    observers=[progress, *observers],
                     known=known,
                     deadline_s=deadline_s,
                 )
         else:
             check, case = kit.find_case(subject, chosen, options.case)
-            result = known.get(check.code)
-            if result is None:
-                observers = () if journal is None else (journal,)
-                result = kit.run_case(
-                    subject, check, case, device=device, observers=observers, deadline_s=deadline_s
-                )
+            result = known.get(check.code) or kit.run_case(
+                subject, check, case, device=device, observers=observers, deadline_s=deadline_s
+            )
             results = kit.Results(
                 subject=subject, device=device, checks=[result], exercised=frozenset()
             )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import click
 from click.core import ParameterSource
 from pydantic import Field, JsonValue
 from pydantic_core import to_jsonable_python
 
+from backend_caps.cli.dry_run import deadline_option
 from backend_caps.cli.engines import engine_options
-from backend_caps.cli.invocation import SECONDS, Invocation, SettingOption, traced_in
+from backend_caps.cli.invocation import Invocation, SettingOption, traced_in
 from backend_caps.cli.options import ServerCommand, facts_from, request_options
 from backend_caps.cli.output import Format, examples, printer
 from backend_caps.report.document import Document
@@ -20,7 +21,6 @@ from backend_caps.report.sections import Lines, Section, Table
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import (
-    AGREEMENT_DEADLINE_S,
     KEYS,
     Settings,
     TracedSettings,
@@ -30,10 +30,6 @@ from backend_caps.settings.settings import (
 from backend_caps.settings.sources import FACTS, SECTIONS, SERVER, PlacedValue, SettingLayer
 
 LayerName = Literal["command line", "environment", "file", "default"]
-
-
-PlacedValues: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
-"""By setting, every value that is given; the one that counts stands first."""
 
 
 _EXAMPLES = examples(
@@ -85,15 +81,8 @@ def config() -> None:
 @request_options
 @engine_options
 @config.command("show", cls=ServerCommand, epilog=_EXAMPLES)
-@click.option(
-    "--agreement-deadline",
-    "agreement_deadline_s",
-    cls=SettingOption,
-    type=SECONDS,
-    metavar="SECONDS",
-    default=AGREEMENT_DEADLINE_S,
-    show_default=True,
-    help="How long a rank waits for the others to agree on a plan.",
+@deadline_option(
+    "--agreement-deadline", words="How long a rank waits for the others to agree on a plan."
 )
 @click.option(
     "--lock",
@@ -114,13 +103,53 @@ def show(ctx: click.Context, /, **_options: object) -> None:
 
 def _document(ctx: click.Context) -> ConfigDocument:
     traced = traced_in(ctx) or trace_settings(environ={})
-    plain = {key: _setting(ctx, traced, name) for name, key in KEYS.items() if key not in SECTIONS}
-    settings = {**plain, **_facts(ctx, traced), **_server(ctx, traced)}
+    server = traced.server(ctx.params["rules"])
+    raise_all("server flags", server.faults)
+    facts = {key: own for key, own in traced.values.items() if key.startswith(FACTS)}
+    values = {**_plain(traced), **facts, **server.values}
+    for key, value, place in _on_the_command_line(ctx):
+        placed = PlacedValue(layer=SettingLayer.COMMAND_LINE, place=place, value=value)
+        values[key] = (placed, *values.get(key, ()))
     return ConfigDocument(
         schema_="backend-caps/config@1",
         file=None if traced.file is None else str(traced.file),
-        settings=[_written(name, values) for name, values in settings.items()],
+        settings=[_written(name, values[name]) for name in sorted(values, key=_section)],
     )
+
+
+def _section(name: str) -> int:
+    """Order settings as a file has them: plain ones, facts, and the server's flags."""
+    return ("", *SECTIONS).index(name.rpartition(".")[0])
+
+
+def _plain(traced: TracedSettings) -> dict[str, tuple[PlacedValue, ...]]:
+    """List the values of each setting of no section, by its name; the default stands last."""
+    layer = SettingLayer.DEFAULT
+    defaults = {
+        key: PlacedValue(layer=layer, place=layer.value, value=Settings.model_fields[name].default)
+        for name, key in KEYS.items()
+        if key not in SECTIONS
+    }
+    return {key: (*traced.values.get(key, ()), own) for key, own in defaults.items()}
+
+
+def _on_the_command_line(ctx: click.Context) -> Iterator[tuple[str, object, str]]:
+    """List each setting that the command line says, with its value and place; the last counts."""
+    for name, key in KEYS.items():
+        parameter = name if name in ctx.params else f"{name}_"  # format_ is not to hide the builtin
+        if ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+            value = ctx.params[parameter]
+            yield key, value, f"--no-{key}" if value is False else f"--{key}"
+    for name, value in facts_from(ctx.params["fact"]).known().items():
+        yield f"{FACTS}.{name}", value, "--fact"
+    line, file = ctx.params["rules"], ctx.params["flags_file"]
+    if file is not None:
+        for name, value in ServerFlags.from_file(file, engine_name=line).given().items():
+            yield server_key(name), value, str(file)
+    argv = ctx.ensure_object(Invocation).server_flags
+    for name, value in ServerFlags.from_argv(argv, engine_name=line).given().items():
+        key = server_key(name)
+        yield key, value, key.replace(f"{SERVER}.", "--")
 
 
 def _written(name: str, values: Iterable[PlacedValue]) -> SettingDocument:
@@ -131,60 +160,6 @@ def _written(name: str, values: Iterable[PlacedValue]) -> SettingDocument:
         for each in values
     )
     return SettingDocument(name=name, **dict(counts), overrides=others)
-
-
-def _setting(ctx: click.Context, traced: TracedSettings, name: str) -> tuple[PlacedValue, ...]:
-    """List the values of a setting: what click took, and every layer below."""
-    key, layer = KEYS[name], SettingLayer.DEFAULT
-    default = Settings.model_fields[name].default
-    values: PlacedValues = {
-        key: (*traced.values.get(key, ()), _placed(layer, layer.value, default))
-    }
-    parameter = name if name in ctx.params else f"{name}_"  # format_ is not to hide the builtin
-    if ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
-        value = ctx.params[parameter]
-        values = _over({key: value}, {key: f"--no-{key}" if value is False else f"--{key}"}, values)
-    return values[key]
-
-
-def _facts(ctx: click.Context, traced: TracedSettings) -> PlacedValues:
-    known = facts_from(ctx.params["fact"]).known()
-    named = {f"{FACTS}.{name}": value for name, value in known.items()}
-    below = {key: values for key, values in traced.values.items() if key.startswith(FACTS)}
-    return _over(named, dict.fromkeys(named, "--fact"), below)
-
-
-def _server(ctx: click.Context, traced: TracedSettings) -> PlacedValues:
-    line, file = ctx.params["rules"], ctx.params["flags_file"]
-    below = traced.server(line)
-    raise_all("server flags", below.faults)
-    values: PlacedValues = below.values
-    if file is not None:
-        named = _options(ServerFlags.from_file(file, engine_name=line))
-        values = _over(named, dict.fromkeys(named, str(file)), values)
-    argv = ctx.ensure_object(Invocation).server_flags
-    named = _options(ServerFlags.from_argv(argv, engine_name=line))
-    return _over(named, {key: key.replace(f"{SERVER}.", "--") for key in named}, values)
-
-
-def _options(flags: ServerFlags) -> Mapping[str, object]:
-    return {server_key(name): value for name, value in flags.given().items()}
-
-
-def _over(
-    named: Mapping[str, object], places: Mapping[str, str], below: PlacedValues
-) -> PlacedValues:
-    """Put what the command line sets over the layers below."""
-    layer = SettingLayer.COMMAND_LINE
-    values = {
-        key: (_placed(layer, places[key], value), *below.get(key, ()))
-        for key, value in named.items()
-    }
-    return {**below, **values}
-
-
-def _placed(layer: SettingLayer, place: str, value: object) -> PlacedValue:
-    return PlacedValue(layer=layer, place=place, value=value)
 
 
 def config_view(config: ConfigDocument) -> Iterator[Section]:

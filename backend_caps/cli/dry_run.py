@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
+from click.decorators import FC
 
 from backend_caps.capability.kind import Role
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import SECONDS, SettingOption
 from backend_caps.cli.options import (
+    check_draft_model,
     device_option,
     folder_option,
     seed_option,
@@ -41,6 +43,20 @@ def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) ->
         else:
             everywhere.update(dict.fromkeys(Role, name))
     return {**everywhere, **of_roles}
+
+
+def deadline_option(*names: str, words: str) -> Callable[[FC], FC]:
+    """Make the option of how long ranks wait for one another."""
+    return click.option(
+        *names,
+        "agreement_deadline_s",
+        cls=SettingOption,
+        type=SECONDS,
+        metavar="SECONDS",
+        default=AGREEMENT_DEADLINE_S,
+        show_default=True,
+        help=words,
+    )
 
 
 stand_in_option = click.option(
@@ -79,16 +95,10 @@ stand_in_option = click.option(
     metavar="FILE",
     help="What is installed, and the plan, must be what this file says.",
 )
-@click.option(
+@deadline_option(
     "--deadline",
     "--agreement-deadline",
-    "agreement_deadline_s",
-    cls=SettingOption,
-    default=AGREEMENT_DEADLINE_S,
-    show_default=True,
-    type=SECONDS,
-    metavar="SECONDS",
-    help="How long ranks that torchrun started wait for one another to agree.",
+    words="How long ranks that torchrun started wait for one another to agree.",
 )
 @click.pass_context
 def dry_run(ctx: click.Context, /, **_options: object) -> None:
@@ -100,12 +110,7 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
     Exit status 0 where it ran as decided, 1 where something was not, or --strict found problems, 2
     where it cannot start, or the ranks do not agree.
     """
-    if ctx.params["draft_model"] is not None and ctx.params["model"] is None:
-        raise click.UsageError(
-            f"--draft-model {ctx.params['draft_model']} drafts for a model of its own, and none is "
-            "named. Add --model, or leave --draft-model out: a small one is then made with the "
-            "small model."
-        )
+    check_draft_model(ctx)
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("dry-run"):
         from backend_caps.cli.dry_run_job import status_of  # noqa: PLC0415

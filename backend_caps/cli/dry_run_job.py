@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, redirect_stderr
 from time import monotonic
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import click
 import torch
@@ -52,7 +51,6 @@ and one more for each different statement."""
 
 def status_of(ctx: click.Context, environ: Mapping[str, str]) -> int:
     """Decide, start and run on this rank; print what came of it, and return the exit status."""
-    gc.enable()  # the program switched it off, for commands that end before it would matter
     register()
     place = None
     try:
@@ -94,24 +92,28 @@ def _run_in_group(rank: _Rank, group: RankGroup) -> int:
             fault = error
     began = monotonic()
     plan = rank.agree(group, fault)
-    report = RankReport.of(rank.request.plan, rank.request.flags, monotonic() - began)
-    document = None
+    seconds, document = monotonic() - began, None
     try:
         document = rank.run(plan, number)
-        report = report.model_copy(update={"run": document.ranks[0]})
     except _Refused as error:
         show_error(error, group.place)
+    ran = None if document is None else document.ranks[0]
+    report = RankReport.of(rank.request.plan, rank.request.flags, seconds, ran)
     gathered = group.gathered(report.model_dump_json())
     reports = [RankReport.model_validate_json(each) for each in gathered]
     runs = [each.run for each in reports if each.run is not None]
     if document is None or len(runs) < len(reports):
         return CANNOT_START
-    agreement = agreement_document(plan, reports)
     status = rank.status(plan, runs)
     if number == 0:
+        agreement = agreement_document(plan, reports)
         update = {"agreement": agreement, "ranks": runs, "status": status}
         rank.show(document.model_copy(update=update))
     return status
+
+
+_PlanValue: TypeAlias = tuple[str | None, str, str]
+"""A phase, None for the server's; a capability; and its value in words."""
 
 
 class _Rank:
@@ -226,13 +228,15 @@ class RankReport(BaseModel):
     seconds: float
     equal: tuple[str, ...]
     """What had to be the same."""
-    values: dict[str, str]
-    """The values of its own plan, by capability, or capability and phase."""
+    values: tuple[_PlanValue, ...]
+    """Those of its own plan."""
     run: RankRunDocument | None = None
     """None where it could not start."""
 
     @classmethod
-    def of(cls, plan: Plan, given: ServerFlags, seconds: float) -> Self:
+    def of(
+        cls, plan: Plan, given: ServerFlags, seconds: float, run: RankRunDocument | None = None
+    ) -> Self:
         """Write down a rank's part in an agreement."""
         statement = statement_of(plan, given=given)
         fields = statement.fields.items()
@@ -241,7 +245,8 @@ class RankReport(BaseModel):
             mark=statement.mark,
             seconds=seconds,
             equal=tuple(name for name, (treatment, _) in fields if treatment in _EQUAL),
-            values={_place(name, phase): value for phase, name, value in _values(plan)},
+            values=_values(plan),
+            run=run,
         )
 
 
@@ -264,21 +269,21 @@ def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> AgreementDo
 
 def _joined(plan: Plan, reports: Sequence[RankReport]) -> Iterator[JoinedDocument]:
     """List the values in which the ranks' own plans differed."""
-    for phase, name, joint in _values(plan):
+    for (phase, name, joint), *decided in zip(
+        _values(plan), *(report.values for report in reports), strict=True
+    ):
         own: dict[str, list[int]] = {}
-        for rank, report in enumerate(reports):
-            own.setdefault(report.values[_place(name, phase)], []).append(rank)
+        for rank, (_, _, value) in enumerate(decided):
+            own.setdefault(value, []).append(rank)
         if len(own) > 1:
-            where = None if phase is None else phase.value
-            yield JoinedDocument(capability=name, phase=where, joint=joint, own=own)
+            yield JoinedDocument(capability=name, phase=phase, joint=joint, own=own)
 
 
-def _values(plan: Plan) -> list[tuple[Phase | None, str, str]]:
-    return [(phase, own.capability, text_of(own.value)) for phase, own in plan.values()]
-
-
-def _place(name: str, phase: Phase | None) -> str:
-    return name if phase is None else f"{name} {phase.value}"
+def _values(plan: Plan) -> tuple[_PlanValue, ...]:
+    return tuple(
+        (None if phase is None else phase.value, own.capability, text_of(own.value))
+        for phase, own in plan.values()
+    )
 
 
 def _reads_end(plan: Plan) -> dict[str, ReadsEndDocument]:

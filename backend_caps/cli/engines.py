@@ -13,7 +13,7 @@ import click
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.provenance import Problem, Status
-from backend_caps.cli.invocation import SettingOption
+from backend_caps.cli.invocation import SettingOption, source_option
 from backend_caps.cli.output import working
 from backend_caps.discovery.registry import Registry
 
@@ -26,12 +26,6 @@ NO_ENGINE = "none"
 """Overrides the engine of the settings, or the installed one."""
 _ROUTED = ("sglang",)
 """Those whose flags and routing are known, so that there are plans for them."""
-_SOURCE = click.option(
-    "--source",
-    cls=SettingOption,
-    type=click.Path(exists=True, path_type=Path),
-    help="Read the engine from this folder or wheel instead of the installed distribution.",
-)
 _HELP = (
     "Read this engine's own backends from its source as well; its own flags hold, and its own "
     "rules unless --rules is given."
@@ -43,25 +37,27 @@ def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) 
     return engine
 
 
-_engine_option = partial(
-    click.option, "--engine", cls=SettingOption, type=click.Choice([*ENGINES, NO_ENGINE])
-)
+def engine_options(
+    command: click.Command, *, routed: bool = False, words: str = ""
+) -> click.Command:
+    """Add --engine and --source.
+
+    Args:
+        command: which reads an engine.
+        routed: whether it always makes a plan, so that it has to know the engine's routing.
+        words: what its help says beside what all say.
+    """
+    kind, refuse = click.Choice([*ENGINES, NO_ENGINE]), _refuse_unrouted if routed else None
+    click.option("--engine", cls=SettingOption, type=kind, callback=refuse, help=_HELP + words)(
+        command
+    )
+    source = source_option(
+        "Read the engine from this folder or wheel instead of the installed distribution."
+    )
+    return source(command)
 
 
-def engine_options(command: click.Command) -> click.Command:
-    """Add --engine and --source of a command that reads any engine."""
-    return _SOURCE(_engine_option(help=_HELP)(command))
-
-
-def routed_engine_options(command: click.Command) -> click.Command:
-    """Add the options of a command that makes a plan, so that it has to know the routing."""
-    return _SOURCE(_engine_option(help=_HELP, callback=_refuse_unrouted)(command))
-
-
-def locked_engine_options(command: click.Command) -> click.Command:
-    """Add --engine and --source of a command that takes the installed engine by default."""
-    text = f"{_HELP} Unless this or --path is given, the one that is installed."
-    return _SOURCE(_engine_option(help=text)(command))
+routed_engine_options = partial(engine_options, routed=True)
 
 
 def installed_engine(*, routed: bool) -> str | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.options import (
     Request,
+    check_draft_model,
     device_option,
     folder_option,
     importable,
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
 DIFFERS = 1
 """The exit status where the plain loop gives other tokens."""
 _SIM = "sim"
-_ENGINE_OPTIONS = (
-    "max_running_requests",
-    "max_total_tokens",
-    "max_prefill_tokens",
-    "chunked_prefill_size",
-    "graph_batch_sizes",
-    "graph_token_counts",
-)
-"""Options that the engine has under the same names."""
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
 _count = partial(click.option, type=click.IntRange(min=1), show_default=True)
@@ -189,7 +181,6 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
         from backend_caps.insight.generation import generate_document  # noqa: PLC0415
         from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
-    gc.enable()  # the program switched it off, for commands that end before it would matter
     with importable(request.path):
         document = generate_document(_generation(ctx.params, request))
     request.show(document, generate_view(document))
@@ -206,6 +197,8 @@ def _generation(given: Mapping[str, Any], request: Request) -> Generation:
     from backend_caps.runtime.options import EngineOptions  # noqa: PLC0415
     from backend_caps.runtime.request import Sampling  # noqa: PLC0415
 
+    options = {own.name: given[own.name] for own in fields(EngineOptions) if own.name in given}
+    options["dtype"] = None if given["dtype"] == "auto" else getattr(torch, given["dtype"])
     return Generation(
         configure=partial(
             configure_engine,
@@ -228,10 +221,7 @@ def _generation(given: Mapping[str, Any], request: Request) -> Generation:
             temperature=given["temperature"],
             seed=given["seed"],
         ),
-        options=EngineOptions(
-            dtype=None if given["dtype"] == "auto" else getattr(torch, given["dtype"]),
-            **{name: given[name] for name in _ENGINE_OPTIONS},
-        ),
+        options=EngineOptions(**options),
         num_steps=given["steps"],
         compares_plain=given["compare_plain"],
         shows_metrics=given["metrics"],
@@ -266,11 +256,7 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
             f"flags {named}. Add --speculative-algorithm with one of these after --, or leave "
             "--draft-model out."
         )
-    if draft_model is not None and model is None:
-        raise click.UsageError(
-            f"--draft-model {draft_model} drafts for a model of its own, and none is named. Add "
-            "--model, or leave --draft-model out: a small one is then made with the small model."
-        )
+    check_draft_model(ctx)
     if model is not None and is_drafting and draft_model is None:
         raise click.UsageError(
             f"--speculative-algorithm {algorithm} drafts with a model, and none is named for "

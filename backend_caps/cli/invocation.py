@@ -7,6 +7,7 @@ and environment before click looks for a default: what they set is that default.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 from click.core import ParameterSource
+from click.decorators import FC
 
 from backend_caps.cli.output import Format, working
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading
@@ -52,19 +54,10 @@ class SettingOption(click.Option):
         return self.name.removesuffix("_")
 
 
-class _Names(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them."""
-
-    name = "names"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Take words apart; a file's list is apart already."""
-        del param, ctx
-        words = value.split(",") if isinstance(value, str) else value
-        assert isinstance(words, list | tuple), f"{value!r} is no list of names"
-        return tuple(name for word in words if (name := str(word).strip()))
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Take names apart at commas; a file's list is apart already."""
+    words = value.split(",") if isinstance(value, str) else value
+    return tuple(name for word in words if (name := word.strip()))
 
 
 def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
@@ -96,14 +89,16 @@ def _defaults(command: click.Command, traced: TracedSettings) -> dict[str, objec
     }
 
 
-_CONFIG = click.option(
+config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
     is_eager=True,
     callback=_configure,
     help="Take settings from this YAML file; options and BACKEND_CAPS_<NAME> go before it.",
 )
+"""The file of settings, in which the command's other options have their defaults."""
 _SEARCH = (
+    config_option,
     click.option(
         "--path",
         cls=SettingOption,
@@ -114,7 +109,7 @@ _SEARCH = (
     click.option(
         "--plugins",
         cls=SettingOption,
-        type=_Names(),
+        type=_names,
         metavar="NAME,NAME",
         help="Load the plugins of these distributions alone.",
     ),
@@ -129,30 +124,30 @@ _SEARCH = (
         help="How long the reading of one declaration may take.",
     ),
 )
-_FORMAT = click.option(
-    "--format",
-    "format_",
-    cls=SettingOption,
-    type=click.Choice([each.value for each in Format]),
-    default=Format.TABLE.value,
-    show_default=True,
-    help="How to print.",
-)
 
 
-def config_option(command: click.Command) -> click.Command:
-    """Add `--config`; the command's options of settings take their defaults from the file."""
-    return _CONFIG(command)
+def format_option(*more: str) -> Callable[[FC], FC]:
+    """Make `--format`, which the function has as `format_`, with `more` than what all have."""
+    return click.option(
+        "--format",
+        "format_",
+        cls=SettingOption,
+        type=click.Choice([*(each.value for each in Format), *more]),
+        default=Format.TABLE.value,
+        show_default=True,
+        help="How to print.",
+    )
 
 
-def format_option(command: click.Command) -> click.Command:
-    """Add `--format`, which the function has as `format_`."""
-    return _FORMAT(command)
+def source_option(words: str) -> Callable[[FC], FC]:
+    """Make `--source`, the folder or wheel that an engine is read from."""
+    kind = click.Path(exists=True, path_type=Path)
+    return click.option("--source", cls=SettingOption, type=kind, help=words)
 
 
 def search_options(command: click.Command) -> click.Command:
     """Add `--config`, and the options that `PluginSearch` reads."""
-    for option in (_CONFIG, *_SEARCH):
+    for option in _SEARCH:
         option(command)
     return command
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
 
 from backend_caps.cli.engines import (
     ENGINES,
+    engine_options,
     installed_engine,
-    locked_engine_options,
     name_of,
     reading_of,
 )
 from backend_caps.cli.invocation import (
     Invocation,
     PluginSearch,
-    SettingOption,
     config_option,
     format_option,
     search_options,
+    source_option,
     traced_in,
 )
 from backend_caps.cli.options import Request, has_server_flags, request_of, server_command
@@ -64,7 +65,9 @@ def _always_json(command: click.Command) -> click.Command:
     "Write down what is installed, and the plan of a server.",
     "backend-caps lock --output server.lock -- --attention-backend torch_native",
     "backend-caps lock > installed.lock",
-    engine=locked_engine_options,
+    engine=partial(
+        engine_options, words=" Unless this or --path is given, the one that is installed."
+    ),
 )
 @click.option(
     "--output",
@@ -119,7 +122,7 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
 
 
 @search_options
-@format_option
+@format_option()
 @click.command(
     short_help="Compare a lock with what is installed now.",
     epilog=examples(
@@ -127,12 +130,7 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
     ),
 )
 @click.argument("lockfile", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--source",
-    cls=SettingOption,
-    type=click.Path(exists=True, path_type=Path),
-    help="Read the lock's engine from this folder or wheel instead of the installed one.",
-)
+@source_option("Read the lock's engine from this folder or wheel instead of the installed one.")
 @click.pass_context
 def verify(
     ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_options: object
@@ -204,7 +202,7 @@ def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceD
 
 
 @config_option
-@format_option
+@format_option()
 @click.command(
     short_help="Show what differs between two locks or engines.",
     epilog=examples(

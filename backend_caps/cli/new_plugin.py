@@ -132,23 +132,23 @@ class _Installed:
 
     def owner_of(self, name: str) -> str | None:
         """Return what has a name already, as a sentence; None where it is free."""
-        if keyword.iskeyword(name):
-            return "it is a keyword of Python"
-        if name == AUTO:
-            return "as a server flag it leaves the choice to the engine"
-        if name == TESTS:
-            return "the folder of the plugin's tests has that name"
-        if name.startswith(_TEST):
-            return "its class would be called Test…, and pytest would take that for tests"
-        if name in self.backends:
-            return f"{self.backends[name]} declares a backend of that name"
-        if name in sys.stdlib_module_names:
-            return "it is a module of Python's standard library"
-        if normalised(name) in self.distributions:
-            return f"distribution {normalised(name)!r} is installed, and would be replaced"
-        modules = (name, f"{name}_caps")
-        there = next((module for module in modules if find_spec(module) is not None), None)
-        return None if there is None else f"module {there!r} is there to be imported already"
+        distribution = normalised(name)
+        there = [own for own in (name, f"{name}_caps") if find_spec(own) is not None]
+        owners = {
+            "it is a keyword of Python": keyword.iskeyword(name),
+            "as a server flag it leaves the choice to the engine": name == AUTO,
+            "the folder of the plugin's tests has that name": name == TESTS,
+            "its class would be called Test…, and pytest would take that for tests": (
+                name.startswith(_TEST)
+            ),
+            f"{self.backends.get(name)} declares a backend of that name": name in self.backends,
+            "it is a module of Python's standard library": name in sys.stdlib_module_names,
+            f"distribution {distribution!r} is installed, and would be replaced": (
+                distribution in self.distributions
+            ),
+            f"module {''.join(there[:1])!r} is there to be imported already": bool(there),
+        }
+        return next((owner for owner, has_it in owners.items() if has_it), None)
 
     def free_one(self, *names: str) -> str | None:
         """Return the first name that a plugin can have."""

@@ -75,7 +75,7 @@ _OPTIONS = (
         type=click.Path(path_type=Path),
         help="Server flags from a YAML or JSON file; those after -- go before them.",
     ),
-    format_option,
+    format_option(),
     click.option(
         "--verbose/--no-verbose",
         cls=SettingOption,
@@ -88,10 +88,6 @@ EngineOptions: TypeAlias = Callable[[click.Command], click.Command]
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 Reads: TypeAlias = Callable[[Engine, str], bool]
 """Returns whether a command itself reads an option of the server, so that it matters."""
-
-
-def _reads_no_more(_: Engine, __: str) -> bool:
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +251,21 @@ def folder_option(name: str, words: str) -> Option:
     return click.option(name, type=click.Path(path_type=Path), metavar="FOLDER", help=words)
 
 
-def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
+def check_draft_model(ctx: click.Context) -> None:
+    """Refuse a named draft model beside no named model.
+
+    Raises:
+        UsageError: it would draft for a model of another making.
+    """
+    if ctx.params["draft_model"] is not None and ctx.params["model"] is None:
+        raise click.UsageError(
+            f"--draft-model {ctx.params['draft_model']} drafts for a model of its own, and none is "
+            "named. Add --model, or leave --draft-model out: a small one is then made with the "
+            "small model."
+        )
+
+
+def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
     """Read a request from a command's options, the flags after `--` and the environment.
 
     Args:
@@ -266,10 +276,10 @@ def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
     if given["flags_file"] or has_server_flags(ctx):
         check_routed(given.get("engine"))
     reading = reading_of(given.get("engine"), given.get("source"))
-    line = _command_line(reading) or given["rules"]
+    line = (None if reading is None else reading.command_line) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
-    unread = [flag for flag in flags.unrelated if not reads(known, flag)]
+    unread = [flag for flag in flags.unrelated if reads is None or not reads(known, flag)]
     _print_unrelated(unread, verbose=given["verbose"])
     return Request(
         invocation=ctx.ensure_object(Invocation),
@@ -290,10 +300,6 @@ def has_server_flags(ctx: click.Context) -> bool:
     traced = traced_in(ctx)
     is_set = traced is not None and bool(traced.server(None).values)
     return is_set or bool(ctx.ensure_object(Invocation).server_flags)
-
-
-def _command_line(reading: EngineReading | None) -> Engine | None:
-    return None if reading is None else reading.command_line
 
 
 def _rules(ctx: click.Context, reading: EngineReading | None) -> str | RuleSet:

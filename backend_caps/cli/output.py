@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,6 +128,8 @@ def _forget_output() -> None:
 def loading_torch(command: str, extra: str = "kit") -> Iterator[None]:
     """Say that torch loads, which takes a second or two, where a terminal shows it.
 
+    What loads it runs long enough to need its garbage collected.
+
     Args:
         command: what needs it.
         extra: what brings torch, and all else that the command imports.
@@ -137,6 +140,7 @@ def loading_torch(command: str, extra: str = "kit") -> Iterator[None]:
     require_extra(extra, f"backend-caps {command}")
     with working("loading torch"):
         yield
+    gc.enable()  # the program switched it off, for commands that end before it would matter
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from itertools import chain
 from pathlib import Path
 
@@ -109,7 +108,6 @@ def explain(
         from backend_caps.insight.measure import measure_document  # noqa: PLC0415
         from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
 
-    gc.enable()  # the program switched it off, for commands that end before it would matter
     with working("counting steps on a simulated device"), importable(request.path):
         found = measure_document(request.plan, document, results)
     costs = () if found.measured is None else measured_view(found.measured, document)

@@ -42,17 +42,11 @@ def _refuse_faults(request: Request, registry: Registry) -> None:
     """Under strict, a plugin that could not be read is an error."""
     if request.policy is not Policy.STRICT:
         return
-    faults = [
-        *(
-            found
-            for backend in registry.entries
-            if backend.status in {Status.BROKEN, Status.CONFLICT}
-            for found in backend.problems
-        ),
-        *(found for found in registry.problems if found not in registry.remarks),
-    ]
-    refused = [
+    unread = [own for own in registry.entries if own.status in {Status.BROKEN, Status.CONFLICT}]
+    faults = [found for own in unread for found in own.problems]
+    faults += [found for found in registry.problems if found not in registry.remarks]
+    refused = (
         PlanRefusedError(code=found.code, problem=found.message, remedy=found.remedy)
         for found in faults
-    ]
-    raise_all("plugins refused (strict)", refused)
+    )
+    raise_all("plugins refused (strict)", [*refused])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +65,6 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
         from backend_caps.cli.dry_run_job import CANNOT_START, show_error  # noqa: PLC0415
         from backend_caps.simulator import register  # noqa: PLC0415
 
-    gc.enable()  # the program switched it off, for commands that end before it would matter
     register()
     try:
         _record(ctx)

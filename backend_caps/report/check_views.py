@@ -110,9 +110,10 @@ _EXERCISED: Columns[ExercisedDocument] = {
 
 
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
+    blocked = "{}: the run to compare with failed"
     rows = [(own.code, own.reason) for own in checked.checks if own.reason]
     rows += [
-        (own.code, f"{counted(own.num_blocked, 'case')}: the run to compare with failed")
+        (own.code, blocked.format(counted(own.num_blocked, "case")))
         for own in checked.checks
         if own.num_blocked and not own.reason
     ]
@@ -214,12 +215,8 @@ def _suite(own: CheckedDocument, checked: CheckDocument) -> Element:
     name = f"{checked.backend}.{own.code}"
     suite = Element("testsuite", name=name, errors="0", time=f"{own.seconds:.3f}")
     properties = SubElement(suite, "properties")
-    for key, value in (
-        ("device", checked.device),
-        ("claims", ", ".join(own.claims)),
-        ("proves", own.proves),
-        ("cannot", own.cannot),
-    ):
+    told = {"device": checked.device, "claims": ", ".join(own.claims)}
+    for key, value in {**told, "proves": own.proves, "cannot": own.cannot}.items():
         SubElement(properties, "property", name=key, value=_xml_text(value))
     failed: dict[str, list[FindingDocument]] = {}
     for finding in own.findings:

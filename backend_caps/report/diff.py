@@ -48,10 +48,11 @@ _SILENT = Declaration()
 """In the place of a declaration that was not read."""
 _NO_CLASS = LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
 """Of a backend that is no class of an engine."""
-_Key = TypeVar("_Key", bound=str | tuple[str, str])
 _Value = TypeVar("_Value")
 _Claims = Sequence[LockedBackend]
 """All claims to one name; it stands for the first."""
+_Texts = Mapping[tuple[str, ...], str]
+"""What a side says, each by its subject, its field, and what else distinguishes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +87,12 @@ def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
     """List what differs, the most important first."""
     found = [
         *_of_backends(_by_name(before.backends), _by_name(after.backends)),
-        *_of_releases(_releases(before), _releases(after)),
-        *_of_all("environment", _problems(before.problems), _problems(after.problems)),
+        *_of_texts(_texts(before, after), _texts(after, before)),
     ]
-    if before.rules is not None and after.rules is not None:
-        found += _of_rules(before.rules, after.rules)
     if before.plan is not None and after.plan is not None:
         found += _of_plans(before.plan, after.plan)
     if before.request is not None and after.request is not None:
-        for name, was, is_ in _paired(_request(before.request), _request(after.request)):
-            found += _of_texts("request", name, (was, is_), kind=_CHANGED)
-        if before.plan is None or after.plan is None:
-            was, is_ = (None if side.plan is None else "made" for side in (before, after))
-            found += _of_texts("plan", "", (was, is_))
+        found += _of_texts(_request(before.request), _request(after.request), kind=_CHANGED)
     return in_order(found)
 
 
@@ -123,8 +117,9 @@ def _of_backends(
     """
     were, are = _attributes(before, after), _attributes(after, before)
     for name in were.keys() ^ are.keys():
-        yield from _of_texts(f"attribute {name}", "", (were.get(name), are.get(name)))
-    for name, one, other in _paired(before, after):
+        yield from _of_pair(f"attribute {name}", "", were.get(name), are.get(name))
+    for name in sorted({*before, *after}):
+        one, other = before.get(name), after.get(name)
         is_class = any(claims and claims[0].engine_class for claims in (one, other))
         subject = f"{'class' if is_class else 'backend'} {name}"
         if one and other:
@@ -132,7 +127,7 @@ def _of_backends(
         else:
             was, is_ = (None if claims is None else claims[0] for claims in (one, other))
             texts = _optional(_notable, was), _optional(_notable, is_)
-            yield from _of_texts(subject, "", texts, _where(was, is_))
+            yield from _of_pair(subject, "", *texts, _where(was, is_))
 
 
 def _optional(write: Callable[[_Value], str], value: _Value | None) -> str | None:
@@ -174,15 +169,15 @@ def _of_backend(
     where = _where(was, is_)
     if was.status is not is_.status:
         kind = _kind_of_status(was.status, is_.status)
-        yield from _of_texts(subject, "status", (was.status.value, is_.status.value), where, kind)
-    for field, text, text_after in _paired(_single_texts(was, is_), _single_texts(is_, was)):
-        yield from _of_texts(subject, field, (text, text_after), where, _CHANGED)
-    yield from _of_all(subject, _listed_texts(one), _listed_texts(other), where)
+        yield from _of_pair(subject, "status", was.status.value, is_.status.value, where, kind)
+    single = _single_texts(subject, was, is_), _single_texts(subject, is_, was)
+    yield from _of_texts(*single, where, _CHANGED)
+    yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
     read, read_after = (own.engine_class or _NO_CLASS for own in (was, is_))
     for name in sorted(known):
         own, after = (side.attributes.get(name) for side in (read, read_after))
         words = _optional(_attribute_words, own), _optional(_attribute_words, after)
-        yield from _of_texts(subject, name, words, _where(own, after), _CHANGED)
+        yield from _of_pair(subject, name, *words, _where(own, after), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
             where = _where(read.readings.get(name), read_after.readings.get(name))
@@ -196,35 +191,36 @@ def _where(one: object, other: object) -> WhereDocument:
     return WhereDocument(before=before, after=after)
 
 
-def _single_texts(own: LockedBackend, other: LockedBackend) -> Mapping[str, str | None]:
+def _single_texts(subject: str, own: LockedBackend, other: LockedBackend) -> _Texts:
     """List the fields that have one text; of parts, those that `other` has not."""
     declaration, read = own.declaration or _SILENT, own.engine_class
     parts = {*_parts(declaration)} - {*_parts(other.declaration or _SILENT)}
-    return {
+    texts = {
         "distribution": own.distribution,
         # That of an engine's class names the file, which may move.
         "implementation": None if read else declaration.implementation,
         "composite": read.composite if read else None,
         "parts": "; ".join(sorted(parts)) or None,
     }
+    return {(subject, field): text for field, text in texts.items() if text is not None}
 
 
-def _listed_texts(claims: _Claims) -> Mapping[tuple[str, str], str]:
+def _listed_texts(subject: str, claims: _Claims) -> _Texts:
     """List the fields that have several texts, each by its field and what it is of."""
     own, *others = claims
     declaration, read = own.declaration or _SILENT, own.engine_class or _NO_CLASS
     return {
-        **{(f"adapter for {name}", ""): text for name, text in declaration.adapters.items()},
-        **{(f"tolerance in {n}", ""): str(own) for n, own in declaration.tolerances.items()},
-        **{("registered as", name): name for name in read.registered_as},
-        **{("further claim", claim): claim for claim in map(_claim, others)},
-        **_problems(own.problems),
+        **{(subject, f"adapter for {name}"): text for name, text in declaration.adapters.items()},
+        **{(subject, f"tolerance in {n}"): str(own) for n, own in declaration.tolerances.items()},
+        **{(subject, "registered as", name): name for name in read.registered_as},
+        **{(subject, "further claim", claim): claim for claim in map(_claim, others)},
+        **_problems(subject, own.problems),
     }
 
 
-def _problems(codes: Iterable[str]) -> Mapping[tuple[str, str], str]:
+def _problems(subject: str, codes: Iterable[str]) -> _Texts:
     return {
-        ("problem", code): code if count == 1 else f"{code} ({count} times)"
+        (subject, "problem", code): code if count == 1 else f"{code} ({count} times)"
         for code, count in Counter(codes).items()
     }
 
@@ -267,13 +263,28 @@ def _of_capability(
     if kind is None and was is is_ and (one.origin, one.base) != (other.origin, other.base):
         kind = _CHANGED
     if kind is not None:
-        yield _difference(kind, subject, name, (one.words, other.words), where)
+        yield _difference(kind, subject, name, one.words, other.words, where)
     if one.conditions != other.conditions:
         kind = _CHANGED
         if was is not is_:
             kind = DifferenceKind.BECAME_CONDITIONAL if is_ else DifferenceKind.BECAME_UNCONDITIONAL
         before, after = ("; ".join(side.conditions) or side.words for side in (one, other))
-        yield _difference(kind, subject, name, (before, after), where)
+        yield _difference(kind, subject, name, before, after, where)
+
+
+def _texts(own: Side, other: Side) -> _Texts:
+    """List what a side says of anything but backends and plans, where the other can say it too."""
+    texts = {**_problems("environment", own.problems)}
+    others = _releases(other)
+    for name, version in _releases(own).items():
+        if name in others:  # what only one has, its backends show
+            texts[f"release {name}", "version"] = version
+    if own.rules is not None and other.rules is not None:
+        texts |= {(f"rule {name}", ""): text for name, text in _rules(own.rules.rules).items()}
+        texts["rules", "overlapped algorithms"] = ", ".join(own.rules.relays) or "none"
+    if own.request is not None and other.request is not None and own.plan is not None:
+        texts["plan", ""] = "made"
+    return texts
 
 
 def _releases(side: Side) -> Mapping[str, str]:
@@ -286,21 +297,6 @@ def _releases(side: Side) -> Mapping[str, str]:
     return {name: ", ".join(sorted(own)) for name, own in {**versions, **engine}.items()}
 
 
-def _of_releases(
-    before: Mapping[str, str], after: Mapping[str, str]
-) -> Iterator[DifferenceDocument]:
-    """Compare versions of what both sides have; what only one has, its backends show."""
-    for name in before.keys() & after.keys():
-        yield from _of_texts(f"release {name}", "version", (before[name], after[name]))
-
-
-def _of_rules(one: LockedRules, other: LockedRules) -> Iterator[DifferenceDocument]:
-    for name, was, is_ in _paired(_rules(one.rules), _rules(other.rules)):
-        yield from _of_texts(f"rule {name}", "", (was, is_))
-    was, is_ = (", ".join(side.relays) or "none" for side in (one, other))
-    yield from _of_texts("rules", "overlapped algorithms", (was, is_))
-
-
 def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
     texts: dict[str, list[str]] = {}
     for rule in rules:
@@ -310,9 +306,9 @@ def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
     return {name: "; ".join(sorted(own)) for name, own in texts.items()}
 
 
-def _request(request: LockedRequest) -> Mapping[str, str]:
+def _request(request: LockedRequest) -> _Texts:
     override = request.unsafe_override or Capabilities()
-    return {
+    texts = {
         "policy": request.policy.value,
         "rules": request.rules or "the engine's own",
         "engine": request.engine or "none",
@@ -323,6 +319,7 @@ def _request(request: LockedRequest) -> Mapping[str, str]:
         **{f"fact {name}": text_of(value) for name, value in request.facts.known().items()},
         **{f"override {name}": text_of(value) for name, value in override.stated().items()},
     }
+    return {("request", field): text for field, text in texts.items()}
 
 
 def _of_plans(before: PlanDocument, after: PlanDocument) -> Iterator[DifferenceDocument]:
@@ -342,57 +339,50 @@ def _of_plan_value(
     kind = severity(name, was, is_)
     if kind is None and (was == CAPABILITIES[name].best or words[0] == words[1]):
         words = one.effect, other.effect
-    yield from _of_texts(subject, name, words, kind=kind or _CHANGED)
+    yield from _of_pair(subject, name, *words, kind=kind or _CHANGED)
 
 
 def _value_words(own: ValueDocument) -> str:
     return f"{words_of(own.value)}, decided by {decided_by(own)}"
 
 
-def _paired(
-    before: Mapping[_Key, _Value], after: Mapping[_Key, _Value]
-) -> Iterator[tuple[_Key, _Value | None, _Value | None]]:
-    """Put together what has one name on both sides, sorted; None where it is not there."""
-    for name in sorted({*before, *after}):
-        yield name, before.get(name), after.get(name)
-
-
-def _of_all(
-    subject: str,
-    before: Mapping[tuple[str, str], str],
-    after: Mapping[tuple[str, str], str],
-    where: WhereDocument = NOWHERE,
-) -> Iterator[DifferenceDocument]:
-    """Compare texts, each by its field and what it is of."""
-    for (field, _), one, other in _paired(before, after):
-        yield from _of_texts(subject, field, (one, other), where)
-
-
 def _of_texts(
+    before: _Texts,
+    after: _Texts,
+    where: WhereDocument = NOWHERE,
+    kind: DifferenceKind | None = None,
+) -> Iterator[DifferenceDocument]:
+    """Compare all texts of two sides."""
+    for key in sorted({*before, *after}):
+        yield from _of_pair(key[0], key[1], before.get(key), after.get(key), where, kind)
+
+
+def _of_pair(
     subject: str,
     field: str,
-    texts: tuple[str | None, str | None],
+    before: str | None,
+    after: str | None,
     where: WhereDocument = NOWHERE,
     kind: DifferenceKind | None = None,
 ) -> Iterator[DifferenceDocument]:
     """Compare two texts; without a `kind`, one that is not there has appeared or vanished."""
-    if texts[0] == texts[1]:
+    if before == after:
         return
     if kind is None:
         kind = _CHANGED
-        if None in texts:
-            kind = DifferenceKind.APPEARED if texts[0] is None else DifferenceKind.VANISHED
-    yield _difference(kind, subject, field, texts, where)
+        if before is None or after is None:
+            kind = DifferenceKind.APPEARED if before is None else DifferenceKind.VANISHED
+    yield _difference(kind, subject, field, before, after, where)
 
 
 def _difference(
     kind: DifferenceKind,
     subject: str,
     field: str,
-    texts: tuple[str | None, str | None],
+    before: str | None,
+    after: str | None,
     where: WhereDocument,
 ) -> DifferenceDocument:
-    before, after = texts
     return DifferenceDocument(
         kind=kind, subject=subject, field=field, before=before, after=after, where=where
     )

@@ -35,7 +35,7 @@ from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import CodedError
 from backend_caps.report.document import LEFT_OUT, json_text, value_of
-from backend_caps.report.plans import CauseDocument, PlanDocument, ValueDocument
+from backend_caps.report.plans import CauseDocument, PlanDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -277,16 +277,11 @@ def _portable(place: str | None) -> str | None:
 
 
 def _portable_plan(plan: PlanDocument) -> PlanDocument:
-    server = _portable_values(plan.server)
-    phases = {phase: _portable_values(values) for phase, values in plan.phases.items()}
-    return plan.model_copy(update={"server": server, "phases": phases})
-
-
-def _portable_values(values: Mapping[str, ValueDocument]) -> dict[str, ValueDocument]:
-    return {
-        name: value.model_copy(update={"causes": [_portable_cause(each) for each in value.causes]})
-        for name, value in values.items()
-    }
+    """Copy a plan, whose causes name no place on this machine."""
+    portable = plan.model_copy(deep=True)
+    for _, _, value in portable.all_values():
+        value.causes[:] = map(_portable_cause, value.causes)
+    return portable
 
 
 def _portable_cause(cause: CauseDocument) -> CauseDocument:

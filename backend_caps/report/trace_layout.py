@@ -51,15 +51,8 @@ _STRONG = {
     Signal.LENGTHS_TO_HOST: "lengths",
     Signal.WAR_BARRIER: "barrier",
 }
-_KINDS = {
-    "draft": "draft",
-    "verify": "verify",
-    "decode": "decode",
-    "draft_extend": "extend",
-    "build batch": "build",
-    "launch": "launch",
-    "results": "results",
-}
+_KINDS = {own: own for own in ("draft", "verify", "decode", "launch", "results")}
+_KINDS |= {"draft_extend": "extend", "build batch": "build"}
 _ARROW_WORDS = {
     Signal.LENGTHS_TO_HOST: "publish → host lengths",
     Signal.WAR_BARRIER: "WAR barrier",
@@ -204,16 +197,9 @@ class Panel:
         shape, (x, width) = self._lanes[lane], cut
         free_x, free_width = self._free(lane, own) or cut
         fits = _width(label) <= free_width and shape.height >= _TALL
-        yield Box(
-            x=x,
-            y=shape.top,
-            width=max(width, _LEAST_PX),
-            height=shape.height,
-            kind=kind,
-            label=label if fits else "",
-            label_x=round(free_x + free_width / 2, 1),
-            told=told,
-        )
+        label, middle = label if fits else "", round(free_x + free_width / 2, 1)
+        size = (max(width, _LEAST_PX), shape.height)
+        yield Box(x, shape.top, *size, kind, label, label_x=middle, told=told)
 
     def _free(self, lane: str, own: Span | _Idle) -> tuple[float, float] | None:
         """Find the widest part of a block that nothing is drawn over."""
@@ -319,16 +305,10 @@ class Panel:
         is_down = source.top < target.top
         y1 = source.top + source.height if is_down else source.top
         y2 = target.top - 1 if is_down else target.top + target.height + 1
-        return ArrowLine(
-            x1=self._x(arrow.begin_ns),
-            y1=y1,
-            x2=self._x(arrow.end_ns),
-            y2=y2,
-            kind=_STRONG.get(arrow.signal, "order"),
-            label=label,
-            label_y=(y1 if is_down else y2) + _LANES_APART / 2 + 4,
-            told=f"{arrow.signal.value}: {arrow.begin_lane} → {arrow.end_lane}",
-        )
+        ends = (self._x(arrow.begin_ns), y1, self._x(arrow.end_ns), y2)
+        label_y = (y1 if is_down else y2) + _LANES_APART / 2 + 4
+        told = f"{arrow.signal.value}: {arrow.begin_lane} → {arrow.end_lane}"
+        return ArrowLine(*ends, _STRONG.get(arrow.signal, "order"), label, label_y, told)
 
     def _steps(self) -> Iterator[Text]:
         y = self._lanes[HOST].top + _TALL + 14

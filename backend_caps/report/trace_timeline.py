@@ -5,11 +5,11 @@ Times are whole nanoseconds since the recording began.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
-from typing import Literal, TypedDict
+from typing import Literal
 
 from backend_caps.report.trace_documents import (
     EventDocument,
@@ -215,12 +215,6 @@ def _before_ns(timeline: Timeline) -> int:
     return timeline.begin_ns - min(begins, default=timeline.begin_ns)
 
 
-class _Place(TypedDict):
-    ts: float
-    pid: int
-    tid: int
-
-
 class _Process:
     """One timeline's events.
 
@@ -303,7 +297,7 @@ class _Process:
                 yield FlowDocument(ph="s", id=number, name=name, bp="e", **begins)
                 yield FlowDocument(ph="f", id=number, name=name, bp=bound, **ends_at)
 
-    def _place(self, lane: str, at_ns: int) -> _Place:
+    def _place(self, lane: str, at_ns: int) -> Mapping[str, float]:
         return {"ts": self._us(at_ns), "pid": self._pid, "tid": self._tids[lane]}
 
     def _us(self, at_ns: int) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -20,11 +21,13 @@ from backend_caps.report.sections import (
 )
 from backend_caps.report.step_costs import drafts_words, level_words, micros
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
-from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, Panel, panels_of
+from backend_caps.report.trace_layout import LETTER_PX, WIDTH, Panel, panels_of
 from backend_caps.report.trace_timeline import Signal, Timeline
 from backend_caps.report.words import counted
 
 _TEMPLATES = Path(__file__).parent / "trace_templates"
+_TEXTS = tomllib.loads((_TEMPLATES.parent / "data" / "trace.toml").read_text("utf-8"))
+"""What a level comes to, in a title and in a sentence, and the keys of the legend."""
 _TOP, _PANELS_APART, _LINE, _END = 74.0, 22.0, 19.0, 14.0
 _KEY_LINE, _LEGEND_APART = 21.0, 23.0
 """From a line of the legend to the next, and from the last one to the caption."""
@@ -96,7 +99,10 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
     has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
     sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
-    titles = [(_level_title(level), _SHORT[_relayed(told, level)]) for level in told.levels]
+    titles = [
+        (_level_title(level), _TEXTS["levels"][_relayed(told, level)]["title"])
+        for level in told.levels
+    ]
     style = (_TEMPLATES / "trace.css").read_text("utf-8")
     svg = (
         environment(_TEMPLATES)
@@ -130,13 +136,7 @@ def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[st
         "work in order."
     )
     for level in told.levels:
-        yield _LEVELS[_relayed(told, level)].format(
-            level=level.level,
-            lengths=f"{level.lengths_us:.0f}",
-            tokens=f"{level.tokens_us:.0f}",
-            idle=f"{level.idle_us:.0f}",
-            bytes=f"{level.bytes_of_lengths:.0f}",
-        )
+        yield _TEXTS["levels"][_relayed(told, level)]["sentence"].format(**dict(level))
     if has_barrier:
         yield (
             "In each step the WAR barrier holds the schedule stream until the forward has read the "
@@ -148,60 +148,15 @@ def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[st
         yield f"Code that ran: {told.stand_in}."
 
 
-_KEYS: tuple[tuple[Literal["box", "arrow", "mark"], str, str], ...] = (
-    ("box", "build", "build batch"),
-    ("box", "launch", "launch"),
-    ("box", "results", "results"),
-    ("box", "wait", "the host waits"),
-    ("box", "draft", "draft"),
-    ("box", "verify", "verify"),
-    ("box", "decode", "decode"),
-    ("box", "extend", "draft_extend"),
-    ("box", "other", "other work"),
-    ("box", "idle", "idle, with its length"),
-    ("mark", MARKS[Signal.GATHER], "publish"),
-    ("mark", MARKS[Signal.WAR_BARRIER], "the last shared read has ended"),
-    ("arrow", "lengths", "lengths on their way to the host"),
-    ("arrow", "barrier", "WAR barrier"),
-    ("arrow", "order", "waits for"),
-)
-_SHORT = {
-    "": "no lengths are relayed",
-    "exact": "lengths cross in each step, and the host waits for them",
-    "upper_bound": "the host counts a bound, and launches at once",
-    "none": "no length crosses, and the host launches at once",
-}
-_LEVELS = {
-    "": (
-        "{level}: no lengths are relayed from step to step, so the level does nothing here; the "
-        "host waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
-    ),
-    "exact": (
-        "exact: the host waits {lengths} µs of a step until verify has published and {bytes} bytes "
-        "of lengths have crossed, and launches the next step only then; the forward stream is "
-        "idle for {idle} µs."
-    ),
-    "upper_bound": (
-        "upper_bound: the host counts a bound by itself and launches a step while the one "
-        "before runs; it waits for no lengths, {tokens} µs of a step for tokens, and the forward "
-        "stream is idle for {idle} µs."
-    ),
-    "none": (
-        "none: no length crosses, so the host launches a step while the one before runs; it "
-        "waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
-    ),
-}
-
-
 def _relayed(told: TraceDetails, level: TracedLevelDocument) -> str:
-    return level.level if told.relays_lengths else ""
+    return level.level if told.relays_lengths else "unrelayed"
 
 
 class _Key(NamedTuple):
     x: float
     y: float
-    sign: Literal["box", "arrow", "mark"]
-    """How its kind is drawn."""
+    sign: str
+    """`box`, `arrow` or `mark`: how its kind is drawn."""
     kind: str
     """Of a mark, what is written."""
     name: str
@@ -214,7 +169,8 @@ def _legend(panels: Sequence[Panel], y: float) -> Iterator[_Key]:
     marks = [text for panel in panels for text in panel.texts if text.kind == "mark"]
     drawn |= {("mark", word) for mark in marks for word in mark.text.split()}
     x = _MARGIN
-    for sign, kind, name in _KEYS:
+    keys: list[dict[str, str]] = _TEXTS["legend"]
+    for sign, kind, name in (key.values() for key in keys):
         width = _SIGN_PX + len(name) * LETTER_PX
         if (sign, kind) not in drawn:
             continue

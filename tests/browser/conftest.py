@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.chromium import chromium
+from tests.cases import Golden, golden_in
 
-__all__ = ["chromium"]
+__all__ = ["Golden", "chromium"]
 
-Golden = Callable[[str, str], None]
 Show = Callable[[str], Page]
 
 
@@ -58,14 +57,5 @@ def show(window: Window, tmp_path: Path) -> Iterator[Show]:
 
 @pytest.fixture
 def golden() -> Golden:
-    """Compare a text with the whole of a file; `GOLDEN=write` writes the file and fails."""
-
-    def compare(name: str, text: str) -> None:
-        file = Path(__file__).parent / "golden" / name
-        if os.environ.get("GOLDEN") == "write":
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(f"{text}\n".encode())
-            pytest.fail(f"{name} is written; read it, and run again")
-        assert f"{text}\n" == file.read_bytes().decode()
-
-    return compare
+    """Compare a text with the whole of a file."""
+    return golden_in(Path(__file__).parent / "golden")

@@ -29,7 +29,7 @@ def test_page_is_read_aloud_whole(kind: str, show: Show, golden: Golden) -> None
     """What a screen reader is told of a page is known to the last word."""
     page = show(PAGES[kind]())
 
-    golden(f"{kind}.yaml", page.locator("body").aria_snapshot())
+    golden(f"{kind}.yaml", page.locator("body").aria_snapshot() + "\n")
 
 
 @_EACH

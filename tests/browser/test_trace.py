@@ -20,6 +20,7 @@ from tests.browser.perfetto import served
 from tests.docs.pages import ROOT
 from tests.insight.trace.conftest import CHAIN, recorded
 from tests.unit.report.timelines import EXACT, NONE, details, level
+from tests.unit.report.timelines import document as written
 
 pytestmark = pytest.mark.slow
 
@@ -59,11 +60,7 @@ _LONG = replace(EXACT, end_ns=EXACT.begin_ns + 999_990_000)
 def document() -> TraceDocument:
     """A step of a run, with an exact mirror and with none."""
     timelines = recorded(CHAIN, num_steps=1).timelines.values()
-    return TraceDocument(
-        schema_="backend-caps/trace@1",
-        otherData=details(),
-        traceEvents=events_of([*timelines]),
-    )
+    return written(details(), events_of([*timelines]))
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +163,8 @@ def test_picture_is_dark_where_that_is_asked_for(show: Show) -> None:
 def test_page_of_a_trace_draws_it(show: Show) -> None:
     """The page's policy lets the picture have its colours."""
     told = details()
-    document = TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[])
 
-    shown = show(pages.page(document, [picture_of(told, [EXACT, NONE])]))
+    shown = show(pages.page(written(told), [picture_of(told, [EXACT, NONE])]))
 
     colour = shown.evaluate("getComputedStyle(document.querySelector('.trace .verify')).fill")
     assert colour == "rgb(169, 205, 240)"
@@ -177,19 +173,17 @@ def test_page_of_a_trace_draws_it(show: Show) -> None:
 def test_page_of_a_trace_prints_on_one_sheet(show: Show) -> None:
     """What was run, the figures and the picture of two levels take one landscape page."""
     told = details()
-    document = TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[])
     files = ("steps.json: open it on ui.perfetto.dev", "steps.svg: open it in a browser")
     picture = picture_of(told, [EXACT, replace(EXACT, level="none")])
 
-    page = show(pages.page(document, [*trace_view(document, files), picture]))
+    page = show(pages.page(written(told), [*trace_view(written(told), files), picture]))
 
     assert page.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
 
 
 def test_page_of_a_trace_keeps_its_last_column_on_a_telephone(show: Show) -> None:
     """On 390 pixels the table of levels is as wide as the page, and no column is beyond it."""
-    told = details()
-    document = TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[])
+    document = written(details())
     page = show(pages.page(document, trace_view(document, ())))
 
     page.set_viewport_size({"width": 390, "height": 844})

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
+from backend_caps.report.generate_documents import GenerateDocument
 
 CASES = Path(__file__).parent / "cases"
 """Command lines with the status and the sentence that they end with."""
@@ -41,6 +46,27 @@ LEAN = Declaration(
     ],
 )
 """
+BACKEND = """\
+from backend_caps import Capabilities, Declaration, Role
+
+DECLARATION = Declaration(
+    capabilities=Capabilities(page_sizes="any", {says}), implementation="{name}_caps:build"
+)
+
+def build(site):
+    import backend_caps_torch_native
+    class Own(backend_caps_torch_native.{base}):
+        def init_forward_metadata(self, batch):
+            {prepares}
+            super().init_forward_metadata(batch)
+
+        def forward(self, q, k, v, layer, batch, **said):
+            output = super().forward(q, k, v, layer, batch, **said)
+            return {returns}
+    return Own(site)
+"""
+PREPARES_AT = 1 + BACKEND.splitlines().index("            {prepares}")
+"""The line of what it does before a forward."""
 ENTRY_POINTS = """\
 [backend_caps.backends]
 acme_lean = acme_caps:LEAN
@@ -62,6 +88,20 @@ class CommandLine:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (self.root / f"{name}_caps.py").write_text(source)
 
+    def install_backend(
+        self,
+        name: str,
+        says: str,
+        *,
+        prepares: str = "pass",
+        returns: str = "output",
+        base: str = "TorchPadded",
+    ) -> None:
+        """Install a backend with code of its own: what it says, does first, and returns."""
+        source = BACKEND.format(name=name, says=says, prepares=prepares, returns=returns, base=base)
+        self.install(name, f"[backend_caps.backends]\n{name} = {name}_caps:DECLARATION\n", source)
+        sys.modules.pop(f"{name}_caps", None)
+
     def run(self, line: str) -> Result:
         """Run a command line; `@` at the head of a word is the folder of plugins."""
         words = re.sub(r"(?<!\S)@", str(self.root), line)
@@ -69,6 +109,12 @@ class CommandLine:
         return CliRunner().invoke(
             cli, own.split(), obj=Invocation(server_flags=tuple(flags.split()))
         )
+
+    def json(self, line: str) -> Any:
+        """Run a command line that ends well or finds something; read the JSON that it prints."""
+        result = self.run(line)
+        assert result.stdout, result.stderr
+        return json.loads(result.stdout)
 
     def transcript(self, line: str) -> str:
         """Run a command line, before which variables may be set; return all that is printed."""
@@ -90,6 +136,27 @@ class CommandLine:
         assert result.stdout == ""
         last = result.stderr.splitlines()[-1]
         return f"{result.exit_code} {last}".replace(str(self.root), "@")
+
+
+def generated(
+    line: CommandLine, options: str = "", flags: str = "--attention-backend torch_native"
+) -> GenerateDocument:
+    """Run prompts, and read what came of them."""
+    result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
+    assert result.exit_code == 0, result.stderr
+    return GenerateDocument.model_validate_json(result.stdout)
+
+
+def outputs_of(document: GenerateDocument) -> list[list[int]]:
+    """List the tokens that followed each prompt."""
+    return [each.output for each in document.outputs]
+
+
+def process(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end in a process of its own; `env` unless it is this environment."""
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -51,33 +51,29 @@ def test_json_with_a_path_and_words_that_are_not_utf8_is_whole(
 
 def test_report_with_flags_has_a_plan(acme: CommandLine) -> None:
     """Server flags after -- add the plan of that server to the report."""
-    result = acme.run(f"report --path @ --format json -- {READS} {SPECULATIVE}")
+    plan = acme.json(f"report --path @ --format json -- {READS} {SPECULATIVE}")["plan"]
 
-    plan = json.loads(result.stdout)["plan"]
     assert plan["schema"] == "backend-caps/plan@1"
     assert plan["needs_cpu_seq_lens"] is True
 
 
-def test_resolve_takes_facts(acme: CommandLine) -> None:
-    """A fact decides a condition that the flags leave open."""
-    flags = f"{LEAN} {SPECULATIVE}"
+@pytest.mark.parametrize(
+    ("options", "flags", "needs"),
+    [
+        ("--rules sglang-0.5.13", SPECULATIVE, True),
+        ("--rules sglang-0.5.13 --fact kv_cache_dtype=bfloat16", SPECULATIVE, False),
+        ("--rules sglang-0.5.13", "--kv-cache-dtype bf16 --speculative-algorithm EAGLE", True),
+        ("--rules sglang-0.5.23", "--kv-cache-dtype bf16 --speculative-algorithm EAGLE", False),
+    ],
+    ids=["unknown", "a fact", "older rules", "newer rules"],
+)
+def test_resolve_takes_facts_and_rules(
+    acme: CommandLine, options: str, flags: str, *, needs: bool
+) -> None:
+    """A fact decides what the flags leave open; another version's rules hold where asked for."""
+    plan = acme.json(f"resolve --path @ {options} --format json -- {LEAN} {flags}")
 
-    unknown = acme.run(f"resolve --path @ --rules sglang-0.5.13 --format json -- {flags}")
-    known = acme.run(f"resolve --path @ --fact kv_cache_dtype=bfloat16 --format json -- {flags}")
-
-    assert json.loads(unknown.stdout)["needs_cpu_seq_lens"] is True
-    assert json.loads(known.stdout)["needs_cpu_seq_lens"] is False
-
-
-def test_resolve_under_newer_rules(acme: CommandLine) -> None:
-    """Another engine version's rules hold where they are asked for."""
-    flags = "--attention-backend acme_lean --kv-cache-dtype bf16 --speculative-algorithm EAGLE"
-
-    old = acme.run(f"resolve --path @ --rules sglang-0.5.13 --format json -- {flags}")
-    new = acme.run(f"resolve --path @ --rules sglang-0.5.23 --format json -- {flags}")
-
-    assert json.loads(old.stdout)["needs_cpu_seq_lens"] is True
-    assert json.loads(new.stdout)["needs_cpu_seq_lens"] is False
+    assert plan["needs_cpu_seq_lens"] is needs
 
 
 def test_explain_takes_sglangs_name(acme: CommandLine) -> None:
@@ -90,30 +86,22 @@ def test_explain_takes_sglangs_name(acme: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "crossed"),
+    ("flags", "crossed", "is_mirrored"),
     [
-        pytest.param("acme_reads --speculative-algorithm EAGLE", [24, 24], id="exact"),
-        pytest.param("acme_reads", [0, 0], id="no speculation"),
+        pytest.param(f"{READS} {SPECULATIVE}", [24, 24], True, id="exact"),
+        pytest.param(READS, [0, 0], True, id="no speculation"),
+        pytest.param(f"{LEAN} {SPECULATIVE}", [0, 0], False, id="every backend opts out"),
     ],
 )
-def test_relay_shows_what_crosses(acme: CommandLine, flags: str, crossed: list[int]) -> None:
-    """The steps of a relay say how many bytes crossed to the host."""
-    result = acme.run(
-        "relay --path @ --steps 2 --format json -- --disable-piecewise-cuda-graph"
-        f" --attention-backend {flags}"
-    )
+def test_relay_shows_what_crosses(
+    acme: CommandLine, flags: str, crossed: list[int], *, is_mirrored: bool
+) -> None:
+    """The steps of a relay say how many bytes crossed to the host, and what the host knows."""
+    known = "--fact kv_cache_dtype=bfloat16"
 
-    document = json.loads(result.stdout)
+    document = acme.json(f"relay --path @ --steps 2 {known} --format json -- {flags}")
+
+    steps = document["steps"]
     assert document["schema"] == "backend-caps/relay@1"
-    assert [step["bytes_to_host"] for step in document["steps"]] == crossed
-
-
-def test_relay_without_a_mirror_crosses_nothing(acme: CommandLine) -> None:
-    """Where every backend opts out, the host has no lengths and nothing crosses."""
-    result = acme.run(
-        f"relay --path @ --fact kv_cache_dtype=bfloat16 --format json -- {LEAN} {SPECULATIVE}"
-    )
-
-    steps = json.loads(result.stdout)["steps"]
-    assert [step["bytes_to_host"] for step in steps] == [0, 0, 0]
-    assert [step["seq_lens_cpu"] for step in steps] == [None, None, None]
+    assert [step["bytes_to_host"] for step in steps] == crossed
+    assert {step["seq_lens_cpu"] is not None for step in steps} == {is_mirrored}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from backend_caps.settings.settings import KEYS
 from backend_caps.settings.sources import SECTIONS
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, process
 
 
 class Spellings(NamedTuple):
@@ -79,9 +78,8 @@ def _words(name: str, environ: pytest.MonkeyPatch, root: str, num_layers: int) -
 
 
 def _shown(site: CommandLine, words: str) -> dict[str, dict[str, object]]:
-    result = site.run(f"config show --format json {words}")
-    assert result.exit_code == 0, result.output
-    return {each["name"]: each for each in json.loads(result.stdout)["settings"]}
+    document = site.json(f"config show --format json {words}")
+    return {each["name"]: each for each in document["settings"]}
 
 
 def test_every_setting_is_spelled_here() -> None:
@@ -126,9 +124,9 @@ def test_format_is_a_setting_too(
     if variable is not None:
         monkeypatch.setenv("BACKEND_CAPS_FORMAT", variable)
 
-    result = site.run(f"report --path @ --config s.yaml {option}")
+    document = site.json(f"report --path @ --config s.yaml {option}")
 
-    assert json.loads(result.stdout)["schema"] == "backend-caps/report@1"
+    assert document["schema"] == "backend-caps/report@1"
 
 
 SHOWN = """\
@@ -252,9 +250,9 @@ def test_plugin_that_is_left_out_names_the_list(
     if variable is not None:
         monkeypatch.setenv("BACKEND_CAPS_PLUGINS", variable)
 
-    result = site.run(f"report --path @ --format json {words}")
+    document = site.json(f"report --path @ --format json {words}")
 
-    told = json.loads(result.stdout)["backends"][0]["problems"][0]["message"]
+    told = document["backends"][0]["problems"][0]["message"]
     assert f"is not in {list_name}, which names: other." in told
 
 
@@ -264,9 +262,9 @@ def test_deadline_of_discovery_is_kept(site: CommandLine) -> None:
         "slow", "[backend_caps.backends]\nslow = slow_caps:X\n", "import time; time.sleep(60)"
     )
 
-    result = site.run("report --path @ --discovery-deadline 0.5 --format json")
+    document = site.json("report --path @ --discovery-deadline 0.5 --format json")
 
-    problems = {each["name"]: each["problems"] for each in json.loads(result.stdout)["backends"]}
+    problems = {each["name"]: each["problems"] for each in document["backends"]}
     assert [each["code"] for each in problems["slow"]] == ["hangs"]
     assert "0.5 s" in problems["slow"][0]["message"]
 
@@ -282,21 +280,11 @@ def test_verify_takes_the_lock_of_the_settings(site: CommandLine) -> None:
     assert "caps.lock" in verified.stdout
 
 
-def test_verify_without_a_lock_is_wrong_usage(site: CommandLine) -> None:
-    """Without a lock there is nothing to compare."""
-    result = site.run("verify")
-
-    assert result.exit_code == 2
-    assert result.stderr.endswith("Error: Name the LOCKFILE, here or as the setting lock.\n")
-
-
 def test_format_of_a_lock_is_its_own(site: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock is JSON however everything else is printed."""
     monkeypatch.setenv("BACKEND_CAPS_FORMAT", "markdown")
 
-    result = site.run("lock --path @")
-
-    assert json.loads(result.stdout)["schema"] == "backend-caps/lock@1"
+    assert site.json("lock --path @")["schema"] == "backend-caps/lock@1"
 
 
 def test_engine_of_the_settings_can_be_left_out(
@@ -321,13 +309,6 @@ def test_device_is_that_of_the_settings(site: CommandLine, monkeypatch: pytest.M
     assert result.stderr.startswith("error: device 'xpu' is not available")
 
 
-def test_group_without_a_command_shows_its_commands(site: CommandLine) -> None:
-    """`config` alone lists what it has."""
-    result = site.run("config")
-
-    assert "show" in result.output.split()
-
-
 PROGRAM = """
 import sys
 from backend_caps.__main__ import main
@@ -340,14 +321,8 @@ print("status", status, *{"yaml", "backend_caps.settings.settings"}.intersection
 def _run(cwd: Path, *words: str, environ: Mapping[str, str] | None = None) -> str:
     """Run the program in a process of its own."""
     clean = {key: text for key, text in os.environ.items() if not key.startswith("BACKEND_CAPS_")}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
-        cwd=cwd,
-        env={**clean, **(environ or {})},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    env = {**clean, **(environ or {})}
+    return process(sys.executable, "-c", PROGRAM, *words, cwd=cwd, env=env).stdout
 
 
 def test_planted_file_is_not_read_and_loads_nothing(site: CommandLine) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.model.random_models import random_llama
 from tests.cases import axis, cases_of
-from tests.cli.conftest import CASES, CommandLine
+from tests.cli.conftest import CASES, CommandLine, process
 from tests.machine import free_port
 
 ONE_PLUGIN = "--plugins backend-caps-torch-native"
@@ -32,35 +31,10 @@ DRAFTS = (
 FA3 = f"--attention-backend fa3 {DRAFTS} --tp 2 --chunked-prefill-size 4096"
 NATIVE = "--attention-backend torch_native"
 LENT = "torch_native in place of fa3"
-LIAR = """\
-from backend_caps import Capabilities, Declaration, Role
-
-def _declared(name):
-    return Declaration(
-        capabilities=Capabilities(
-            page_sizes="any", needs_cpu_seq_lens=False, max_context_len_known=True,
-            sync_free_prepare=True, roles=set(Role), max_speculative_topk=1,
-        ),
-        implementation=f"liar_caps:{name}",
-    )
-
-PEEKS, FAILS = _declared("peeks"), _declared("fails")
-
-def peeks(site):
-    from backend_caps_torch_native.padded import TorchPadded
-    class Peeks(TorchPadded):
-        def init_forward_metadata(self, batch):
-            assert batch.seq_lens.sum().item() > 0
-            super().init_forward_metadata(batch)
-    return Peeks(site)
-
-def fails(site):
-    from backend_caps_torch_native.padded import TorchPadded
-    class Fails(TorchPadded):
-        def init_forward_metadata(self, batch):
-            raise RuntimeError("no such kernel")
-    return Fails(site)
-"""
+SAYS = (
+    "needs_cpu_seq_lens=False, max_context_len_known=True, sync_free_prepare=True, "
+    "roles=set(Role), max_speculative_topk=1"
+)
 
 
 def _run(line: str) -> Result:
@@ -91,35 +65,30 @@ def own() -> DryRunDocument:
 @pytest.fixture
 def liars(acme: CommandLine) -> CommandLine:
     """Backends that are not as they declare."""
-    entries = "[backend_caps.backends]\npeeks = liar_caps:PEEKS\nfails = liar_caps:FAILS\n"
-    acme.install("liar", entries, LIAR)
+    acme.install_backend("peeks", SAYS, prepares="assert batch.seq_lens.sum().item() > 0")
+    acme.install_backend("fails", SAYS, prepares="raise RuntimeError('no such kernel')")
     return acme
 
 
-def test_every_figure_names_the_stand_in(lent: DryRunDocument) -> None:
-    """Forwards, steps and memory say whose code they rest on."""
-    (run,) = lent.ranks
+@axis(("document", "stand_in"), [("lent", LENT), ("own", None)])
+def test_every_figure_names_the_stand_in(
+    document: str, stand_in: str | None, request: pytest.FixtureRequest
+) -> None:
+    """Forwards, steps and memory say whose code they rest on, where it is another's."""
+    told: DryRunDocument = request.getfixturevalue(document)
+    (run,) = told.ranks
 
-    named = {each.stand_in for each in run.phases} | {each.stand_in for each in run.steps}
-    named.add(run.memory.stand_in)
+    named = {run.memory.stand_in, *(own.stand_in for own in run.phases)}
+    named |= {own.stand_in for own in run.steps}
 
-    assert named == {LENT}
-
-
-@pytest.mark.slow
-def test_figures_of_a_backend_itself_name_nobody(own: DryRunDocument) -> None:
-    """Where each backend runs itself, no figure names a stand-in."""
-    (run,) = own.ranks
-
-    named = {each.stand_in for each in run.phases} | {each.stand_in for each in run.steps}
-    named.add(run.memory.stand_in)
-
-    assert (named, own.stand_ins) == ({None}, [])
+    assert (named, told.stand_ins == []) == ({stand_in}, stand_in is None)
 
 
 def test_phases_are_told_apart(lent: DryRunDocument) -> None:
-    """Forwards of target and draft are counted by phase, and what is around them."""
+    """Forwards of target and draft are counted by phase; what is simulated has no times."""
     phases = [each.phase for each in lent.ranks[0].phases]
+
+    assert {each.median_us for each in lent.ranks[0].steps} == {None}
 
     assert phases == ["prefill", "verify", "draft prefill", "draft", "draft_extend", "around"]
 
@@ -162,13 +131,6 @@ def test_sizes_and_flags_that_are_not_the_servers_are_said(lent: DryRunDocument)
 
     assert sizes["--chunked-prefill-size"] == ("4096", "64")
     assert lent.left_out == ["--tp-size 2; each rank runs a whole model by itself"]
-
-
-def test_simulated_device_has_no_times(lent: DryRunDocument) -> None:
-    """Times of the simulated device are not stated."""
-    times = {each.median_us for each in lent.ranks[0].steps}
-
-    assert times == {None}
 
 
 @pytest.mark.parametrize("drafts", ["", "--speculative-algorithm NGRAM --enable-mixed-chunk"])
@@ -278,15 +240,8 @@ def _place(rank: int, size: int, port: int) -> dict[str, str]:
     return {**{name: str(own) for name, own in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
 
 
-def _environment(rank: int, size: int, port: int, **said: str) -> dict[str, str]:
-    return {**os.environ, **_place(rank, size, port), **said}
-
-
 def _process(words: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
-    line = [sys.executable, "-m", *words.split()]
-    done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = process(sys.executable, "-m", *words.split(), env=environment)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -355,8 +310,8 @@ def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
     )
     port = free_port()
     environments = [
-        _environment(0, 2, port),
-        _environment(1, 2, port, BACKEND_CAPS_FLAG_PAGE_SIZE="16"),
+        {**os.environ, **_place(0, 2, port)},
+        {**os.environ, **_place(1, 2, port), "BACKEND_CAPS_FLAG_PAGE_SIZE": "16"},
     ]
 
     with ThreadPoolExecutor() as pool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,9 +57,8 @@ def test_engine_is_answered_for_in_words(acme: CommandLine, line: str, answer: s
 @pytest.mark.usefixtures("reader")
 def test_report_on_an_engine_as_json_has_its_keys(acme: CommandLine) -> None:
     """The JSON of a report on an engine names the engine, and is of the same schema."""
-    result = acme.run("report --path @ --engine vllm --format json")
+    document = acme.json("report --path @ --engine vllm --format json")
 
-    document = json.loads(result.stdout)
     assert document["schema"] == "backend-caps/report@1"
     assert document["engine"]["name"] == "vllm"
     own = [backend.name for backend in engine_scene.VLLM.backends]
@@ -69,18 +67,12 @@ def test_report_on_an_engine_as_json_has_its_keys(acme: CommandLine) -> None:
 
 
 def test_engine_is_read_where_it_is_said(acme: CommandLine, reader: Reader) -> None:
-    """A source is handed on; without one the installed engine is read."""
+    """A source is handed on; without one the installed engine is read, and unasked none."""
+    acme.run("report --path @")
     acme.run("report --path @ --engine sglang --source @")
     acme.run("report --path @ --engine sglang")
 
     assert reader.asked == [("sglang", acme.root), ("sglang", None)]
-
-
-def test_report_without_an_engine_reads_none(acme: CommandLine, reader: Reader) -> None:
-    """What was not asked for is not read."""
-    acme.run("report --path @")
-
-    assert reader.asked == []
 
 
 @pytest.mark.usefixtures("reader")
@@ -89,9 +81,8 @@ def test_wrapper_that_the_model_brings_is_told(acme: CommandLine, arch: str, tol
     """Linear attention runs in a wrapper that no flag names, so the plan may lack its word."""
     line = f"resolve --path @ --engine sglang --fact attention_arch={arch} --format json -- --tp 2"
 
-    result = acme.run(line)
+    codes = {problem["code"] for problem in acme.json(line)["problems"]}
 
-    codes = {problem["code"] for problem in json.loads(result.stdout)["problems"]}
     assert ("engine-wrapper-not-checked" in codes) is told
 
 
@@ -121,10 +112,9 @@ def test_rules_are_those_of_the_engine_unless_named(
     acme: CommandLine, rules: str, held: str
 ) -> None:
     """An engine brings its rules; an option goes before them."""
-    line = f"resolve --path @ --engine sglang --format json {rules} -- --attn triton"
-    result = acme.run(line)
+    plan = acme.json(f"resolve --path @ --engine sglang --format json {rules} -- --attn triton")
 
-    assert json.loads(result.stdout)["rules"] == held
+    assert plan["rules"] == held
 
 
 @pytest.mark.usefixtures("reader")
@@ -135,25 +125,20 @@ def test_engine_without_rules_or_a_command_line_has_the_named(
     bare = replace(engine_scene.SGLANG, rules=None, command_line=None)
     monkeypatch.setattr(engine_scene, "SGLANG", bare)
 
-    result = acme.run(
-        "resolve --path @ --engine sglang --format json -- --attention-backend triton"
-    )
+    line = "resolve --path @ --engine sglang --format json -- --attention-backend triton"
 
-    assert json.loads(result.stdout)["rules"] == "sglang-0.5.23"
+    assert acme.json(line)["rules"] == "sglang-0.5.23"
 
 
 @pytest.mark.usefixtures("reader")
 def test_plugin_stands_beside_the_engines_own(acme: CommandLine) -> None:
     """A name that the engine lacks is a plugin's, as without the engine."""
-    result = acme.run(
-        f"resolve --path @ --engine sglang --format json -- --attn acme_reads {SPECULATING}"
-    )
+    line = f"resolve --path @ --engine sglang --format json -- --attn acme_reads {SPECULATING}"
 
-    (cause, *_) = json.loads(result.stdout)["server"]["host_seq_lens"]["causes"]
-    assert (cause["name"], cause["source"]) == (
-        "acme_reads",
-        f"acme 1.0, {acme.root}/acme_caps.py:3",
-    )
+    (cause, *_) = acme.json(line)["server"]["host_seq_lens"]["causes"]
+
+    source = f"acme 1.0, {acme.root}/acme_caps.py:3"
+    assert (cause["name"], cause["source"]) == ("acme_reads", source)
 
 
 @pytest.mark.usefixtures("reader")
@@ -161,9 +146,8 @@ def test_engines_own_goes_before_a_plugins(acme: CommandLine) -> None:
     """A plugin of a name that the engine has itself is skipped, and said."""
     acme.install("tri", TRITON, TRITON_DECLARES)
 
-    result = acme.run("report --path @ --engine sglang --format json -- --attn triton")
+    document = acme.json("report --path @ --engine sglang --format json -- --attn triton")
 
-    document = json.loads(result.stdout)
     told = [b for b in document["backends"] if b["name"] == "triton" and b["status"] == "skipped"]
     assert [each["problems"] for each in told] == [
         [

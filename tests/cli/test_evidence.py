@@ -74,17 +74,10 @@ def kept(line: CommandLine) -> Path:
 def test_report_marks_what_is_verified(line: CommandLine) -> None:
     """A claim with evidence has its mark, and the report says where that comes from."""
     output = line.run("report --path @").output
-
-    assert "none ✓" in output
-    assert "2026-11-22 on sim, 2 seeds" in output
-
-
-@pytest.mark.usefixtures("kept")
-def test_report_in_json_says_how_claims_stand(line: CommandLine) -> None:
-    """The document holds the evidence of the backend, and what is known of each claim."""
-    document = json.loads(line.run("report --format json --path @").output)
+    document = line.json("report --format json --path @")
 
     (fast,) = [each for each in document["backends"] if each["name"] == "fast"]
+    assert ("none ✓" in output, "2026-11-22 on sim, 2 seeds" in output) == (True, True)
     assert (fast["evidence"]["device"], fast["evidence"]["changes"]) == ("sim", [])
     assert fast["capabilities"]["host_seq_lens"]["evidence"] == "verified"
     assert "evidence" not in fast["capabilities"]["dtypes"]
@@ -151,9 +144,8 @@ def test_selection_requires_evidence_where_that_is_options(line: CommandLine) ->
 
 def test_report_shows_claims_that_its_plan_does_not_believe(line: CommandLine) -> None:
     """A report is of what is declared, and its plan of what is verified."""
-    output = line.run(f"report --require-evidence --format json --path @ {_SERVER}").output
+    document = line.json(f"report --require-evidence --format json --path @ {_SERVER}")
 
-    document = json.loads(output)
     (fast,) = [each for each in document["backends"] if each["name"] == "fast"]
     assert fast["capabilities"]["host_seq_lens"]["value"] == "none"
     assert document["plan"]["needs_cpu_seq_lens"] is True

@@ -20,35 +20,18 @@ from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from tests.cases import cases_of
-from tests.cli.conftest import CASES, CommandLine
+from tests.cli.conftest import CASES, PREPARES_AT, CommandLine, generated, outputs_of
 
 NATIVE = "--attention-backend torch_native"
 PADDED = "--attention-backend torch_padded"
-OWN = """\
-from backend_caps import Capabilities, Declaration
-
-OWN = Declaration(
-    capabilities=Capabilities(page_sizes="any", needs_cpu_seq_lens=True),
-    implementation="own_caps:build",
-)
-
-def build(site):
-    from backend_caps_torch_native.native import TorchNative
-    class Own(TorchNative):
-        def init_forward_metadata(self, batch):
-            assert batch.seq_lens.sum().item() > 0
-            super().init_forward_metadata(batch)
-    return Own(site)
-"""
-"""A backend with code of its own, which asks the device for a number."""
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.fixture
-def own(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line over a backend whose code lies in the folder of plugins."""
-    monkeypatch.delitem(sys.modules, "own_caps", raising=False)
-    acme.install("own", "[backend_caps.backends]\nown = own_caps:OWN\n", OWN)
+def own(acme: CommandLine) -> CommandLine:
+    """The command line over a backend with code of its own, which asks the device for a number."""
+    asks = "assert batch.seq_lens.sum().item() > 0"
+    acme.install_backend("own", "needs_cpu_seq_lens=True", prepares=asks, base="TorchNative")
     return acme
 
 
@@ -58,16 +41,6 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     random_llama(folder, seed=3)
     return folder
-
-
-def _document(line: CommandLine, options: str = "", flags: str = NATIVE) -> GenerateDocument:
-    result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
-    assert result.exit_code == 0, result.stderr
-    return GenerateDocument.model_validate_json(result.stdout)
-
-
-def _outputs(document: GenerateDocument) -> list[list[int]]:
-    return [each.output for each in document.outputs]
 
 
 def _refused(result: Result) -> tuple[int, str]:
@@ -91,59 +64,41 @@ def test_generate_gives_the_tokens_of_the_engine(
     """Whatever the flags are, the tokens are those that the engine gives by itself."""
     plan = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu").plan
 
-    document = _document(
+    document = generated(
         line, f"--model {model} --token-ids 1,2,3 --token-ids 4,5,6,7,8,9,10 {options}", flags
     )
 
-    assert _outputs(document) == Engine.from_plan(model, plan, "cpu").generate(PROMPTS, 6)
+    assert outputs_of(document) == Engine.from_plan(model, plan, "cpu").generate(PROMPTS, 6)
 
 
 def test_generate_runs_under_the_resolved_plan(line: CommandLine) -> None:
     """The backends that run are those of the flags, and the plan is theirs."""
     flags = "--prefill-attention-backend torch_native --decode-attention-backend torch_padded"
 
-    document = _document(line, flags=flags)
+    document = generated(line, flags=flags)
 
     assert document.backends == {"prefill": "torch_native", "decode": "torch_padded"}
     replay = document.plan.phases["decode"]["graph_replay"]
     assert [cause.name for cause in replay.causes] == ["torch_padded"]
 
 
-def test_generate_resolves_with_what_the_model_says(acme: CommandLine) -> None:
-    """A backend that does not take the model's head size is refused before anything runs."""
-    source = (
-        "from backend_caps import Capabilities, Declaration, Exact\n"
-        "WIDE = Declaration(capabilities=Capabilities(head_sizes=Exact(128)))\n"
-    )
-    acme.install("wide", "[backend_caps.backends]\nwide = wide_caps:WIDE\n", source)
-
-    refused = acme.run("generate --path @ --policy strict -- --attention-backend wide")
-
-    assert "backend 'wide' takes head_size 128; here it is 16." in refused.stderr
-
-
-def test_generate_shows_the_first_steps_and_sums_them_all(line: CommandLine) -> None:
+@pytest.mark.parametrize("num_steps", [2, 1000])
+def test_generate_sums_the_steps_that_it_shows_and_others(
+    line: CommandLine, num_steps: int
+) -> None:
     """Steps are cut to what was asked for; the sums are of every one."""
-    document = _document(line, "--prompts 3 --steps 2")
-
-    assert [step.number for step in document.steps] == [1, 2]
-    assert document.run.num_steps == {"extend": 1, "decode": 5}
-    assert document.run.num_made == 18
-
-
-def test_generate_sums_what_its_steps_have(line: CommandLine) -> None:
-    """Where every step is shown, the sums can be checked by hand."""
-    document = _document(line, "--prompts 3 --steps 1000")
+    document = generated(line, f"--prompts 3 --steps {num_steps}")
 
     steps, run = document.steps, document.run
-    assert run.num_made == sum(step.num_made for step in steps)
-    assert run.num_steps["decode"] == sum(step.mode == "decode" for step in steps)
-    assert run.host_us == pytest.approx(sum(step.host_us for step in steps) / len(steps))
+    assert [step.number for step in steps] == [*range(1, min(num_steps, 6) + 1)]
+    assert (run.num_steps, run.num_made) == ({"extend": 1, "decode": 5}, 18)
+    if num_steps > 6:
+        assert run.host_us == pytest.approx(sum(step.host_us for step in steps) / len(steps))
 
 
 def test_generate_without_streams_has_no_waits_and_no_bytes(line: CommandLine) -> None:
     """On the CPU nothing waits and nothing crosses, so no number says that something did."""
-    document = _document(line, "--prompts 1")
+    document = generated(line, "--prompts 1")
 
     run, first = document.run, document.steps[0]
     assert (run.planned_waits, run.bytes_to_host, run.bytes_to_device) == (None, None, None)
@@ -152,7 +107,7 @@ def test_generate_without_streams_has_no_waits_and_no_bytes(line: CommandLine) -
 
 def test_generate_cuts_prompts_where_it_is_asked_to(line: CommandLine) -> None:
     """No step has more prompt tokens than the chunk's size."""
-    document = _document(line, "--chunked-prefill-size 5")
+    document = generated(line, "--chunked-prefill-size 5")
 
     tokens = [step.num_tokens for step in document.steps if step.mode == "extend"]
     assert max(tokens) == 5
@@ -160,7 +115,7 @@ def test_generate_cuts_prompts_where_it_is_asked_to(line: CommandLine) -> None:
 
 def test_generate_runs_no_more_requests_than_it_may(line: CommandLine) -> None:
     """The others are queued."""
-    document = _document(line, "--prompts 5 --max-running-requests 2 --steps 1000")
+    document = generated(line, "--prompts 5 --max-running-requests 2 --steps 1000")
 
     assert max(step.num_requests for step in document.steps) == 2
 
@@ -169,10 +124,10 @@ def test_generate_with_a_seed_repeats_itself(line: CommandLine) -> None:
     """Sampling is drawn from the seed alone, and is not greedy."""
     sampled = "--token-ids 1,2,3 --temperature 2 --seed 5"
 
-    one, other = _document(line, sampled), _document(line, sampled)
+    one, other = generated(line, sampled), generated(line, sampled)
 
-    assert _outputs(one) == _outputs(other)
-    assert _outputs(one) != _outputs(_document(line, "--token-ids 1,2,3 --seed 5"))
+    assert outputs_of(one) == outputs_of(other)
+    assert outputs_of(one) != outputs_of(generated(line, "--token-ids 1,2,3 --seed 5"))
 
 
 @pytest.mark.parametrize(
@@ -187,36 +142,30 @@ def test_generate_with_a_seed_repeats_itself(line: CommandLine) -> None:
 )
 def test_generate_says_why_steps_are_eager(line: CommandLine, flags: str, because: str) -> None:
     """What keeps decode steps from a full graph is named, as far as the plan knows it."""
-    document = _document(line, "--prompts 1", flags)
+    document = generated(line, "--prompts 1", flags)
 
     (decode,) = (own for own in document.graphs.phases if own.phase == "decode")
     assert document.run.num_eager == document.run.num_steps
     assert because in decode.refused["full"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "overlap"),
-    [
-        pytest.param("", True, id="by default"),
-        pytest.param("--disable-overlap-schedule", False, id="switched off"),
-    ],
-)
-def test_generate_says_whether_steps_overlap(
-    line: CommandLine, flags: str, *, overlap: bool
-) -> None:
+@pytest.mark.parametrize("flags", ["", "--disable-overlap-schedule"])
+def test_generate_says_whether_steps_overlap(line: CommandLine, flags: str) -> None:
     """The loop is the plan's; on a device without streams there is no share to tell."""
-    run = _document(line, "--prompts 1", f"{NATIVE} {flags}").run
+    run = generated(line, "--prompts 1", f"{NATIVE} {flags}").run
 
-    assert (run.overlap, run.overlap_ratio) == (overlap, None)
+    assert (run.overlap, run.overlap_ratio) == (not flags, None)
 
 
-def test_generate_shows_metrics_where_it_is_asked_to(line: CommandLine) -> None:
-    """The metrics are of this run, and say what the sums say."""
-    document = _document(line, "--metrics")
+def test_generate_shows_metrics_of_what_was_asked_for(line: CommandLine) -> None:
+    """The metrics say what the sums say, and neither counts a step of the warm-up."""
+    document = generated(line, "--token-ids 1,2,3 --metrics")
 
-    assert document.metrics is not None
-    made = document.metrics["backend_caps_generation_tokens_total"]
-    assert made == document.run.num_made
+    metrics, run = document.metrics, document.run
+    assert metrics is not None
+    assert metrics["backend_caps_generation_tokens_total"] == run.num_made
+    assert run.num_steps == {"extend": 1, "decode": 5}
+    assert metrics['backend_caps_steps_total{mode="extend",run="eager"}'] == 1.0
 
 
 def test_generate_says_where_it_serves_metrics(line: CommandLine) -> None:
@@ -234,15 +183,6 @@ def test_generate_refuses_a_port_that_is_taken(line: CommandLine) -> None:
 
     assert status == 1
     assert message.startswith(f"error: metrics cannot be served on 127.0.0.1:{port}: ")
-
-
-def test_generate_counts_no_step_of_the_warm_up(line: CommandLine) -> None:
-    """Metrics and sums are of what was asked for."""
-    document = _document(line, "--token-ids 1,2,3 --metrics")
-
-    assert document.metrics is not None
-    assert document.run.num_steps == {"extend": 1, "decode": 5}
-    assert document.metrics['backend_caps_steps_total{mode="extend",run="eager"}'] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -268,7 +208,7 @@ def test_generate_makes_room_for_what_runs(
     line: CommandLine, options: str, flags: str, num_tokens: int
 ) -> None:
     """The KV cache of a long context is as small as what these requests can fill."""
-    run = _document(line, options, flags).run
+    run = generated(line, options, flags).run
 
     assert (run.max_total_tokens, run.num_retracted > 0) == (num_tokens, options == "--prompts 40")
 
@@ -297,27 +237,27 @@ def test_generate_on_the_simulated_device_gives_the_same_tokens(line: CommandLin
     """In any order that the device could choose, the tokens are those of the CPU."""
     asked = "--token-ids 1,2,3 --token-ids 4,5,6,7"
 
-    simulated = _document(line, f"{asked} --device sim --schedule lazy")
+    simulated = generated(line, f"{asked} --device sim --schedule lazy")
 
-    assert _outputs(simulated) == _outputs(_document(line, asked))
+    assert outputs_of(simulated) == outputs_of(generated(line, asked))
     assert simulated.simulation is not None
     assert (simulated.simulation.schedule, simulated.device) == ("lazy", "sim:0")
 
 
 def test_generate_on_the_simulated_device_finds_hidden_syncs(own: CommandLine) -> None:
     """A backend that asks the device for a number is named with its line, once a step."""
-    document = _document(own, "--path @ --prompts 1 --device sim", "--attention-backend own")
+    document = generated(own, "--path @ --prompts 1 --device sim", "--attention-backend own")
 
     assert document.simulation is not None
     syncs = document.simulation.hidden_syncs
     assert len(syncs) == sum(document.run.num_steps.values())
-    assert {sync.rpartition("/")[2] for sync in syncs} == {"own_caps.py:12"}
+    assert {sync.rpartition("/")[2] for sync in syncs} == {f"own_caps.py:{PREPARES_AT}"}
 
 
 @pytest.mark.slow
 def test_generate_on_the_simulated_device_replays_what_sizes_were_named(line: CommandLine) -> None:
     """A batch size that is named is captured; without any, decode is eager and says so."""
-    named = _document(line, "--prompts 1 --device sim --graph-batch-sizes 1", PADDED).run
+    named = generated(line, "--prompts 1 --device sim --graph-batch-sizes 1", PADDED).run
     result = line.run(f"generate --device sim --graph-batch-sizes= --format json -- {PADDED}")
 
     (decode,) = (
@@ -341,7 +281,7 @@ def test_generate_runs_in_pieces_what_sizes_were_named(
     counts: str, mode: str, line: CommandLine
 ) -> None:
     """A backend without full graphs runs in pieces, as far as the largest size goes."""
-    document = _document(line, f"--token-ids 1,2,3 --device sim --graph-token-counts {counts}")
+    document = generated(line, f"--token-ids 1,2,3 --device sim --graph-token-counts {counts}")
 
     run = document.run
     assert {step.graph_mode for step in document.steps if step.mode == "extend"} == {mode}
@@ -352,7 +292,7 @@ def test_generate_runs_in_pieces_what_sizes_were_named(
 @pytest.mark.slow
 def test_generate_counts_the_memory_of_graphs(line: CommandLine) -> None:
     """Graphs, their pool and what is beside it are counted on a device that has graphs."""
-    graphs = _document(line, "--prompts 1 --device sim --graph-token-counts 16").graphs
+    graphs = generated(line, "--prompts 1 --device sim --graph-token-counts 16").graphs
 
     assert graphs.num_graphs > 1
     assert graphs.pool_bytes > 0
@@ -360,25 +300,27 @@ def test_generate_counts_the_memory_of_graphs(line: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "dtype"),
+    ("takes", "option", "told"),
     [
-        pytest.param("--dtype bfloat16", "bfloat16", id="named"),
-        pytest.param("", "float32", id="the model's own"),
+        ("head_sizes=Exact(128)", "", "head_size 128; here it is 16."),
+        ("dtypes={'float16'}", "--dtype bfloat16", "dtype float16; here it is bfloat16."),
+        ("dtypes={'float16'}", "", "dtype float16; here it is float32."),
     ],
+    ids=["the model's head size", "a named dtype", "the model's own dtype"],
 )
-def test_generate_resolves_for_the_dtype_that_it_computes_in(
-    acme: CommandLine, option: str, dtype: str
+def test_generate_resolves_for_what_it_computes(
+    acme: CommandLine, takes: str, option: str, told: str
 ) -> None:
-    """The plan is that of the dtype that was named, else of the model's."""
+    """A backend that does not take what the model or an option says is refused before it runs."""
     source = (
-        "from backend_caps import Capabilities, Declaration\n"
-        "HALF = Declaration(capabilities=Capabilities(dtypes={'float16'}))\n"
+        "from backend_caps import Capabilities, Declaration, Exact\n"
+        f"HALF = Declaration(capabilities=Capabilities({takes}))\n"
     )
     acme.install("half", "[backend_caps.backends]\nhalf = half_caps:HALF\n", source)
 
     refused = acme.run(f"generate --path @ --policy strict {option} -- --attention-backend half")
 
-    assert f"backend 'half' takes dtype float16; here it is {dtype}." in refused.stderr
+    assert f"backend 'half' takes {told}" in refused.stderr
 
 
 def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, model: Path) -> None:
@@ -387,7 +329,7 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
     (model / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
 
     refused = line.run(f"generate --model {model} -- {NATIVE}")
-    run = _document(line, f"--model {model} --dtype bfloat16 --prompts 1").run
+    run = generated(line, f"--model {model} --dtype bfloat16 --prompts 1").run
 
     assert "the model's dtype is 'float16'" in refused.stderr
     assert "Add --dtype bfloat16" in refused.stderr
@@ -431,7 +373,7 @@ def test_generate_has_the_defaults_of_the_engine(name: str) -> None:
 def test_generate_runs_halves_in_captured_decodes(line: CommandLine) -> None:
     """Under two-batch overlap a graph of decode has both halves, and the run says so."""
     flags = "--attention-backend torch_padded --enable-two-batch-overlap"
-    document = _document(line, "--token-ids 1,2,3 --token-ids 4,5 --device sim", flags)
+    document = generated(line, "--token-ids 1,2,3 --token-ids 4,5 --device sim", flags)
 
     phases = {own.phase: own for own in document.graphs.phases}
     decode = phases["decode"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from backend_caps.cli.generate import DIFFERS
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model.random_models import eagle3_of, first_layers, random_llama
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, generated, outputs_of
 
 NATIVE = "--attention-backend torch_native"
 PADDED = "--attention-backend torch_padded"
@@ -32,22 +31,12 @@ def drafted(tmp_path: Path) -> tuple[Path, Path]:
     return folder, draft
 
 
-def _document(line: CommandLine, options: str, flags: str) -> GenerateDocument:
-    result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
-    assert result.exit_code == 0, result.stderr
-    return GenerateDocument.model_validate_json(result.stdout)
-
-
-def _outputs(document: GenerateDocument) -> list[list[int]]:
-    return [each.output for each in document.outputs]
-
-
 @pytest.mark.parametrize(
     "algorithm", [EAGLE, EAGLE3, STANDALONE], ids=["EAGLE", "EAGLE3", "STANDALONE"]
 )
 def test_generate_makes_models_that_are_often_right(line: CommandLine, algorithm: str) -> None:
     """Without folders a target and a draft are made, of which some drafts are accepted."""
-    document = _document(line, "--prompts 2", f"{PADDED} {algorithm}")
+    document = generated(line, "--prompts 2", f"{PADDED} {algorithm}")
 
     drafted = document.speculation
     assert drafted is not None
@@ -65,10 +54,10 @@ def test_generate_drafts_with_the_model_that_is_named(
     plan = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu").plan
 
     named = f"--model {target} --draft-model {draft} --token-ids 1,2,3 --token-ids 4,5,6,7,8,9,10"
-    document = _document(line, named, f"{PADDED} {STANDALONE}")
+    document = generated(line, named, f"{PADDED} {STANDALONE}")
 
     assert (document.model, document.draft_model) == (str(target), str(draft))
-    assert _outputs(document) == Engine.from_plan(target, plan, "cpu").generate(PROMPTS, 6)
+    assert outputs_of(document) == Engine.from_plan(target, plan, "cpu").generate(PROMPTS, 6)
 
 
 @pytest.mark.slow
@@ -84,7 +73,7 @@ def test_generate_counts_the_waits_that_are_planned(
     line: CommandLine, flags: str, *, for_lengths: bool
 ) -> None:
     """The simulated device sees the waits of the plan: for tokens, and for lengths if any."""
-    document = _document(line, "--prompts 2 --device sim", flags)
+    document = generated(line, "--prompts 2 --device sim", flags)
 
     drafted, run = document.speculation, document.run
     assert drafted is not None
@@ -97,7 +86,7 @@ def test_generate_names_the_backends_of_the_draft(line: CommandLine) -> None:
     """A draft with a backend of its own is told apart from the target."""
     own = "--speculative-draft-attention-backend torch_native"
 
-    document = _document(line, "--prompts 1", f"{PADDED} {EAGLE} {own}")
+    document = generated(line, "--prompts 1", f"{PADDED} {EAGLE} {own}")
 
     assert document.speculation is not None
     assert {*document.speculation.draft_backends.values()} == {"torch_native"}
@@ -107,7 +96,7 @@ def test_generate_names_the_backends_of_the_draft(line: CommandLine) -> None:
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_generate_makes_room_for_drafts(line: CommandLine, page_size: int) -> None:
     """Drafts behind the end of the longest requests have their room: none is retracted."""
-    document = _document(
+    document = generated(
         line, "--prompts 6", f"{PADDED} {EAGLE} --page-size {page_size} --context-length 64"
     )
 
@@ -116,7 +105,7 @@ def test_generate_makes_room_for_drafts(line: CommandLine, page_size: int) -> No
 
 def test_generate_says_why_speculating_steps_are_eager(line: CommandLine) -> None:
     """What keeps a verify from a full graph is named, and what keeps prompts from one."""
-    graphs = _document(line, "--prompts 1", f"{PADDED} {EAGLE}").graphs
+    graphs = generated(line, "--prompts 1", f"{PADDED} {EAGLE}").graphs
 
     because = {own.name: own.refused["full"] for own in graphs.phases}
     assert because["verify"] == ["the device has no graphs"]
@@ -132,11 +121,11 @@ def test_generate_runs_an_eagle3_head_whose_drafts_are_replayed(
     prompts = f"--model {tmp_path / 'target'} --token-ids 1,2,3 --token-ids 4,5,6,7"
     named = f"{prompts} --draft-model {tmp_path / 'head'} --device sim"
 
-    document = _document(line, named, f"{PADDED} --speculative-algorithm EAGLE3")
+    document = generated(line, named, f"{PADDED} --speculative-algorithm EAGLE3")
 
     modes = {own.name: own.effective for own in document.graphs.phases}
     assert [modes[name] for name in ("verify", "draft", "draft_extend")] == ["full"] * 3
-    assert _outputs(document) == _outputs(_document(line, prompts, NATIVE))
+    assert outputs_of(document) == outputs_of(generated(line, prompts, NATIVE))
 
 
 @pytest.mark.slow
@@ -144,7 +133,7 @@ def test_generate_blames_no_sizes_that_are_named(line: CommandLine) -> None:
     """Where speculation alone keeps prompts from full graphs, no option is said to be missing."""
     options = "--prompts 1 --device sim --graph-token-counts 16"
 
-    phases = _document(line, options, f"{PADDED} {NGRAM}").graphs.phases
+    phases = generated(line, options, f"{PADDED} {NGRAM}").graphs.phases
 
     refused = {own.phase: own.refused.get("full") for own in phases}
     speculation = ["of the target, speculation captures only the verify"]
@@ -157,37 +146,18 @@ def test_generate_needs_no_draft_model_for_n_grams(
     """Drafts that are looked up run beside a named model alone."""
     options = f"--model {drafted[0]} --prompts 1"
 
-    document = _document(line, options, f"{PADDED} {NGRAM}")
+    document = generated(line, options, f"{PADDED} {NGRAM}")
 
     assert document.draft_model is None
     assert document.speculation is not None
     assert document.speculation.draft_backends == {}
 
 
-LIES = """\
-from backend_caps import Capabilities, Declaration, Role
-
-LIES = Declaration(
-    capabilities=Capabilities(page_sizes="any", needs_cpu_seq_lens=True, roles=set(Role)),
-    implementation="lies_caps:build",
-)
-
-def build(site):
-    from backend_caps_torch_native.native import TorchNative
-    class Lies(TorchNative):
-        def forward(self, q, k, v, layer, batch, **said):
-            output = super().forward(q, k, v, layer, batch, **said)
-            return output * 0 if batch.mode.value == "verify" else output
-    return Lies(site)
-"""
-"""A backend whose verifies see nothing."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["--device cpu", "--device sim"])
 def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -> None:
     """The same prompts without drafts, overlap and graphs have the same tokens."""
-    document = _document(line, f"--prompts 2 --compare-plain {device}", f"{PADDED} {EAGLE}")
+    document = generated(line, f"--prompts 2 --compare-plain {device}", f"{PADDED} {EAGLE}")
 
     assert document.differs_from_plain == []
 
@@ -195,18 +165,17 @@ def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -
 @pytest.mark.slow
 def test_generate_counts_no_wait_of_the_plain_loop(line: CommandLine) -> None:
     """What the plain loop waits for on the same simulated device is not counted."""
-    document = _document(line, "--prompts 2 --compare-plain --device sim", f"{PADDED} {EAGLE}")
+    document = generated(line, "--prompts 2 --compare-plain --device sim", f"{PADDED} {EAGLE}")
 
     assert document.simulation is not None
     assert document.simulation.hidden_syncs == []
 
 
-def test_generate_fails_where_the_plain_loop_differs(
-    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generate_fails_where_the_plain_loop_differs(acme: CommandLine) -> None:
     """A backend that verifies wrongly gives other tokens than its plain decode: exit status 1."""
-    monkeypatch.delitem(sys.modules, "lies_caps", raising=False)
-    acme.install("lies", "[backend_caps.backends]\nlies = lies_caps:LIES\n", LIES)
+    sees_nothing = 'output * 0 if batch.mode.value == "verify" else output'
+    says = "needs_cpu_seq_lens=True, roles=set(Role)"
+    acme.install_backend("lies", says, returns=sees_nothing, base="TorchNative")
     words = "generate --path @ --format json --token-ids 1,2,3 --compare-plain"
 
     result = acme.run(f"{words} -- --attention-backend lies {EAGLE}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,36 +13,18 @@ from backend_caps.insight import measure as measures
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import NoLengths
-from backend_caps.report.step_costs import LevelDocument, MeasureDocument
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.report.step_costs import LevelDocument, MeasuredDocument, MeasureDocument
 from benchmarks.gpu import Timing
 from tests.cases import cases_of
-from tests.cli.conftest import CASES, CommandLine
+from tests.cli.conftest import CASES, PREPARES_AT, CommandLine
+from tests.unit.building import RULES_13
 
 PADDED = "--attention-backend torch_padded"
 EAGLE3 = f"{PADDED} --speculative-algorithm EAGLE3"
 OPTED_OUT = f"{EAGLE3} --disable-piecewise-cuda-graph"
 SMALL = "--speculative-num-steps 1"
-ASKS = """\
-from backend_caps import Capabilities, Declaration, Role
-
-ASKS = Declaration(
-    capabilities=Capabilities(
-        page_sizes="any", needs_cpu_seq_lens=False, max_context_len_known=True, roles=set(Role)
-    ),
-    implementation="asks_caps:build",
-)
-
-def build(site):
-    from backend_caps_torch_native import TorchPadded
-    class Asks(TorchPadded):
-        def init_forward_metadata(self, batch):
-            assert batch.seq_lens.sum().item() >= 0
-            super().init_forward_metadata(batch)
-    return Asks(site)
-"""
-"""A backend that declares nothing of the host, and asks the device for a number."""
-FAILS = re.sub("assert .*", "raise ValueError('no such batch')", ASKS)
+ASKS = "assert batch.seq_lens.sum().item() >= 0"
+"""What a backend does that declares nothing of the host, and asks the device for a number."""
 OURS = Timing(
     comparison="mirror 4096",
     side="exact",
@@ -61,13 +41,7 @@ RESULT = {"benchmark": "gpu", "hardware": "NVIDIA H200", "rows": [asdict(row) fo
 
 def _plan(flags: str, facts: Facts | None = None) -> Plan:
     registry, read = discover(), ServerFlags.from_argv(f"{flags} {SMALL}".split())
-    return resolve(
-        registry.uses(read),
-        read,
-        facts=facts,
-        policy="quiet",
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
+    return resolve(registry.uses(read), read, facts=facts, policy="quiet", rules=RULES_13)
 
 
 def _document(line: CommandLine, flags: str, options: str = "") -> MeasureDocument:
@@ -78,9 +52,13 @@ def _document(line: CommandLine, flags: str, options: str = "") -> MeasureDocume
     return MeasureDocument.model_validate_json(result.stdout)
 
 
-def _levels(document: MeasureDocument) -> dict[str, LevelDocument]:
+def _measured(document: MeasureDocument) -> MeasuredDocument:
     assert document.measured is not None, document.problem
-    return {level.level: level for level in document.measured.levels}
+    return document.measured
+
+
+def _levels(document: MeasureDocument) -> dict[str, LevelDocument]:
+    return {level.level: level for level in _measured(document).levels}
 
 
 @pytest.fixture(scope="module")
@@ -94,28 +72,21 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MeasureDocume
 
 @pytest.mark.slow
 def test_measure_counts_the_exact_mirror_once_a_step(counted: dict[str, MeasureDocument]) -> None:
-    """An exact mirror costs a wait, the pool's column and a launch; less costs none of it."""
+    """An exact mirror costs a wait, the pool's column and a launch; less costs none of it.
+
+    Where the host is told nothing, or a bound, a step waits for its tokens alone.
+    """
     document = counted[EAGLE3]
 
     levels = _levels(document)
     exact, none = levels["exact"], levels["none"]
-    assert document.measured is not None
     assert (exact.host_waits, exact.waits_for_lengths) == (2, 1)
-    assert exact.bytes_of_lengths == 8 * document.measured.pool_size
+    assert exact.bytes_of_lengths == 8 * _measured(document).pool_size
     assert exact.bytes_to_host - none.bytes_to_host == exact.bytes_of_lengths
     assert (exact.launches - none.launches, exact.event_waits - none.event_waits) == (1, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", ["none", "upper_bound"])
-def test_measure_counts_no_wait_for_lengths_below_exact(
-    counted: dict[str, MeasureDocument], level: str
-) -> None:
-    """Where the host is told nothing, or a bound, a step waits for its tokens alone."""
-    found = _levels(counted[EAGLE3])[level]
-
-    assert (found.host_waits, found.waits_for_lengths, found.bytes_of_lengths) == (1, 0, 0)
-    assert found.hidden_syncs == {}
+    for own in (none, levels["upper_bound"]):
+        assert (own.host_waits, own.waits_for_lengths, own.bytes_of_lengths) == (1, 0, 0)
+        assert own.hidden_syncs == {}
 
 
 @pytest.mark.slow
@@ -142,10 +113,8 @@ def test_measure_runs_the_speculation_of_the_flags(line: CommandLine) -> None:
     tree = "--speculative-eagle-topk 2 --speculative-num-steps 2 --speculative-num-draft-tokens 5"
     result = line.run(f"explain --measure --format json -- {OPTED_OUT} {tree}")
 
-    measured = MeasureDocument.model_validate_json(result.stdout).measured
-    assert measured is not None
-    assert measured.drafts is not None
-    drafts = measured.drafts
+    drafts = _measured(MeasureDocument.model_validate_json(result.stdout)).drafts
+    assert drafts is not None
     assert (drafts.topk, drafts.num_steps, drafts.num_draft_tokens) == (2, 2, 5)
 
 
@@ -181,11 +150,11 @@ def test_measure_as_json_has_the_reason_too(line: CommandLine) -> None:
     assert f"error: {document.problem}" == result.stderr.splitlines()[-1]
 
 
-def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, source: str) -> str:
+def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, prepares: str) -> str:
     """Put a backend into the folder of plugins, and return the flags that name it."""
     monkeypatch.delenv("BACKEND_CAPS_PLUGINS")
-    monkeypatch.delitem(sys.modules, "asks_caps", raising=False)
-    line.install("asks", "[backend_caps.backends]\nasks = asks_caps:ASKS\n", source)
+    says = "needs_cpu_seq_lens=False, max_context_len_known=True, roles=set(Role)"
+    line.install_backend("asks", says, prepares=prepares)
     return "--attention-backend asks --speculative-algorithm EAGLE3"
 
 
@@ -195,7 +164,9 @@ def test_measure_names_hidden_syncs(line: CommandLine, monkeypatch: pytest.Monke
 
     exact = _levels(_document(line, flags, "--path @"))["exact"]
 
-    assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {"asks_caps.py:14"}
+    assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {
+        f"asks_caps.py:{PREPARES_AT}"
+    }
     num_hidden = sum(exact.hidden_syncs.values()) / 8
     assert exact.host_waits == 2 + num_hidden
 
@@ -204,7 +175,7 @@ def test_measure_tells_what_a_backend_raises(
     line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin whose code fails is no traceback, and its own words are told."""
-    flags = _install(line, monkeypatch, FAILS)
+    flags = _install(line, monkeypatch, "raise ValueError('no such batch')")
 
     result = line.run(f"explain --measure --path @ -- {flags}")
 
@@ -280,11 +251,7 @@ def test_measured_levels_keep_other_overrides() -> None:
     plan = _plan(OPTED_OUT)
     override = Capabilities(needs_cpu_seq_lens=True, sync_free_prepare=False)
     raised = resolve(
-        plan.uses,
-        plan.flags,
-        policy="quiet",
-        unsafe_override=override,
-        rules=RuleSet.builtin("sglang-0.5.13"),
+        plan.uses, plan.flags, policy="quiet", unsafe_override=override, rules=plan.rules
     )
 
     levels = measured_levels(raised).levels
@@ -293,55 +260,37 @@ def test_measured_levels_keep_other_overrides() -> None:
     assert {own.level for own in levels} == {own.value for own in HostSeqLens}
 
 
-def test_measured_levels_refuse_a_model_that_cannot_be_made() -> None:
-    """A head size that no model here can have is told, and is no traceback."""
-    with pytest.raises(InsightError, match="head_dim is 7"):
-        measured_levels(_plan(OPTED_OUT, Facts(head_size=7)))
-
-
-def test_measured_levels_refuse_what_no_engine_runs() -> None:
-    """What the plan's flags ask for, and this engine is not, is no measurement."""
-    plan = _plan(f"{EAGLE3} --kv-cache-dtype fp8_e5m2")
-
-    with pytest.raises(InsightError, match="--kv-cache-dtype fp8_e5m2"):
-        measured_levels(plan)
+@pytest.mark.parametrize(
+    ("flags", "facts", "told"),
+    [
+        (OPTED_OUT, Facts(head_size=7), "head_dim is 7"),
+        (f"{EAGLE3} --kv-cache-dtype fp8_e5m2", None, "--kv-cache-dtype fp8_e5m2"),
+    ],
+)
+def test_measured_levels_refuse_what_no_engine_runs(
+    flags: str, facts: Facts | None, told: str
+) -> None:
+    """A head size that no model here can have, or a flag that no engine here does, is told."""
+    with pytest.raises(InsightError, match=told):
+        measured_levels(_plan(flags, facts))
 
 
 @pytest.mark.slow
 def test_measure_shows_times_that_are_stored(line: CommandLine, tmp_path: Path) -> None:
-    """Of a stored result the rows of our relay are shown, with the GPU's name."""
-    (tmp_path / "gpu.json").write_text(json.dumps(RESULT))
+    """Of stored results the rows of our relay on a GPU are shown, with the GPU's name.
 
-    document = _document(line, OPTED_OUT, f"--results {tmp_path}")
-
-    assert document.measured is not None
-    times = [(own.hardware, own.level, own.host_wait_us) for own in document.measured.times]
-    assert times == [("NVIDIA H200", "exact", 41.6)]
-
-
-@pytest.mark.slow
-def test_measure_takes_no_times_of_a_rehearsal(line: CommandLine, tmp_path: Path) -> None:
-    """What was rehearsed on the simulated device names no hardware, and its times mean nothing."""
+    A rehearsal on the simulated device names no hardware, and its times mean nothing; what else
+    `make gpu` writes has rows of its own kind.
+    """
     rehearsed = {name: value for name, value in RESULT.items() if name != "hardware"}
-    (tmp_path / "sim.json").write_text(json.dumps(rehearsed))
-
-    document = _document(line, OPTED_OUT, f"--results {tmp_path}")
-
-    assert document.measured is not None
-    assert document.measured.times == []
-
-
-@pytest.mark.slow
-def test_measure_passes_over_results_of_other_benchmarks(line: CommandLine, tmp_path: Path) -> None:
-    """What else `make gpu` writes beside the loops' times has rows of its own kind."""
     attention = {"benchmark": "attention", "hardware": "NVIDIA H200", "rows": [{"side": "sdpa"}]}
-    (tmp_path / "attention.json").write_text(json.dumps(attention))
-    (tmp_path / "gpu.json").write_text(json.dumps(RESULT))
+    for name, result in {"gpu": RESULT, "sim": rehearsed, "attention": attention}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
 
-    document = _document(line, OPTED_OUT, f"--results {tmp_path}")
+    measured = _measured(_document(line, OPTED_OUT, f"--results {tmp_path}"))
 
-    assert document.measured is not None
-    assert [own.file for own in document.measured.times] == ["gpu.json"]
+    times = [(own.file, own.hardware, own.level, own.host_wait_us) for own in measured.times]
+    assert times == [("gpu.json", "NVIDIA H200", "exact", 41.6)]
 
 
 def test_installed_package_has_no_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -361,11 +310,3 @@ def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path
 
     assert result.exit_code == 1
     assert "other.json' holds no result of a GPU: Field required" in result.stderr
-
-
-def test_results_without_measure_are_refused(line: CommandLine, tmp_path: Path) -> None:
-    """Where nothing is measured, times have no place."""
-    result = line.run(f"explain --results {tmp_path} -- {OPTED_OUT}")
-
-    assert result.exit_code == 2
-    assert result.stderr.endswith("is shown with --measure; add it.\n")

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.cli.new_plugin import LONGEST, project_files
 from tests.cases import cases_of
-from tests.cli.conftest import CASES
+from tests.cli.conftest import CASES, process
 from tests.machine import ROOT, git
 
 NAME = "acme_attention"
@@ -247,44 +247,29 @@ def test_name_that_will_not_do_is_refused(name: str, problem: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("held", "named"),
+    ("held", "place", "problem"),
     [
-        pytest.param(["pyproject.toml"], "pyproject.toml", id="a file of the template"),
-        pytest.param([".git", "a", "b", "c"], "a and 2 more", id="others"),
+        pytest.param(["README.md"], "", "it holds README.md", id="a file of the template"),
+        pytest.param([".git", "a", "b", "c"], "", "it holds a and 2 more", id="others"),
+        pytest.param(["file"], "file", "it is a file", id="a file"),
+        pytest.param(["file"], "file/new", "Not a directory", id="below a file"),
     ],
 )
-def test_folder_that_holds_something_is_left_alone(
-    held: Sequence[str], named: str, tmp_path: Path
+def test_what_stands_in_the_way_is_left_alone(
+    held: Sequence[str], place: str, problem: str, tmp_path: Path
 ) -> None:
-    """Nothing is written beside what is there, and nothing of it is lost."""
+    """Nothing is written beside what is there, and nothing of it is lost; the sentence has it."""
     for name in held:
         (tmp_path / name).write_text("mine")
 
-    result = _new_plugin(NAME, tmp_path)
+    result = _new_plugin(NAME, tmp_path / place)
 
     assert result.stderr == (
-        f"error: folder '{tmp_path}' cannot take a new plugin: it holds {named}; a folder with "
+        f"error: folder '{tmp_path / place}' cannot take a new plugin: {problem}; a folder with "
         "room that is empty but for .git, or none, was expected. Name another with --into.\n"
     )
     assert result.exit_code == 2
     assert _texts(tmp_path) == dict.fromkeys(held, "mine")
-
-
-@pytest.mark.parametrize(
-    ("place", "problem"),
-    [
-        pytest.param("file", "it is a file", id="a file"),
-        pytest.param("file/new", "Not a directory", id="below a file"),
-    ],
-)
-def test_file_in_the_way_is_left_alone(place: str, problem: str, tmp_path: Path) -> None:
-    """What stands in the way, or what the system says of it, is part of the sentence."""
-    (tmp_path / "file").write_text("mine")
-
-    result = _new_plugin(NAME, tmp_path / place)
-
-    assert f"cannot take a new plugin: {problem}; a folder" in result.stderr
-    assert (result.exit_code, (tmp_path / "file").read_text()) == (2, "mine")
 
 
 def test_folder_that_holds_a_repository_alone_is_written_into(tmp_path: Path) -> None:
@@ -311,9 +296,9 @@ def test_nothing_is_left_where_there_is_no_room(place: str, tmp_path: Path) -> N
     # -B: Python takes a compiled module that was cut off for written, and it would stay for others.
     small_files = 'ulimit -f 1; exec "$0" -B -m backend_caps new-plugin --into "$1" "$2"'
 
-    words = ["/bin/sh", "-c", small_files, sys.executable, str(tmp_path / place), NAME]
     untraced = {name: own for name, own in os.environ.items() if not name.startswith("COV")}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=untraced)
+    words = ("/bin/sh", "-c", small_files, sys.executable, tmp_path / place, NAME)
+    done = process(*words, env=untraced)
 
     assert done.stderr.endswith("--into.\n")
     assert "cannot take a new plugin: File too large; a folder with room" in done.stderr
@@ -337,17 +322,10 @@ def _install_in_place(folder: Path) -> None:
 def _run(
     module: str, *words: str | Path, cwd: Path, site: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module of this Python in an environment of its own, or code after `-c`."""
-    environ: Mapping[str, str] = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(cwd),
-        "OMP_NUM_THREADS": "1",
-        **({} if site is None else {"PYTHONPATH": str(site)}),
-    }
-    started = [sys.executable, module] if module == "-c" else [sys.executable, "-m", module]
-    return subprocess.run(
-        [*started, *words], cwd=cwd, env=environ, capture_output=True, text=True, check=False
-    )
+    """Run a module of this Python in an environment of its own."""
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "OMP_NUM_THREADS": "1"}
+    own = {} if site is None else {"PYTHONPATH": str(site)}
+    return process(sys.executable, "-m", module, *words, cwd=cwd, env={**environ, **own})
 
 
 def _texts(folder: Path) -> dict[str, str]:

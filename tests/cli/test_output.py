@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from backend_caps.cli.new_plugin import project_files
+from tests.cli.conftest import process
 
 _FULL = Path("/dev/full")
+FORMATS = ("table", "json", "markdown")
 
 
 _CLOSED_OR_FULL = pytest.mark.parametrize(
@@ -29,32 +30,16 @@ _CLOSED_OR_FULL = pytest.mark.parametrize(
 
 
 def _run(command: str) -> tuple[int, str]:
-    command = f'"$0" -m backend_caps {command}'
-    done = subprocess.run(
-        ["/bin/sh", "-c", command, sys.executable],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "BACKEND_CAPS_PLUGINS": "none-of-them"},
-        check=False,
-    )
+    words = ("/bin/sh", "-c", f'"$0" -m backend_caps {command}', sys.executable)
+    done = process(*words, env={**os.environ, "BACKEND_CAPS_PLUGINS": "none-of-them"})
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("format_", ["table", "json", "markdown"])
+@pytest.mark.parametrize("command", [*(f"report --format {own}" for own in FORMATS), "lock"])
 @_CLOSED_OR_FULL
-def test_output_that_takes_nothing_is_a_sentence(format_: str, shell: str, problem: str) -> None:
+def test_output_that_takes_nothing_is_a_sentence(command: str, shell: str, problem: str) -> None:
     """A document that nobody gets ends with one line and exit status 2."""
-    done = _run(f"report --format {format_} {shell}")
-
-    assert done == (2, _told(problem))
-
-
-@_CLOSED_OR_FULL
-def test_lock_that_nobody_gets_is_a_sentence(shell: str, problem: str) -> None:
-    """What has one format ends in the same way."""
-    done = _run(f"lock {shell}")
-
-    assert done == (2, _told(problem))
+    assert _run(f"{command} {shell}") == (2, _told(problem))
 
 
 @_CLOSED_OR_FULL
@@ -67,7 +52,7 @@ def test_plugin_is_written_where_nobody_is_told(shell: str, problem: str, tmp_pa
     assert len(files) == len(project_files("acme_attention"))
 
 
-@pytest.mark.parametrize("format_", ["table", "json", "markdown"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_reader_that_has_enough_is_no_fault(format_: str) -> None:
     """A pipe that is closed early, as by `head`, is said no word of."""
     _, told = _run(f"report --format {format_} | true")

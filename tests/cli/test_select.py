@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.cases import cases_of, compare
@@ -50,15 +48,12 @@ def test_auto_is_answered_in_words(fast: CommandLine, line: str, answer: str) ->
 
 def test_select_is_json_on_request(fast: CommandLine) -> None:
     """The document has the facts, and each candidate with its rank, reasons and what it costs."""
-    result = fast.run(
-        f"select --path @ --fact device=cpu --format json -- {AUTO} {SPECULATIVE} {TOPK}"
-    )
+    asked = f"-- {AUTO} {SPECULATIVE} {TOPK}"
 
-    document = json.loads(result.stdout)
-    assert (document["schema"], document["facts"]) == (
-        "backend-caps/selection@1",
-        {"device": "cpu"},
-    )
+    document = fast.json(f"select --path @ --fact device=cpu --format json {asked}")
+
+    assert document["schema"] == "backend-caps/selection@1"
+    assert document["facts"] == {"device": "cpu"}
     (choice,) = document["choices"]
     assert (choice["flag"], choice["chosen"]) == ("--attention-backend", "even")
     found = [(c["name"], c["rank"], c["host_seq_lens"]) for c in choice["candidates"]]
@@ -89,9 +84,9 @@ def test_select_is_json_on_request(fast: CommandLine) -> None:
 )
 def test_select_asks_what_would_do(fast: CommandLine, server: str, asked: list[str]) -> None:
     """Without auto, the flags that name a backend are asked what would do in their place."""
-    result = fast.run(f"select --path @ --format json -- {server}")
+    document = fast.json(f"select --path @ --format json -- {server}")
 
-    assert [choice["flag"] for choice in json.loads(result.stdout)["choices"]] == asked
+    assert [choice["flag"] for choice in document["choices"]] == asked
 
 
 def test_select_of_nothing_says_so(fast: CommandLine) -> None:
@@ -108,7 +103,7 @@ def test_select_of_nothing_says_so(fast: CommandLine) -> None:
 def test_resolve_keeps_the_choice_in_its_document(fast: CommandLine) -> None:
     """The JSON of a plan has the candidates with their reasons; without auto it has none."""
     chosen, named = (
-        json.loads(fast.run(f"resolve --path @ --format json -- --attention-backend {name}").stdout)
+        fast.json(f"resolve --path @ --format json -- --attention-backend {name}")
         for name in ("auto", "even")
     )
 
@@ -118,9 +113,8 @@ def test_resolve_keeps_the_choice_in_its_document(fast: CommandLine) -> None:
 
 def test_relay_takes_auto(fast: CommandLine) -> None:
     """A FutureMap is configured by what was chosen for the device."""
-    result = fast.run(f"relay --path @ --format json -- {AUTO} {SPECULATIVE} {TOPK}")
+    document = fast.json(f"relay --path @ --format json -- {AUTO} {SPECULATIVE} {TOPK}")
 
-    document = json.loads(result.stdout)
     assert document["plan"]["choices"][0]["chosen"] == "even"
     assert document["plan"]["needs_cpu_seq_lens"] is False
 

@@ -12,10 +12,10 @@ from backend_caps.cli.dry_run import dry_run
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
-from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.resolution.engine import Engine
+from tests.unit.report.sides import reading
 
 NEW = "--rules sglang-0.5.23"
 
@@ -69,19 +69,10 @@ def test_flags_of_another_version_are_no_sizes() -> None:
 def test_engine_without_flags_for_graphs_has_no_sizes_of_them() -> None:
     """A version that spells them otherwise leaves the run's own sizes."""
     ctx = _context("-- --cuda-graph-bs 1 2")
-    reading = EngineReading(
-        engine="sglang",
-        version="9.9",
-        source="installed",
-        backends=(),
-        rules=None,
-        command_line=Engine(name="sglang-9.9", options={}, attention_backends=frozenset()),
-        problems=(),
-        num_files=0,
-        num_parsed=0,
-    )
+    line = Engine(name="sglang-9.9", options={}, attention_backends=frozenset())
+    read = replace(reading(), command_line=line)
 
-    sizes = sizes_in(ctx, replace(request_of(ctx), reading=reading))
+    sizes = sizes_in(ctx, replace(request_of(ctx), reading=read))
 
     assert (sizes.batches, sizes.tokens) == (None, None)
 
@@ -99,18 +90,15 @@ def test_flags_of_single_phases_are_kept_as_they_were_given() -> None:
     """Flags that switch graphs off in one phase are told, with their values."""
     sizes = _sizes(f"{NEW} -- --disable-prefill-cuda-graph --cuda-graph-backend-decode disabled")
 
-    assert sizes.of_phases == (
-        "--disable-prefill-cuda-graph",
-        "--cuda-graph-backend-decode disabled",
-    )
+    told = ("--disable-prefill-cuda-graph", "--cuda-graph-backend-decode disabled")
+    assert sizes.of_phases == told
 
 
 def test_padding_can_be_switched_off() -> None:
     """Without padding, graphs hold batches of their own sizes alone."""
-    assert [_sizes(f"-- {own}").pads_graphs for own in ("", "--disable-cuda-graph-padding")] == [
-        True,
-        False,
-    ]
+    padded = [_sizes(f"-- {own}").pads_graphs for own in ("", "--disable-cuda-graph-padding")]
+
+    assert padded == [True, False]
 
 
 def test_command_line_goes_before_files(tmp_path: Path) -> None:

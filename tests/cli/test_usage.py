@@ -37,28 +37,18 @@ def test_every_fault_is_said(acme: CommandLine) -> None:
     ]
 
 
-def test_override_of_an_unknown_name_lists_the_known(acme: CommandLine) -> None:
-    """An override of a name that there is none of is refused."""
-    result = acme.run("resolve --path @ --unsafe-override speed=high")
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [("", "--verbose names them"), ("--verbose", "--mm-attention-backend, --ep-size")],
+)
+def test_flags_that_do_not_matter_are_counted(acme: CommandLine, option: str, named: str) -> None:
+    """A whole command line may be pasted; what does not matter is counted, or named on request."""
+    flags = "--attention-backend acme_lean --mm-attention-backend fa3 --ep-size 2"
 
-    assert result.exit_code == 2
-    assert "Error: --unsafe-override has no 'speed'; it has: attention_arch," in result.stderr
+    result = acme.run(f"resolve --path @ {option} -- {flags}")
 
-
-def test_flags_that_do_not_matter_are_counted(acme: CommandLine) -> None:
-    """A whole command line may be pasted; what does not matter here is counted."""
-    result = acme.run("resolve --path @ -- --attention-backend acme_lean --ep-size 2 --model x")
-
-    assert result.exit_code == 0
-    assert result.stderr == "server flags that do not matter here: 2 (--verbose names them)\n"
-
-
-def test_flags_that_do_not_matter_are_named_under_verbose(acme: CommandLine) -> None:
-    """Under --verbose what does not matter here is named."""
-    result = acme.run("resolve --path @ --verbose -- --mm-attention-backend fa3 --ep-size 2")
-
-    told = "server flags that do not matter here: 2 (--mm-attention-backend, --ep-size)\n"
-    assert result.stderr == told
+    told = f"server flags that do not matter here: 2 ({named})\n"
+    assert (result.exit_code, result.stderr) == (0, told)
 
 
 def test_flags_come_from_everywhere(

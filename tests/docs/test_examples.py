@@ -21,36 +21,25 @@ def test_page_shows_what_is_printed(page: Path, tmp_path: Path) -> None:
     assert not found, f"renew it by {RENEW}, or repair what is printed:\n" + "\n".join(found)
 
 
-def test_example_that_prints_something_else_is_told(tmp_path: Path) -> None:
-    """A page that shows another output than is printed has a difference."""
+_RAISES = "```python\n1 / 0\n```\n\n```text output\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        pytest.param("```console\n$ echo one\ntwo\n```\n", ["$ echo one\none\n"], id="other"),
+        pytest.param("```console\n$ seq 5\n1\n…\n5\n```\n", [], id="lines left out"),
+        pytest.param(_RAISES, ["builtins.ZeroDivisionError: division by zero\n"], id="an error"),
+    ],
+)
+def test_example_that_prints_something_else_is_told(
+    text: str, printed: list[str], tmp_path: Path
+) -> None:
+    """A page that shows another output than is printed has a difference; `…` is any lines."""
     page = tmp_path / "page.md"
-    page.write_text("```console\n$ echo one\ntwo\n```\n", "utf-8")
+    page.write_text(text, "utf-8")
 
-    found = differences(page, tmp_path)
-
-    assert [difference.printed for difference in found] == ["$ echo one\none\n"]
-
-
-def test_example_may_leave_lines_out(tmp_path: Path) -> None:
-    """A line that is just an ellipsis stands for any lines."""
-    page = tmp_path / "page.md"
-    page.write_text("```console\n$ seq 5\n1\n…\n5\n```\n", "utf-8")
-
-    found = differences(page, tmp_path)
-
-    assert found == []
-
-
-def test_example_that_raises_is_told(tmp_path: Path) -> None:
-    """A block of Python that raises has its error as output, which the page does not show."""
-    page = tmp_path / "page.md"
-    page.write_text("```python\n1 / 0\n```\n\n```text output\n```\n", "utf-8")
-
-    found = differences(page, tmp_path)
-
-    assert [difference.printed for difference in found] == [
-        "builtins.ZeroDivisionError: division by zero\n"
-    ]
+    assert [difference.printed for difference in differences(page, tmp_path)] == printed
 
 
 def test_readme_is_short() -> None:

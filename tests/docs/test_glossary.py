@@ -13,25 +13,8 @@ GLOSSARY = REFERENCE / "glossary.md"
 _TERM = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE)
 _REJECTED = re.compile(r"\*Not:\* ([^.]+)\.")
 REQUIRED = {
-    "backend",
-    "cause",
-    "draft",
-    "draft_extend",
-    "fact",
-    "flag",
-    "flip",
-    "mirror",
-    "need",
-    "phase",
-    "plan",
-    "pool row",
-    "publish",
-    "role",
-    "rule",
-    "stash",
-    "support",
-    "target",
-    "use",
+    *("backend", "cause", "draft", "draft_extend", "fact", "flag", "flip", "mirror", "need"),
+    *("phase", "plan", "pool row", "publish", "role", "rule", "stash", "support", "target", "use"),
 }
 
 

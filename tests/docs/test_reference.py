@@ -61,20 +61,13 @@ def test_files_that_are_written_are_not_stale(files: Files) -> None:
     assert stale(files) == [], f"renew them by {RENEW}"
 
 
-def test_page_of_sglang_is_not_stale() -> None:
-    """The matrix of SGLang's backends is what its wheel says."""
-    page = engines.PAGES["sglang"]
-
-    shown = page.path.read_text("utf-8")
-
-    assert shown == engines.text_of(page), f"renew it by {RENEW}"
-
-
-@pytest.mark.upstream
-@pytest.mark.vllm_wheel
-def test_page_of_vllm_is_not_stale() -> None:
-    """The matrix of vLLM's backends is what its wheel says."""
-    page = engines.PAGES["vllm"]
+@pytest.mark.parametrize(
+    "engine",
+    ["sglang", pytest.param("vllm", marks=[pytest.mark.upstream, pytest.mark.vllm_wheel])],
+)
+def test_page_of_an_engine_is_not_stale(engine: str) -> None:
+    """The matrix of an engine's backends is what its wheel says."""
+    page = engines.PAGES[engine]
 
     shown = page.path.read_text("utf-8")
 

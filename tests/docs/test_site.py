@@ -20,7 +20,7 @@ from playwright.sync_api import Browser
 from docs.tools.public import MODULES, is_error, public_names
 from tests.docs.pages import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _OFFLINE = """
 import runpy, sys
@@ -96,7 +96,6 @@ def _read(text: str) -> Built:
     )
 
 
-@pytest.mark.no_cover
 def test_site_has_no_dead_link(folder: Path, pages: Mapping[Path, Built]) -> None:
     """Every link, image and script of every page leads to a file, and to a place that it has."""
     dead = {
@@ -115,9 +114,7 @@ def _is_elsewhere(target: str) -> bool:
 
 def _leads(page: Path, target: str, folder: Path, pages: Mapping[Path, Built]) -> bool:
     path, _, place = target.partition("#")
-    base = (
-        folder if path.startswith("/") else page.parent
-    )  # a page of errors names all from the top
+    base = folder if path.startswith("/") else page.parent  # a page of errors names all from there
     file = Path(os.path.normpath(base / unquote(path).lstrip("/"))) if path else page
     file = file / "index.html" if file.is_dir() else file
     if not place or file not in pages:
@@ -125,23 +122,14 @@ def _leads(page: Path, target: str, folder: Path, pages: Mapping[Path, Built]) -
     return unquote(place) in pages[file].ids
 
 
-@pytest.mark.no_cover
 def test_pages_fetch_nothing_from_elsewhere(pages: Mapping[Path, Built]) -> None:
-    """Scripts, styles, fonts and images are the site's own."""
+    """Scripts, styles, fonts and images are the site's own; links go to hosts that are listed."""
     foreign = {each for page in pages.values() for each in page.fetched if _is_elsewhere(each)}
-
-    assert foreign == set()
-
-
-@pytest.mark.no_cover
-def test_pages_name_few_hosts(pages: Mapping[Path, Built]) -> None:
-    """Links outside go to hosts that are listed."""
     hosts = {urlsplit(target).netloc for page in pages.values() for target in page.targets}
 
-    assert hosts - {""} == HOSTS
+    assert (foreign, hosts - {""}) == (set(), HOSTS)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("module", MODULES)
 def test_public_name_has_its_place(module: str, folder: Path, pages: Mapping[Path, Built]) -> None:
     """Every public name of a module but its errors has a heading on the module's page."""
@@ -160,7 +148,6 @@ def _has(page: Built, name: str) -> bool:
     return any(each.endswith(f".{name}") for each in page.ids)
 
 
-@pytest.mark.no_cover
 def test_linked_source_has_numbered_lines(folder: Path, pages: Mapping[Path, Built]) -> None:
     """A source file that a page links to is a page, and each line of it has a place."""
     path = "backend_caps/relay/future_map.py"
@@ -171,7 +158,6 @@ def test_linked_source_has_numbered_lines(folder: Path, pages: Mapping[Path, Bui
     assert {f"__codelineno-0-{line}" for line in range(1, num_lines + 1)} <= ids
 
 
-@pytest.mark.no_cover
 def test_tensor_tables_keep_their_columns(folder: Path) -> None:
     """A table of tensors is shown as it stands in the docstring."""
     text = (folder / "reference" / "api" / "relay.html").read_text("utf-8")
@@ -181,7 +167,6 @@ def test_tensor_tables_keep_their_columns(folder: Path) -> None:
     assert "req_pool_indices  [B] int64 or int32, device  unique rows" in shown
 
 
-@pytest.mark.no_cover
 def test_site_is_searched_from_disk(folder: Path, chromium: Browser) -> None:
     """Opened without a server, the site finds a word, and asks nobody else for anything."""
     page, asked = chromium.new_page(), list[str]()
@@ -194,7 +179,6 @@ def test_site_is_searched_from_disk(folder: Path, chromium: Browser) -> None:
     assert set(asked) == {"file"}
 
 
-@pytest.mark.no_cover
 def test_copied_are_commands_alone(folder: Path, chromium: Browser) -> None:
     """What a terminal has printed, and its prompt, are not copied."""
     page = chromium.new_page()
@@ -208,7 +192,6 @@ def test_copied_are_commands_alone(folder: Path, chromium: Browser) -> None:
     assert not any(line.startswith("host_seq_lens") for line in lines)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("page", ["reference/errors", "how-to/use-it-inside-sglang"])
 def test_sentences_of_a_program_are_not_cut(page: str, folder: Path, chromium: Browser) -> None:
     """What a program prints in one long line is folded, so that nobody has to scroll for it."""
@@ -220,7 +203,6 @@ def test_sentences_of_a_program_are_not_cut(page: str, folder: Path, chromium: B
     assert [(wanted, there) for wanted, there in widths if wanted > there] == []
 
 
-@pytest.mark.no_cover
 def test_underlined_names_keep_their_underscores(folder: Path, chromium: Browser) -> None:
     """The line under a link of code lies below what it would hide."""
     window = chromium.new_page(viewport={"width": 1440, "height": 900})
@@ -232,7 +214,6 @@ def test_underlined_names_keep_their_underscores(folder: Path, chromium: Browser
     assert [(line, sign) for line, sign in lines if line <= sign] == []
 
 
-@pytest.mark.no_cover
 def test_keys_of_a_schema_are_read_whole(folder: Path, chromium: Browser) -> None:
     """No key of a table is broken within its words."""
     window = chromium.new_page(viewport={"width": 1440, "height": 900})
@@ -243,7 +224,6 @@ def test_keys_of_a_schema_are_read_whole(folder: Path, chromium: Browser) -> Non
     assert set(lines) == {1}
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.rpartition("/")[2])
 def test_page_can_be_read_by_everybody(

@@ -14,6 +14,7 @@ import yaml
 
 from backend_caps.cli.new_plugin import project_files, write_project
 from docs.tools.examples import blocks_of
+from tests.cli.conftest import process
 from tests.docs.pages import ROOT
 
 pytestmark = pytest.mark.slow
@@ -74,9 +75,7 @@ def test_workflow_reads_what_it_writes() -> None:
 @pytest.mark.parametrize("step", [own for own in _steps() if "run" in own], ids=lambda s: s["name"])
 def test_workflow_commands_can_be_read(step: dict[str, Any]) -> None:
     """The shell takes each of them."""
-    read = subprocess.run(
-        ["/bin/bash", "-n", "-c", step["run"]], capture_output=True, text=True, check=False
-    )
+    read = process("/bin/bash", "-n", "-c", step["run"])
 
     assert (read.returncode, read.stderr) == (0, "")
 
@@ -118,11 +117,4 @@ def _run(command: str, project: Path, folder: Path) -> subprocess.CompletedProce
         "OMP_NUM_THREADS": "1",
         "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
     }
-    return subprocess.run(
-        ["/bin/bash", "-e", "-c", command],
-        cwd=project,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return process("/bin/bash", "-e", "-c", command, cwd=project, env=environ)

@@ -133,9 +133,7 @@ class Grid:
 
 
 _MARKS: Mapping[str | None, Glyph] = {
-    "verified": Glyph.VERIFIED,
-    "stale": Glyph.STALE,
-    "failed": Glyph.FAILED,
+    own.label: own for own in (Glyph.VERIFIED, Glyph.STALE, Glyph.FAILED)
 }
 _LONGEST = 240
 """How much of an engine's own words a cell holds; it opens the whole."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -8,23 +7,17 @@ import pytest
 
 from backend_caps.report.sections import Section
 from backend_caps.report.terminal import show
+from tests.cases import Golden, golden_in
 
-Golden = Callable[[str, str], None]
+__all__ = ["Golden", "Shown"]
+
 Shown = Callable[[Iterable[Section]], str]
 
 
 @pytest.fixture
 def golden() -> Golden:
-    """Compare a text with the whole of a file; `GOLDEN=write` writes the file and fails."""
-
-    def compare(name: str, text: str) -> None:
-        file = Path(__file__).parent / "golden" / name
-        if os.environ.get("GOLDEN") == "write":
-            file.write_bytes(text.encode())
-            pytest.fail(f"{name} is written; read it, and run again")
-        assert text == file.read_bytes().decode()
-
-    return compare
+    """Compare a text with the whole of a file."""
+    return golden_in(Path(__file__).parent / "golden")
 
 
 @pytest.fixture

@@ -22,9 +22,8 @@ from backend_caps.report.plans import PlanDocument, RelayDocument, StepDocument,
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import uses_of
-from tests.unit.building import broken, flags, installed, named
+from tests.unit.building import RULES_13, broken, flags, installed, named
 from tests.unit.evidence import FAILED, HELD, NOT_CHECKED, evidence
 
 HOSTILE = (
@@ -82,9 +81,7 @@ BACKENDS: tuple[Backend, ...] = (
 def plan(line: str, facts: Facts | None = None) -> tuple[Plan, PlanDocument]:
     """Resolve a command line over what is installed."""
     backends, read = named(*BACKENDS), flags(line)
-    resolved = resolve(
-        uses_of(read, backends), read, facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
-    )
+    resolved = resolve(uses_of(read, backends), read, facts=facts, rules=RULES_13)
     return resolved, plan_document(resolved, flips(resolved, backends, read))
 
 

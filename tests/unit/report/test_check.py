@@ -23,6 +23,13 @@ def _held() -> CheckDocument:
     return read("check-held", CheckDocument)
 
 
+def _finding(**said: str) -> CheckDocument:
+    """Write a check with one finding, of which something else is said."""
+    found = FOUND.model_copy(update=said)
+    first = checked().checks[0].model_copy(update={"findings": [found]})
+    return checked().model_copy(update={"checks": [first]})
+
+
 def _listed() -> Iterable[Section]:
     checks = [
         CheckDescription(
@@ -58,9 +65,7 @@ def test_check_is_drawn_as_tables(
 def test_replay_command_is_on_one_line(shown: Shown) -> None:
     """However long, a command can be copied from its line; in markdown it is code."""
     command = FOUND.replay + " --path " + "a" * 100
-    found = FOUND.model_copy(update={"replay": command})
-    first = checked().checks[0].model_copy(update={"findings": [found]})
-    document = checked().model_copy(update={"checks": [first]})
+    document = _finding(replay=command)
 
     assert f"  {command}" in shown(check_view(document)).splitlines()
     assert f"```sh\n{command}\n```" in markdown(check_view(document))
@@ -136,21 +141,14 @@ def test_junit_counts_what_it_holds(document: CheckDocument) -> None:
 
 def test_sarif_of_a_file_whose_name_is_no_utf8_is_json() -> None:
     """A finding's file is a URI of its bytes, and words that UTF-8 cannot hold are written out."""
-    found = FOUND.model_copy(update={"file": "named\udce9.py", "what": "raised \udc80"})
-    first = checked().checks[0].model_copy(update={"findings": [found]})
-    document = checked().model_copy(update={"checks": [first]})
-
-    text = sarif(document).encode()
+    text = sarif(_finding(file="named\udce9.py", what="raised \udc80")).encode()
 
     assert (b'"named%E9.py"' in text, b"raised \\\\udc80" in text) == (True, True)
 
 
 def test_junit_holds_no_control_characters() -> None:
     """What a plugin raises may hold anything, and XML may not."""
-    found = FOUND.model_copy(update={"what": "raised \x1b[31m\x00"})
-    first = checked().checks[0].model_copy(update={"findings": [found]})
-
-    text = junit(checked().model_copy(update={"checks": [first]}))
+    text = junit(_finding(what="raised \x1b[31m\x00"))
 
     assert "raised \ufffd[31m\ufffd" in text
     ET.fromstring(text)  # noqa: S314 - our own

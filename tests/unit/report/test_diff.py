@@ -275,6 +275,10 @@ def test_differences_are_known_to_the_last_letter(golden: Golden) -> None:
     golden("differences.txt", text)
 
 
+_MIXED, _UNIFORM = frozenset({BatchKind.MIXED_BATCH}), frozenset({BatchKind.UNIFORM_BATCH})
+_TARGET, _DRAFT = frozenset({Role.TARGET}), frozenset({Role.DRAFT})
+
+
 @pytest.mark.parametrize(
     ("capability", "before", "after", "expected"),
     [
@@ -282,23 +286,9 @@ def test_differences_are_known_to_the_last_letter(golden: Golden) -> None:
         pytest.param("two_batch_overlap", True, False, K.STRICTER, id="denied now"),
         pytest.param("two_batch_overlap", None, False, K.CHANGED, id="left to parts before"),
         pytest.param("max_speculative_topk", 8, 4, K.STRICTER, id="a smaller limit"),
-        pytest.param(
-            "graph_replay",
-            frozenset({BatchKind.MIXED_BATCH}),
-            frozenset(BatchKind),
-            K.LOOSER,
-            id="more graphs",
-        ),
-        pytest.param(
-            "graph_replay",
-            frozenset({BatchKind.MIXED_BATCH}),
-            frozenset({BatchKind.UNIFORM_BATCH}),
-            K.CHANGED,
-            id="other graphs",
-        ),
-        pytest.param(
-            "roles", frozenset({Role.TARGET}), frozenset({Role.DRAFT}), K.CHANGED, id="other roles"
-        ),
+        pytest.param("graph_replay", _MIXED, frozenset(BatchKind), K.LOOSER, id="more graphs"),
+        pytest.param("graph_replay", _MIXED, _UNIFORM, K.CHANGED, id="other graphs"),
+        pytest.param("roles", _TARGET, _DRAFT, K.CHANGED, id="other roles"),
         pytest.param("page_sizes", MultipleOf(16), Exact(64), K.STRICTER, id="one size of many"),
         pytest.param("page_sizes", Exact(64), OneOf({32, 64}), K.LOOSER, id="one size more"),
         pytest.param("page_sizes", Exact(64), Unchecked(), K.STRICTER, id="not said any more"),
@@ -323,22 +313,13 @@ def test_mirror_of_versions_is_the_other_comparison() -> None:
     assert differences(new, old) == mirrored(differences(old, new))
 
 
-def test_diff_is_written_as_markdown(golden: Golden) -> None:
-    """A comparison of two versions is a comment on a pull request, known to the last letter."""
+def test_diff_is_known_to_the_last_letter(golden: Golden, shown: Shown) -> None:
+    """A comparison of two versions is a comment on a pull request, and a table."""
     found = differences(Side.of_reading(OLD), Side.of_reading(NEW))
+    document = diff_document("sglang@old", "sglang@new", found)
 
-    text = markdown(diff_view(diff_document("sglang@old", "sglang@new", found)))
-
-    golden("diff.md", text)
-
-
-def test_diff_is_drawn_as_tables(golden: Golden, shown: Shown) -> None:
-    """A comparison is known to the last letter where the output is no terminal."""
-    found = differences(Side.of_reading(OLD), Side.of_reading(NEW))
-
-    text = shown(diff_view(diff_document("sglang@old", "sglang@new", found)))
-
-    golden("diff.txt", text)
+    golden("diff.md", markdown(diff_view(document)))
+    golden("diff.txt", shown(diff_view(document)))
 
 
 def test_diff_of_equal_sides_says_so() -> None:

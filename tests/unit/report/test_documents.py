@@ -6,7 +6,6 @@ import pytest
 from pydantic import JsonValue
 
 from backend_caps.capability.backend import Status
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import ANY, UNDECLARED
 from backend_caps.capability.sets import ComputeRange, Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import NO_LIMIT, BatchKind, HostSeqLens
@@ -16,8 +15,7 @@ from backend_caps.report.document import Document, json_of, json_text
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import OPTS_OUT, at_rank, broken, flags, use
+from tests.unit.building import OPTS_OUT, RULES_13, at_rank, broken, flags, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden
 
@@ -75,9 +73,7 @@ def test_json_of_what_is_no_value_is_our_own_fault() -> None:
 
 def test_plan_document_keeps_a_ranks_number() -> None:
     """A cause of a joined plan says which rank it comes from."""
-    resolved = at_rank(
-        resolve([use("fa3", OPTS_OUT)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), 3
-    )
+    resolved = at_rank(resolve([use("fa3", OPTS_OUT)], flags(), rules=RULES_13), 3)
 
     document = plan_document(resolved, ())
 
@@ -89,35 +85,21 @@ def test_plan_document_keeps_a_ranks_number() -> None:
     ("name", "line"), [("plan-forced.json", scene.FORCED), ("plan-free.json", scene.FREE)]
 )
 def test_plan_document_is_written_whole(name: str, line: str, golden: Golden) -> None:
-    """A plan's JSON is known to the last letter."""
+    """A plan's JSON is known to the last letter, and is read back as the same."""
     _, document = scene.plan(line)
 
-    golden(name, document.model_dump_json(indent=2) + "\n")
+    text = document.model_dump_json(indent=2) + "\n"
 
-
-def test_plan_document_survives_json() -> None:
-    """A document that was written is read as the same."""
-    _, document = scene.plan(scene.FORCED, Facts(head_size=128))
-
-    carried = PlanDocument.model_validate_json(document.model_dump_json())
-
-    assert carried == document
+    golden(name, text)
+    assert PlanDocument.model_validate_json(text) == document
 
 
 def test_report_document_is_written_whole(golden: Golden) -> None:
-    """A report's JSON is known to the last letter."""
-    document = scene.report(None)
+    """A report's JSON is known to the last letter; with a plan too it is read back as the same."""
+    document, planned = scene.report(None), scene.report(scene.FORCED)
 
     golden("report.json", document.model_dump_json(indent=2) + "\n")
-
-
-def test_report_document_survives_json() -> None:
-    """A report that was written is read as the same."""
-    document = scene.report(scene.FORCED)
-
-    carried = ReportDocument.model_validate_json(document.model_dump_json())
-
-    assert carried == document
+    assert ReportDocument.model_validate_json(planned.model_dump_json()) == planned
 
 
 def test_report_document_says_how_claims_stand(golden: Golden) -> None:

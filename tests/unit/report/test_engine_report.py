@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from backend_caps.report.backend_views import report_view
 from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.plan_views import explain_view
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.report.sections import Heading, Lines, Section, Table, markdown
+from backend_caps.report.sections import Heading, Lines, Table, markdown
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.resolver import resolve
@@ -54,47 +54,27 @@ _REPORTS: list[tuple[str, Callable[[], ReportDocument]]] = [
 
 
 @pytest.mark.parametrize(("name", "report"), _REPORTS, ids=[name for name, _ in _REPORTS])
-def test_engine_report_is_drawn_as_tables(
+def test_engine_report_is_known_to_the_last_letter(
     name: str, report: Callable[[], ReportDocument], golden: Golden, shown: Shown
 ) -> None:
-    """A report on an engine is known to the last letter where the output is no terminal."""
-    text = shown(report_view(report()))
-
-    golden(f"{name}.txt", text)
-
-
-@pytest.mark.parametrize(("name", "report"), _REPORTS, ids=[name for name, _ in _REPORTS])
-def test_engine_report_is_written_as_markdown(
-    name: str, report: Callable[[], ReportDocument], golden: Golden
-) -> None:
-    """A report on an engine is known to the last letter as markdown."""
-    text = markdown(report_view(report()))
-
-    golden(f"{name}.md", text)
+    """A report on an engine is drawn where the output is no terminal, and written as markdown."""
+    golden(f"{name}.txt", shown(report_view(report())))
+    golden(f"{name}.md", markdown(report_view(report())))
 
 
 @pytest.mark.parametrize(("name", "report"), _REPORTS[:2], ids=["sglang", "vllm"])
 def test_engine_report_is_written_as_json(
     name: str, report: Callable[[], ReportDocument], golden: Golden
 ) -> None:
-    """Of a report on an engine, what the classes state is known to the last letter as JSON."""
-    written = json.loads(report().model_dump_json())
+    """Of a report on an engine, what the classes state is known as JSON, which is read back."""
+    document = report()
+    written = json.loads(document.model_dump_json())
 
     for backend in written["backends"]:
         said = backend["capabilities"].items()
         backend["capabilities"] = {n: each for n, each in said if "words" in each}
     golden(f"{name}.json", json.dumps(written, indent=2) + "\n")
-
-
-@pytest.mark.parametrize(("name", "report"), _REPORTS, ids=[name for name, _ in _REPORTS])
-def test_engine_report_survives_json(name: str, report: Callable[[], ReportDocument]) -> None:
-    """A report on an engine that was written is read as the same."""
-    del name
-    document = report()
-
-    carried = ReportDocument.model_validate_json(document.model_dump_json())
-
-    assert carried == document
+    assert ReportDocument.model_validate_json(document.model_dump_json()) == document
 
 
 def test_keys_of_an_engine_are_left_out_of_a_plugin() -> None:
@@ -113,8 +93,8 @@ def test_explanation_names_the_engine() -> None:
     assert heading.text.startswith("host_seq_lens with sglang 0.5.23 = exact (")
 
 
-def _lines_of(sections: Iterable[Section], heading: str) -> tuple[str, ...]:
-    told = list(sections)
+def _lines_of(backend: Backend, heading: str) -> tuple[str, ...]:
+    told = list(report_view(_report(replace(engine_scene.SGLANG, backends=(backend,)))))
     at = [isinstance(s, Heading) and s.text == heading for s in told].index(True)
     lines = told[at + 1]
     assert isinstance(lines, Lines)
@@ -124,9 +104,8 @@ def _lines_of(sections: Iterable[Section], heading: str) -> tuple[str, ...]:
 def test_name_with_a_part_of_some_phases_says_so() -> None:
     """A name that one class serves in a few places alone depends on the place."""
     name = engine_scene.read_name("lone", Part("OneBackend", phases={Phase.DECODE}))
-    reading = replace(engine_scene.SGLANG, backends=(name,))
 
-    lines = _lines_of(report_view(_report(reading)), "Names whose class depends on something")
+    lines = _lines_of(name, "Names whose class depends on something")
 
     assert lines == ("lone: OneBackend as anything in decode",)
 
@@ -136,9 +115,7 @@ def test_condition_without_a_place_has_none() -> None:
     reading = engine_scene.says("set by __init__", Origin.CONDITIONAL)
     read = engine_scene.read_class("A", "a.py:1", {"host_seq_lens": reading})
 
-    lines = _lines_of(
-        report_view(_report(replace(engine_scene.SGLANG, backends=(read,)))), "What depends on what"
-    )
+    lines = _lines_of(read, "What depends on what")
 
     assert lines == ("A: host_seq_lens depends: set by __init__",)
 
@@ -146,12 +123,9 @@ def test_condition_without_a_place_has_none() -> None:
 def test_engine_that_says_nothing_has_its_classes() -> None:
     """Classes that state no capability are rows without columns."""
     read = engine_scene.read_class("A", "a.py:1")
+    silent = replace(engine_scene.SGLANG, backends=(read,), rules=None, problems=())
 
-    sections = list(
-        report_view(
-            _report(replace(engine_scene.SGLANG, backends=(read,), rules=None, problems=()))
-        )
-    )
+    sections = list(report_view(_report(silent)))
 
     told = "sglang 0.5.23, read from sglang-0.5.23-py3-none-any.whl: 1 class, 0 names; "
     table = Table(("class, where", "registered as"), (("A\na.py:1", ""),), "names")

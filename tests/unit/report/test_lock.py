@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,14 +311,3 @@ def test_lock_of_another_schema_is_an_error(tmp_path: Path, text: str, schema: s
         f"lock file {str(file)!r} has the schema {schema}; expected 'backend-caps/lock@1'. "
         "Use the backend-caps that wrote it, or write it again with this one."
     )
-
-
-def test_error_survives_pickling(tmp_path: Path) -> None:
-    """An error crosses processes with its code and its text."""
-    with pytest.raises(LockError) as raised:
-        read_lock(tmp_path / "none")
-    error = raised.value
-
-    carried = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-
-    assert (carried.code, str(carried)) == (error.code, str(error)) == ("not-read", str(error))

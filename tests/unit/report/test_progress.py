@@ -13,9 +13,9 @@ from backend_caps.report.progress import spinning, terminal_of
 _MOST_S = 30.0
 
 
-def _console(*, terminal: bool) -> tuple[Console, StringIO]:
+def _console() -> tuple[Console, StringIO]:
     file = StringIO()
-    return Console(file=file, force_terminal=terminal, width=80, color_system=None), file
+    return Console(file=file, force_terminal=True, width=80, color_system=None), file
 
 
 def _wait_for(file: StringIO, text: str) -> None:
@@ -26,7 +26,7 @@ def _wait_for(file: StringIO, text: str) -> None:
 
 def test_line_says_what_takes_long_and_is_gone_after_it() -> None:
     """On a terminal it is drawn within the block, and erased at its end."""
-    console, file = _console(terminal=True)
+    console, file = _console()
 
     with spinning("reading an engine", console=console, patience_s=0):
         _wait_for(file, "reading an engine")
@@ -38,7 +38,7 @@ def test_line_says_what_takes_long_and_is_gone_after_it() -> None:
 
 def test_line_is_not_drawn_of_what_is_done_at_once() -> None:
     """What does not take long is not spoken of."""
-    console, file = _console(terminal=True)
+    console, file = _console()
 
     with spinning("reading an engine", console=console, patience_s=_MOST_S):
         pass
@@ -46,19 +46,9 @@ def test_line_is_not_drawn_of_what_is_done_at_once() -> None:
     assert file.getvalue() == ""
 
 
-def test_line_is_not_drawn_where_there_is_no_terminal() -> None:
-    """A log has nothing of it, however long it takes."""
-    console, file = _console(terminal=False)
-
-    with spinning("reading an engine", console=console, patience_s=0):
-        sleep(0.05)
-
-    assert file.getvalue() == ""
-
-
 def test_line_is_gone_before_an_error_is_told() -> None:
     """Whatever is raised within the block finds the terminal as it was."""
-    console, file = _console(terminal=True)
+    console, file = _console()
 
     def read() -> None:
         with spinning("reading an engine", console=console, patience_s=0):

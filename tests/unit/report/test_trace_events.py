@@ -13,7 +13,7 @@ from backend_caps.report.trace_documents import (
     TraceDocument,
 )
 from backend_caps.report.trace_timeline import Timeline, events_of
-from tests.unit.report.timelines import EXACT, NONE, details
+from tests.unit.report.timelines import EXACT, NONE, details, document
 
 EVENTS = events_of([EXACT, NONE])
 SLICES = [event for event in EVENTS if isinstance(event, SliceDocument)]
@@ -107,11 +107,9 @@ def test_nothing_is_a_document_too() -> None:
 
 def test_document_is_read_back() -> None:
     """What is written can be read, and is the same."""
-    document = TraceDocument(
-        schema_="backend-caps/trace@1", otherData=details(), traceEvents=EVENTS
-    )
+    written = document(details(), EVENTS)
 
-    assert TraceDocument.model_validate_json(document.model_dump_json()) == document
+    assert TraceDocument.model_validate_json(written.model_dump_json()) == written
 
 
 @pytest.mark.parametrize("timeline", [EXACT, NONE])

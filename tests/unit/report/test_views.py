@@ -12,8 +12,7 @@ from backend_caps.report.plan_views import explain_view, plan_view, relay_view
 from backend_caps.report.plans import FlipDocument, plan_document
 from backend_caps.report.sections import Heading, Lines, Section, Table, markdown, visible
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import READS, flags, installed, use
+from tests.unit.building import READS, RULES_13, flags, installed, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden, Shown
 
@@ -54,23 +53,12 @@ _VIEWS: list[tuple[str, Callable[[], Iterable[Section]]]] = [
 
 
 @pytest.mark.parametrize(("name", "view"), _VIEWS, ids=[name for name, _ in _VIEWS])
-def test_view_is_drawn_as_tables(
+def test_view_is_known_to_the_last_letter(
     name: str, view: Callable[[], Iterable[Section]], golden: Golden, shown: Shown
 ) -> None:
-    """A view is known to the last letter where the output is no terminal."""
-    text = shown(view())
-
-    golden(f"{name}.txt", text)
-
-
-@pytest.mark.parametrize(("name", "view"), _VIEWS, ids=[name for name, _ in _VIEWS])
-def test_view_is_written_as_markdown(
-    name: str, view: Callable[[], Iterable[Section]], golden: Golden
-) -> None:
-    """A view is known to the last letter as markdown."""
-    text = markdown(view())
-
-    golden(f"{name}.md", text)
+    """A view is drawn where the output is no terminal, and written as markdown."""
+    golden(f"{name}.txt", shown(view()))
+    golden(f"{name}.md", markdown(view()))
 
 
 @pytest.mark.parametrize("write", ["markdown", "tables"])
@@ -126,18 +114,6 @@ def test_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch, shown: Sh
     assert max(map(len, text.splitlines())) <= 40
 
 
-def test_explanation_of_an_unused_phase_is_left_out() -> None:
-    """A phase that nobody runs has nothing to explain."""
-    document = plan_document(
-        resolve([use("fa3", READS)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), ()
-    )
-
-    sections = list(explain_view(document, ["sync_free_prepare"], None))
-
-    headings = [each.text for each in sections if isinstance(each, Heading)]
-    assert headings == ["sync_free_prepare in decode = no"]
-
-
 @pytest.mark.parametrize(
     ("phase", "told"),
     [
@@ -163,13 +139,14 @@ def test_explanation_tells_what_helps_several_phases_once(
 
 
 def test_explanation_of_a_phase_that_nobody_runs_says_so() -> None:
-    """Asked for a phase without a use, the explanation is that there is none."""
-    document = plan_document(
-        resolve([use("fa3", READS)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), ()
-    )
+    """A phase that nobody runs is left out; where it is asked for, the explanation is that."""
+    document = plan_document(resolve([use("fa3", READS)], flags(), rules=RULES_13), ())
 
-    sections = list(explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value))
+    of_all = [*explain_view(document, ["sync_free_prepare"], None)]
+    sections = [*explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value)]
 
+    headings = [each.text for each in of_all if isinstance(each, Heading)]
+    assert headings == ["sync_free_prepare in decode = no"]
     assert sections == [Lines(("sync_free_prepare in verify: no backend is used there.",))]
 
 

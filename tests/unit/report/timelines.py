@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from backend_caps.report.step_costs import Level
-from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
+from backend_caps.report.trace_documents import (
+    EventDocument,
+    TraceDetails,
+    TracedLevelDocument,
+    TraceDocument,
+)
 from backend_caps.report.trace_timeline import HOST, Arrow, Gap, Signal, Span, TimedOp, Timeline
 from tests.unit.report.stored import read
 
@@ -128,6 +134,11 @@ def details(*levels: TracedLevelDocument, stand_in: str | None = None) -> TraceD
         return told.model_copy(update={"stand_in": stand_in})
     told = read("trace-details", TraceDetails)
     return told.model_copy(update={"levels": list(levels) or told.levels})
+
+
+def document(told: TraceDetails, events: Sequence[EventDocument] = ()) -> TraceDocument:
+    """Write a trace's document."""
+    return TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[*events])
 
 
 def level(own: Level, pid: int, *, is_planned: bool = False) -> TracedLevelDocument:

@@ -12,11 +12,10 @@ import pytest
 from backend_caps.report import terminal
 from backend_caps.report.html.page import page
 from backend_caps.report.sections import Lines, Picture, markdown
-from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.report.trace_views import picture_of
-from tests.unit.report.timelines import EXACT, NONE, details
+from tests.unit.report.timelines import EXACT, NONE, details, document
 
-DOCUMENT = TraceDocument(schema_="backend-caps/trace@1", otherData=details(), traceEvents=[])
+DOCUMENT = document(details())
 
 
 @pytest.fixture(scope="module")

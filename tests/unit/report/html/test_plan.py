@@ -12,8 +12,7 @@ from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Opened
 from backend_caps.report.words import Try, tries
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import READS, flags, use
+from tests.unit.building import READS, RULES_13, flags, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden
 from tests.unit.report.html.pages import SCRIPT
@@ -25,9 +24,7 @@ def _plan(*names: str) -> PlanDocument:
     """Plan for backends that read lengths, in decode and verify."""
     phases = (Phase.DECODE, Phase.VERIFY)
     uses = [use(name, READS, phase=phase) for name in names for phase in phases]
-    return plan_document(
-        resolve(uses, flags(_FREE_FLAGS), rules=RuleSet.builtin("sglang-0.5.13")), ()
-    )
+    return plan_document(resolve(uses, flags(_FREE_FLAGS), rules=RULES_13), ())
 
 
 def test_values_stand_with_who_decides_them(golden: Golden) -> None:
@@ -53,9 +50,7 @@ def test_best_plan_forces_nothing() -> None:
     """Where every value is the best there is, the page says so."""
     best = Capabilities.model_validate({name: kind.best for name, kind in CAPABILITIES.items()})
     uses = [use("best", best, phase=phase) for phase in Phase]
-    rules = RuleSet.builtin("sglang-0.5.13")
-
-    text = page(plan_document(resolve(uses, flags(_FREE_FLAGS), rules=rules), ()), ())
+    text = page(plan_document(resolve(uses, flags(_FREE_FLAGS), rules=RULES_13), ()), ())
 
     assert "Nobody forces anything: every value is the best there is." in text
 
