@@ -26,7 +26,12 @@ from backend_caps.report.generate_documents import (
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
-from backend_caps.startup.graph_choice import GraphChoice, Obstacle, kind_of
+from backend_caps.startup.graph_choice import (
+    SUPPORTED_BECAUSE,
+    GraphChoice,
+    Obstacle,
+    kind_of,
+)
 from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
 
@@ -302,7 +307,7 @@ def refused_because(choice: GraphChoice) -> dict[str, list[str]]:
 
 def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:
     against = choice.obstacles.get(mode, ())
-    because = _reasons(choice.phase, mode, against) or [*choice.supported_because(mode)]
+    because = _reasons(choice.phase, mode, against) or [SUPPORTED_BECAUSE[mode]]
     return GraphModeDocument(supported=mode in choice.supported, because=because)
 
 
@@ -313,6 +318,6 @@ def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Request
     return [
         own.cause
         if isinstance(own, Requested)
-        else (no_sizes if own is Obstacle.SIZES else own.reason)
+        else (no_sizes if own is Obstacle.SIZES else own.value)
         for own in against
     ]
