@@ -107,24 +107,19 @@ class Meter:
 
 @dataclass(slots=True, kw_only=True)
 class PhaseFigures:
-    """The forwards of one role and phase."""
+    """The forwards of one role and phase; or what is around forwards, of neither."""
 
-    role: Role
-    phase: Phase
-    spent: Spent | None
+    role: Role | None = None
+    phase: Phase | None = None
+    spent: Spent | None = None
     """None where nothing is counted: the device is not the simulated one."""
     modes: Counter[GraphMode] = field(default_factory=Counter)
     """How they ran."""
 
     @property
-    def name(self) -> str:
-        """What they are called."""
-        return NAMES[self.role, self.phase]
-
-    @property
-    def num_forwards(self) -> int:
-        """How many there were."""
-        return self.modes.total()
+    def name(self) -> str | None:
+        """What they are called; None around forwards."""
+        return None if self.role is None or self.phase is None else NAMES[self.role, self.phase]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +145,7 @@ class RunFigures:
 
     def __init__(self, *, speculates: bool) -> None:
         self.phases: dict[tuple[Role, Phase], PhaseFigures] = {}
-        self.around: Spent | None = None
+        self.around = PhaseFigures()
         """What is spent between forwards: batches, lengths, tokens, results."""
         self.kinds: dict[str, StepFigures] = {}
         self.num_steps = self.num_retracted = 0
@@ -168,7 +163,7 @@ class RunFigures:
             meter: reads what is spent; None where nothing is counted.
         """
         self._most_steps, self._meter = num_steps, meter
-        self.around = None if meter is None else Spent()
+        self.around.spent = None if meter is None else Spent()
 
     @property
     def is_open(self) -> bool:
@@ -185,13 +180,13 @@ class RunFigures:
         kind.seconds.append(stats.clock.tokens_s - since)
         self.num_retracted += stats.num_retracted
         if self.num_steps + 1 == self._most_steps:
-            self._take(self.around)
+            self._take(self.around.spent)
         self.num_steps += 1
 
     def began(self, role: Role, phase: Phase) -> None:
         """Count what was spent before a forward."""
         self._running = (role, phase)
-        self._take(self.around)
+        self._take(self.around.spent)
 
     def ended(self, graph_mode: GraphMode) -> None:
         """Count a forward that was enqueued, and how it ran."""

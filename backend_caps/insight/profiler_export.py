@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -42,13 +43,15 @@ _RESOLVES = "resolve_seq_lens_cpu"
 
 
 class _Args(BaseModel):
+    """What is not given is of no stream, call or record: -1, as the profiler writes it too."""
+
     model_config = ConfigDict(extra="ignore")
 
-    stream: int | None = None
-    correlation: int | None = None
+    stream: int = -1
+    correlation: int = -1
     bytes: int = 0
-    wait_on_stream: int | None = None
-    wait_on_cuda_event_record_corr_id: int | None = None
+    wait_on_stream: int = -1
+    wait_on_cuda_event_record_corr_id: int = -1
 
 
 class _Event(BaseModel):
@@ -91,13 +94,15 @@ class _Events(BaseModel):
     traceEvents: list[Mapping[str, JsonValue]]  # noqa: N815 - the format's name
 
 
-class _Activity(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Activity:
     """Something that a stream ran."""
 
     event: _Event
     call: _Event
     """What launched it."""
-    stream: int
+    points: list[Point] = field(default_factory=list)
+    """Where the events were recorded that its stream waited for before it."""
 
     @property
     def is_to_host(self) -> bool:
@@ -106,22 +111,6 @@ class _Activity(NamedTuple):
     @property
     def num_bytes(self) -> int:
         return self.event.args.bytes if self.event.cat == "gpu_memcpy" else 0
-
-
-class _Recorded(NamedTuple):
-    """A record of an event, or a wait for all that a stream has."""
-
-    stream: int
-    call: _Event
-
-
-class _StreamWait(NamedTuple):
-    """A wait of a stream for an event."""
-
-    call: _Event
-    recorded: _Recorded
-    held: _Activity
-    """What the stream runs first behind the wait."""
 
 
 def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
@@ -164,20 +153,17 @@ class _Export:
         self._ran: dict[int, list[_Activity]] = {}
         """What each stream ran."""
         for own in events:
-            if own.cat in _CALLS and own.tid in threads and own.args.correlation is not None:
+            if own.cat in _CALLS and own.tid in threads and own.args.correlation >= 0:
                 own.path = tuple(
                     name for name, begin, end in self._regions if begin <= own.begin_ns < end
                 )
                 self._calls[own.args.correlation] = own
-        self._syncs = [own for own in events if own.cat == "cuda_sync"]
         for own in events:
-            call = self._calls.get(own.args.correlation or 0)
-            if own.cat in _RAN and call is not None and own.args.stream is not None:
-                self._ran.setdefault(own.args.stream, []).append(
-                    _Activity(own, call, own.args.stream)
-                )
+            call = self._calls.get(own.args.correlation)
+            if own.cat in _RAN and call is not None and own.args.stream >= 0:
+                self._ran.setdefault(own.args.stream, []).append(_Activity(own, call))
         self._lanes = {stream: _lane(stream, own) for stream, own in self._ran.items()}
-        self._stream_waits = [*self._waits_of_streams()]
+        self._syncs = [own for own in events if own.cat == "cuda_sync"]
 
     def timeline(self, level: str, num_steps: int) -> Timeline:
         """Cut the steps out."""
@@ -188,11 +174,12 @@ class _Export:
             for own in activities:
                 if own.is_to_host and begin_ns <= own.event.begin_ns < end_ns:
                     crossed[self._lanes[stream]] += own.num_bytes
+        waits = [*self._host_waits()]
         recorded = Timeline(
             level=level,
             lanes=(HOST, *dict.fromkeys(self._lanes[stream] for stream in sorted(self._ran))),
-            spans=(*self._host_regions(), *self._host_waits()),
-            arrows=(*self._stream_arrows(), *self._host_arrows()),
+            spans=(*self._host_regions(), *(span for span, _ in waits)),
+            arrows=(*self._stream_waits(), *(arrow for _, arrow in waits if arrow is not None)),
             gaps=(),
             begin_ns=begin_ns,
             end_ns=end_ns,
@@ -202,66 +189,77 @@ class _Export:
         )
         return cut(recorded, [*self._operators()])
 
-    def _waits_of_streams(self) -> Iterator[_StreamWait]:
-        """List the waits of streams for events."""
+    def _stream_waits(self) -> Iterator[Arrow]:
+        """List the waits of streams for events, and tell what a stream runs first behind each."""
         for own in self._syncs:
-            if own.name == "Stream Wait Event":
-                stream, call = own.args.stream, self._calls.get(own.args.correlation or 0)
-                recorded, held = self._recorded(own.args), None
-                if call is not None and stream is not None:
-                    held = self._next(stream, call)
-                if call is not None and recorded is not None and held is not None:
-                    yield _StreamWait(call=call, recorded=recorded, held=held)
+            call, point = self._calls.get(own.args.correlation), self._awaited(own.args)
+            if own.name == "Stream Wait Event" and call is not None and point is not None:
+                activities = self._ran.get(own.args.stream, ())
+                behind = (each for each in activities if each.call.begin_ns > call.begin_ns)
+                held, lane = next(behind, None), self._lanes.get(own.args.stream, "")
+                if held is not None:
+                    held.points.append(point)
+                    if point.lane != lane:
+                        yield arrow(point, lane, call.region, held.event.begin_ns)
 
-    def _waits_of_host(self) -> Iterator[tuple[_Event, _Recorded | None]]:
-        """List the calls in which the host waits, each with what it waits for.
-
-        That is an event, or all that a stream has; None: not known, or all of the device.
-        """
+    def _host_waits(self) -> Iterator[tuple[Span, Arrow | None]]:
+        """List the calls in which the host waits: for an event, a stream, or all of the device."""
         known = {own.args.correlation: own.args for own in self._syncs}
         for correlation, call in self._calls.items():
             if "Synchronize" in call.name:
                 args = known.get(correlation, _Args())
-                recorded = self._recorded(args)
-                if recorded is None and args.stream is not None and args.stream >= 0:
-                    recorded = _Recorded(stream=args.stream, call=call)
-                yield call, recorded
+                stream, point = args.wait_on_stream, self._awaited(args)
+                if stream < 0 or args.wait_on_cuda_event_record_corr_id not in self._calls:
+                    stream, point = args.stream, self._point(args.stream, call)
+                lane = self._lanes.get(stream)
+                span = Span(
+                    lane=HOST,
+                    name=f"wait for {WAITED_FOR[lane]}" if lane in WAITED_FOR else call.name,
+                    step=call.step,
+                    begin_ns=call.begin_ns,
+                    end_ns=call.end_ns,
+                    depth=len(call.path),
+                    is_wait=True,
+                    for_lane=lane,
+                )
+                yield span, None if point is None else arrow(point, HOST, call.region, call.end_ns)
 
-    def _recorded(self, args: _Args) -> _Recorded | None:
-        """Find the record of the event that is waited for; one of before is not known."""
-        call = self._calls.get(args.wait_on_cuda_event_record_corr_id or 0)
-        if call is None or args.wait_on_stream is None or args.wait_on_stream < 0:
+    def _awaited(self, args: _Args) -> Point | None:
+        """Find where the event was recorded that is waited for; one of before is not known."""
+        record = self._calls.get(args.wait_on_cuda_event_record_corr_id)
+        return None if record is None else self._point(args.wait_on_stream, record)
+
+    def _point(self, stream: int, record: _Event) -> Point | None:
+        """Say when an event was there: at the end of what its stream had been given by then."""
+        activities = self._ran.get(stream, ())
+        before = [own for own in activities if own.call.begin_ns < record.begin_ns]
+        if not before:
             return None
-        return _Recorded(stream=args.wait_on_stream, call=call)
+        lane = self._lanes[stream]
+        return Point(lane=lane, time_ns=before[-1].event.end_ns, region=record.region)
 
     def _operators(self) -> Iterator[TimedOp]:
+        """List what streams ran, each held by what came last: its launch, an event, or its own."""
         for stream, activities in self._ran.items():
-            ended_ns = activities[0].call.begin_ns - 1
+            lane, ended_ns = self._lanes[stream], activities[0].call.begin_ns - 1
             for own in activities:
-                event = own.event
+                event, call = own.event, own.call
+                reasons = [(ended_ns, lane), (call.end_ns, HOST)]
+                reasons += [(point.time_ns, point.lane) for point in own.points]
                 yield TimedOp(
                     name=event.name,
-                    lane=self._lanes[stream],
-                    region=own.call.region,
-                    step=own.call.step,
+                    lane=lane,
+                    region=call.region,
+                    step=call.step,
                     begin_ns=event.begin_ns,
                     end_ns=event.end_ns,
-                    held_by=self._held_by(stream, own, ended_ns),
-                    launched_ns=own.call.end_ns,
-                    replayed="GraphLaunch" in own.call.name,
+                    held_by=max(reasons, key=itemgetter(0))[1],
+                    launched_ns=call.end_ns,
+                    replayed="GraphLaunch" in call.name,
                     site=None,
                     num_bytes=own.num_bytes,
                 )
                 ended_ns = event.end_ns
-
-    def _held_by(self, stream: int, own: _Activity, ended_ns: int) -> str:
-        """Name what came last: its launch, an event of another stream, or its own one's end."""
-        reasons = [(ended_ns, self._lanes[stream]), (own.call.end_ns, HOST)]
-        for wait in self._stream_waits:
-            if wait.held is own:
-                point = self._point(wait.recorded)
-                reasons += [] if point is None else [(point.time_ns, point.lane)]
-        return max(reasons, key=lambda reason: reason[0])[1]
 
     def _host_regions(self) -> Iterator[Span]:
         for own in self._regions:
@@ -279,46 +277,6 @@ class _Export:
                 end_ns=end_ns,
                 depth=len(outer),
             )
-
-    def _host_waits(self) -> Iterator[Span]:
-        for call, recorded in self._waits_of_host():
-            lane = None if recorded is None else self._lanes.get(recorded.stream)
-            yield Span(
-                lane=HOST,
-                name=f"wait for {WAITED_FOR[lane]}" if lane in WAITED_FOR else call.name,
-                step=call.step,
-                begin_ns=call.begin_ns,
-                end_ns=call.end_ns,
-                depth=len(call.path),
-                is_wait=True,
-                for_lane=lane,
-            )
-
-    def _stream_arrows(self) -> Iterator[Arrow]:
-        for wait in self._stream_waits:
-            point, lane = self._point(wait.recorded), self._lanes[wait.held.stream]
-            if point is not None and point.lane != lane:
-                yield arrow(point, lane, wait.call.region, wait.held.event.begin_ns)
-
-    def _host_arrows(self) -> Iterator[Arrow]:
-        for call, recorded in self._waits_of_host():
-            point = None if recorded is None else self._point(recorded)
-            if point is not None:
-                yield arrow(point, HOST, call.region, call.end_ns)
-
-    def _point(self, recorded: _Recorded) -> Point | None:
-        """Say when an event was there: at the end of what its stream had been given by then."""
-        activities, call = self._ran.get(recorded.stream, ()), recorded.call
-        before = [own for own in activities if own.call.begin_ns < call.begin_ns]
-        if not before:
-            return None
-        lane = self._lanes[recorded.stream]
-        return Point(lane=lane, time_ns=before[-1].event.end_ns, region=call.region)
-
-    def _next(self, stream: int, call: _Event) -> _Activity | None:
-        """Find what a stream runs first of all that is launched behind a call."""
-        activities = self._ran.get(stream, ())
-        return next((own for own in activities if own.call.begin_ns > call.begin_ns), None)
 
 
 def _step_of(path: Sequence[str]) -> int:

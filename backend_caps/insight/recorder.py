@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Protocol
 
 import backend_caps
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.insight.dry_run import NAMES
 from backend_caps.insight.spans import BARRIER, PUBLISH, Point, arrow
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_documents import CostsDocument
@@ -35,6 +36,7 @@ from backend_caps.runtime.speculative.tree import accepted, predict
 from backend_caps.runtime.step import PlainRunner, StepLauncher
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import DeviceWatcher, Waited, WaitKind
+from backend_caps.startup.graph_modes import GraphMode
 
 _NO_REGION = "other"
 CLOCK_SAYS = "the recording's, which counts chosen costs; nothing was measured"
@@ -85,7 +87,28 @@ class _Stream:
     """Points that the next operator waits for, each with the region of the wait."""
 
 
-class Recorder(DeviceWatcher):
+class RegionObserver:
+    """Observes which functions, regions and forwards the host is in."""
+
+    def called(self) -> None:
+        """The host calls a function of relay or runtime."""
+
+    def enter(self, name: str) -> None:
+        """The host enters a region."""
+
+    def leave(self) -> None:
+        """The host leaves the innermost region."""
+
+    def began(self, role: Role, phase: Phase) -> None:
+        """The host enters a forward: a region that is named by its role and phase."""
+        self.enter(NAMES.get((role, phase), f"{role.value} {phase.value}"))
+
+    def ended(self, graph_mode: GraphMode) -> None:  # noqa: ARG002 - its operators say so
+        """The host leaves the forward."""
+        self.leave()
+
+
+class Recorder(DeviceWatcher, RegionObserver):
     """Observe what the host launches, orders and waits for; compute when each begins and ends.
 
     Args:
@@ -225,11 +248,8 @@ class Recorder(DeviceWatcher):
         self.host_spans.append(span)
 
     def _stream(self, handle: int) -> _Stream:
-        own = self._streams.get(handle)
-        if own is None:
-            lane = self._lanes.setdefault(handle, f"stream {handle}")
-            own = self._streams[handle] = _Stream(lane=lane)
-        return own
+        lane = self._lanes.setdefault(handle, f"stream {handle}")
+        return self._streams.setdefault(handle, _Stream(lane=lane))
 
 
 @cache
@@ -274,29 +294,13 @@ _ROOT = Path(backend_caps.__file__).parent
 _CHARGED = tuple(f"{_ROOT / folder}/" for folder in ("relay", "runtime"))
 
 
-class RegionObserver(Protocol):
-    """Observes which functions and regions the host is in."""
-
-    def called(self) -> None:
-        """The host calls a function of relay or runtime."""
-
-    def enter(self, name: str) -> None:
-        """The host enters a region."""
-
-    def leave(self) -> None:
-        """The host leaves the innermost region."""
-
-
-class _Charged(dict[CodeType, bool]):
-    """Whether a call of code is paid for.
+@cache
+def _is_charged(code: CodeType) -> bool:
+    """Return whether a call of code is paid for.
 
     A comprehension is no call in Python 3.12, and was one before; so none is.
     """
-
-    def __missing__(self, code: CodeType) -> bool:
-        is_own = code.co_filename.startswith(_CHARGED) and not code.co_name.startswith("<")
-        self[code] = is_own
-        return is_own
+    return code.co_filename.startswith(_CHARGED) and not code.co_name.startswith("<")
 
 
 Profile = Callable[[FrameType, str, object], None]
@@ -305,12 +309,12 @@ Profile = Callable[[FrameType, str, object], None]
 
 def profile(observer: RegionObserver) -> Profile:
     """Make the profile function of an observer; it runs at every call and return, in C too."""
-    charged, regions = _Charged(), REGIONS
+    regions = REGIONS
 
     def tell(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             code = frame.f_code
-            if charged[code]:
+            if _is_charged(code):
                 observer.called()
                 if code in regions:
                     observer.enter(regions[code])

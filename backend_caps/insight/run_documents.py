@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from statistics import fmean, median
 
@@ -26,7 +25,12 @@ from backend_caps.report.generate_documents import (
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
-from backend_caps.startup.graph_choice import GraphChoice, Obstacle, kind_of
+from backend_caps.startup.graph_choice import (
+    SUPPORTED_BECAUSE,
+    GraphChoice,
+    Obstacle,
+    kind_of,
+)
 from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
 
@@ -53,49 +57,31 @@ class Finding(Enum):
 
 def rank_document(done: DryRun, rank: int) -> RankRunDocument:
     """Write down what one rank's steps did, and where that is not what the plan says."""
-    figures, run, order = done.figures, done.run, [*NAMES]
-    phases = [own for _, own in sorted(figures.phases.items(), key=lambda own: order.index(own[0]))]
+    figures, order = done.figures, [*NAMES]
+    phases = [figures.phases[place] for place in sorted(figures.phases, key=order.index)]
     return RankRunDocument(
         rank=rank,
         host=host_name(),
         num_steps=figures.num_steps,
         num_retracted=figures.num_retracted,
-        phases=[
-            *(
-                _forwards(
-                    own.name,
-                    own.modes,
-                    own.spent,
-                    stand_in=run.stands_in(own.role, own.phase),
-                    eager_because=_eager_because(own, done.engine),
-                )
-                for own in phases
-            ),
-            _forwards(_AROUND, Counter(), figures.around, stand_in=run.stands_in()),
-        ],
+        phases=[_forwards(own, done) for own in (*phases, figures.around)],
         steps=[_steps(name, own, done) for name, own in figures.kinds.items()],
         hidden_syncs=None if done.hidden is None else dict(done.hidden),
-        memory=_memory(done.engine, run.stands_in()),
+        memory=_memory(done.engine, done.run.stands_in()),
         findings=[*findings_of(done)],
     )
 
 
-def _forwards(
-    phase: str,
-    modes: Counter[GraphMode],
-    spent: Spent | None,
-    *,
-    stand_in: str | None,
-    eager_because: Sequence[str] = (),
-) -> PhaseRunDocument:
+def _forwards(own: PhaseFigures, done: DryRun) -> PhaseRunDocument:
+    spent, modes = own.spent, own.modes
     return PhaseRunDocument(
-        phase=phase,
-        stand_in=stand_in,
+        phase=own.name or _AROUND,
+        stand_in=done.run.stands_in(own.role, own.phase),
         num_forwards=modes.total(),
         num_full=modes[GraphMode.FULL],
         num_piecewise=modes[GraphMode.PIECEWISE],
         num_eager=modes[GraphMode.EAGER],
-        eager_because=[*eager_because],
+        eager_because=_eager_because(own, done.engine),
         host_waits=None if spent is None else spent.waits.total(),
         waits=None if spent is None else dict(spent.waits.most_common()),
         bytes_to_host=None if spent is None else spent.bytes_to_host,
@@ -106,10 +92,9 @@ def _forwards(
 
 def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
     """Say why forwards were not replayed: what keeps the phase from graphs, or their size."""
-    if not own.modes[GraphMode.EAGER]:
+    if own.role is None or own.phase is None or not own.modes[GraphMode.EAGER]:
         return []
-    choices = effective_choices(engine)[own.role]
-    choice = next(each for each in choices if each.phase is own.phase)
+    choice = effective_choices(engine)[own.role, own.phase]
     if choice.effective is not GraphMode.EAGER:
         return ["no graph was captured that holds its batches"]
     refused = refused_because(choice).items()
@@ -162,9 +147,9 @@ def findings_of(done: DryRun) -> Iterator[NotAsDecidedDocument]:
     if done.failure is not None:
         message = f"step {done.figures.num_steps + 1} raised: {done.failure}"
         yield _finding(done, Finding.FAILURE, message)
-    for own in done.figures.phases.values():
-        yield from _of_bytes(own, done)
-        yield from _of_waits(own, done)
+    for place, own in done.figures.phases.items():
+        if own.spent is not None:
+            yield from _of_forwards(place, own, own.spent, done)
     yield from _of_hidden(done)
     yield from _of_lengths(done)
     if done.failure is None:
@@ -175,32 +160,27 @@ def _finding(
     done: DryRun, code: Finding, message: str, own: PhaseFigures | None = None
 ) -> NotAsDecidedDocument:
     """Write a finding down: of one phase's forwards, or of the whole server."""
-    stand_in = done.run.stands_in() if own is None else done.run.stands_in(own.role, own.phase)
-    phase = None if own is None else own.name
-    return NotAsDecidedDocument(code=code.value, phase=phase, stand_in=stand_in, message=message)
+    of = own or PhaseFigures()
+    stand_in = done.run.stands_in(of.role, of.phase)
+    return NotAsDecidedDocument(code=code.value, phase=of.name, stand_in=stand_in, message=message)
 
 
-def _of_bytes(own: PhaseFigures, done: DryRun) -> Iterator[NotAsDecidedDocument]:
-    """Report bytes that a forward takes to the host by itself, where the plan takes none."""
-    if own.spent is None or not own.spent.bytes_to_host or (own.role, own.phase) not in RELAY_LOOP:
-        return
-    plan = done.run.plan
-    if plan.relays_speculation and plan.host_seq_lens is not HostSeqLens.EXACT:
+def _of_forwards(
+    place: tuple[Role, Phase], own: PhaseFigures, spent: Spent, done: DryRun
+) -> Iterator[NotAsDecidedDocument]:
+    """Report bytes to the host where the plan takes none, and waits that backends declare not."""
+    plan, num_forwards = done.run.plan, own.modes.total()
+    has_no_mirror = plan.relays_speculation and plan.host_seq_lens is not HostSeqLens.EXACT
+    if spent.bytes_to_host and has_no_mirror and place in RELAY_LOOP:
         message = (
-            f"{own.spent.bytes_to_host} bytes crossed to the host in {own.num_forwards} forwards; "
+            f"{spent.bytes_to_host} bytes crossed to the host in {num_forwards} forwards; "
             f"host_seq_lens is {plan.host_seq_lens.value}, so none was expected"
         )
         yield _finding(done, Finding.BYTES, message, own)
-
-
-def _of_waits(own: PhaseFigures, done: DryRun) -> Iterator[NotAsDecidedDocument]:
-    """Report waits in forwards whose backends declare that they never block the host."""
-    if own.spent is None or not own.spent.num_hidden:
-        return
-    if done.run.plan["sync_free_prepare", own.phase].value is True:
+    if spent.num_hidden and plan["sync_free_prepare", place[1]].value is True:
         message = (
-            f"the host waited {own.spent.num_hidden} times in {own.num_forwards} forwards, by "
-            f"{', '.join(own.spent.waits)}; sync_free_prepare is yes, so none was expected"
+            f"the host waited {spent.num_hidden} times in {num_forwards} forwards, by "
+            f"{', '.join(spent.waits)}; sync_free_prepare is yes, so none was expected"
         )
         yield _finding(done, Finding.WAIT, message, own)
 
@@ -234,17 +214,13 @@ def _of_lengths(done: DryRun) -> Iterator[NotAsDecidedDocument]:
 
 def _of_graphs(done: DryRun) -> Iterator[NotAsDecidedDocument]:
     """Report phases whose batches were captured, and never replayed."""
-    effective = {
-        (role, choice.phase): choice.effective
-        for role, choices in effective_choices(done.engine).items()
-        for choice in choices
-    }
+    choices = effective_choices(done.engine)
     for place, own in done.figures.phases.items():
-        mode = effective.get(place, GraphMode.EAGER)
+        mode, num_forwards = choices[place].effective, own.modes.total()
         is_captured = mode is not GraphMode.EAGER and _holds_all(own, mode, done)
-        if is_captured and own.modes[GraphMode.EAGER] == own.num_forwards:
+        if is_captured and own.modes[GraphMode.EAGER] == num_forwards:
             message = (
-                f"none of {own.num_forwards} forwards was replayed, for no graph was captured "
+                f"none of {num_forwards} forwards was replayed, for no graph was captured "
                 f"that holds one; their graph mode is {mode.value}, so replays were expected"
             )
             yield _finding(done, Finding.GRAPHS, message, own)
@@ -274,8 +250,7 @@ def graphs_document(engine: Engine) -> GraphsDocument:
                 in_halves=choice.two_batch.runs_halves if in_halves else None,
                 in_halves_because=choice.two_batch.because,
             )
-            for role, choices in effective_choices(engine).items()
-            for choice in choices
+            for (role, _), choice in effective_choices(engine).items()
         ],
         num_graphs=usage.num_graphs,
         pool_bytes=usage.pool_bytes,
@@ -283,12 +258,14 @@ def graphs_document(engine: Engine) -> GraphsDocument:
     )
 
 
-def effective_choices(engine: Engine) -> Mapping[Role, Sequence[GraphChoice]]:
-    """List the choices for kinds of batch that the engine's flags lead to, by role."""
+def effective_choices(engine: Engine) -> Mapping[tuple[Role, Phase], GraphChoice]:
+    """List the choice for the kind of batch that the engine's flags lead to, by role and phase."""
     flags = engine.plan.flags
     return {
-        role: [own for own in choices if own.kind is kind_of(flags, role, own.phase)]
+        (role, own.phase): own
         for role, choices in engine.configuration.graph_choices.items()
+        for own in choices
+        if own.kind is kind_of(flags, role, own.phase)
     }
 
 
@@ -302,7 +279,7 @@ def refused_because(choice: GraphChoice) -> dict[str, list[str]]:
 
 def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:
     against = choice.obstacles.get(mode, ())
-    because = _reasons(choice.phase, mode, against) or [*choice.supported_because(mode)]
+    because = _reasons(choice.phase, mode, against) or [SUPPORTED_BECAUSE[mode]]
     return GraphModeDocument(supported=mode in choice.supported, because=because)
 
 
@@ -313,6 +290,6 @@ def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Request
     return [
         own.cause
         if isinstance(own, Requested)
-        else (no_sizes if own is Obstacle.SIZES else own.reason)
+        else (no_sizes if own is Obstacle.SIZES else own.value)
         for own in against
     ]

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle, product
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -275,10 +276,9 @@ def _taken(plan: Plan) -> tuple[int, str]:
     facts = plan.facts
     heads = _HEAD_SIZES if facts.head_size is None else (facts.head_size,)
     dtypes = [name for name in _DTYPES if name == facts.dtype] or [*_DTYPES]
-    for dtype in dtypes:
-        for head_size in heads:
-            if _fits(plan, {"head_size": head_size, "dtype": dtype, "kv_cache_dtype": dtype}):
-                return head_size, dtype
+    for dtype, head_size in product(dtypes, heads):
+        if _fits(plan, {"head_size": head_size, "dtype": dtype, "kv_cache_dtype": dtype}):
+            return head_size, dtype
     return heads[0], dtypes[0]
 
 
@@ -305,10 +305,9 @@ def drawn(sizes: RunSizes, *, vocab_size: int, seed: int) -> Iterator[Arrival]:
     dice = random.Random(seed)  # noqa: S311 - the same again by its seed
     chunk = min(sizes.chunked_prefill_size or sizes.longest_prompt, sizes.longest_prompt)
     ends = (min(_SHORT, chunk), chunk, sizes.longest_prompt)
-    longest, place = sizes.longest_output, 0
-    while True:
-        most = ends[place % len(ends)]
-        least = min(_SHORTEST if place % len(ends) == 0 else most // 2, most)
+    longest = sizes.longest_output
+    for place, most in cycle(enumerate(ends)):
+        least = min(_SHORTEST if place == 0 else most // 2, most)
         yield Arrival(
             prompt=tuple(dice.randrange(vocab_size) for _ in range(dice.randint(least, most))),
             sampling=Sampling(
@@ -316,4 +315,3 @@ def drawn(sizes: RunSizes, *, vocab_size: int, seed: int) -> Iterator[Arrival]:
                 stop_token_ids=frozenset(),
             ),
         )
-        place += 1

@@ -196,12 +196,22 @@ def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
 
 
 def _would_run(plan: Plan, plugins: Registry, device: str, blocked: Iterable[Use]) -> Iterator[str]:
-    """List the backends that could stand in for all that cannot run; portable ones first."""
-    known = [own for own in plugins.values() if own.status is Status.OK]
-    for backend in sorted(known, key=lambda own: (not _runs_anywhere(own), own.name)):
-        name = backend.name
-        if not (_runs_anywhere(backend) or _runs_on(backend, device)):
-            continue
+    """List the backends that could stand in for all that cannot run; portable ones first.
+
+    A simulated device counts as a CPU.
+    """
+    is_stand_in = declared_traits(torch.device(device)).is_stand_in
+    kind = "cpu" if is_stand_in else torch.device(device).type
+    portable, others = [], []
+    for backend in sorted(plugins.values(), key=lambda own: own.name):
+        declaration = backend.declaration
+        if backend.status is Status.OK and declaration is not None:
+            devices = declaration.capabilities.stated().get("devices")
+            if devices is ANY:
+                portable.append(backend.name)
+            elif isinstance(devices, frozenset) and kind in devices:
+                others.append(backend.name)
+    for name in (*portable, *others):
         try:
             _standing_in(plan, plugins, device, dict.fromkeys(blocked, name))
         except _UnfitError:
@@ -219,7 +229,11 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
     for other in others.values():
         if why := _reason_against(other, plan, device):
             raise _UnfitError(other.backend, why)
-    _check_taken(plan, [*others.values()], named)
+    # With these no engine would start: one of them does not take what the flags ask for.
+    problems = _asks(plan, [*others.values()], named).problems
+    told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
+    if told:
+        raise _UnfitError(named.values(), " ".join(told).removesuffix("."))
     uses = [others.get(use, use) for use in plan.uses]
     asks = _asks(plan, uses, named)
     return RunPlan(
@@ -239,23 +253,6 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
     )
 
 
-def _runs_anywhere(backend: Backend) -> bool:
-    return _devices(backend) is ANY
-
-
-def _runs_on(backend: Backend, device: str) -> bool:
-    """Return whether a backend declares a device; a simulated one counts as a CPU."""
-    is_stand_in = declared_traits(torch.device(device)).is_stand_in
-    devices = _devices(backend)
-    kind = "cpu" if is_stand_in else torch.device(device).type
-    return isinstance(devices, frozenset) and kind in devices
-
-
-def _devices(backend: Backend) -> object:
-    declaration = backend.declaration
-    return None if declaration is None else declaration.capabilities.stated().get("devices")
-
-
 def _in_place(use: Use, name: str, plugins: Registry) -> Use:
     backend: Backend | None = plugins.get(name)
     if backend is None or backend.declaration is None or backend.status is not Status.OK:
@@ -268,18 +265,6 @@ def _in_place(use: Use, name: str, plugins: Registry) -> Use:
         source=backend.source,
         slot=use.slot,
     )
-
-
-def _check_taken(plan: Plan, others: Sequence[Use], named: Mapping[Use, str]) -> None:
-    """Refuse stand-ins with which no engine would start.
-
-    Raises:
-        _UnfitError: one of them does not take what the flags ask for.
-    """
-    problems = _asks(plan, others, named).problems
-    told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
-    if told:
-        raise _UnfitError(named.values(), " ".join(told).removesuffix("."))
 
 
 def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.insight.dry_run import NAMES, dry_start
+from backend_caps.insight.dry_run import dry_start
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import at_level, at_levels, bytes_on, drafts_document, handle_of
 from backend_caps.insight.profiler_export import MARK, STEP, timeline_from
@@ -51,7 +51,6 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.simulator import DEVICE_NAME, Simulation, simulate
-from backend_caps.startup.graph_modes import GraphMode
 
 _BATCH_SIZE = 4
 """Requests of every step, where as many run at once."""
@@ -76,8 +75,7 @@ class Recording:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class Traced(NamedTuple):
     """A run at each level that can be shown."""
 
     timelines: Mapping[HostSeqLens, Timeline]
@@ -110,14 +108,13 @@ def traced_levels(decided: Plan, recording: Recording) -> Traced:
 
     Args:
         decided: the plan of the server's own backends: they say which levels they can run with.
-        recording: the same, with code that is there.
+        recording: the same, with code that is there, on a device that is recordable.
 
     Raises:
-        InsightError: there is no timeline of that device, the engine cannot be made, the server's
-            requests are shorter than the steps, or a step of the plan itself raised; where only
-            another level's did, that one is left out.
+        InsightError: the engine cannot be made, the server's requests are shorter than the steps,
+            or a step of the plan itself raised; where only another level's did, that one is left
+            out.
     """
-    check_recordable(recording.device)
     record = RECORDERS[torch.device(recording.device).type]
     own = decided.host_seq_lens
     wanted = {own, *((HostSeqLens.EXACT, HostSeqLens.NONE) if decided.relays_speculation else ())}
@@ -126,8 +123,7 @@ def traced_levels(decided: Plan, recording: Recording) -> Traced:
         at = replace(recording.run, plan=at_level(recording.run.plan, level))
         return record(replace(recording, run=at))
 
-    timelines, left_out = at_levels(decided, sorted(wanted, reverse=True), recorded)
-    return Traced(timelines=timelines, left_out=left_out)
+    return Traced(*at_levels(decided, sorted(wanted, reverse=True), recorded))
 
 
 def trace_details(plan: Plan, recording: Recording, traced: Traced) -> TraceDetails:
@@ -180,25 +176,6 @@ def _level(
     )
 
 
-class _Forwards:
-    """Name what is launched within a forward by its role and phase.
-
-    Args:
-        regions: enters and leaves a region for each forward.
-    """
-
-    def __init__(self, regions: RegionObserver) -> None:
-        self._regions = regions
-
-    def began(self, role: Role, phase: Phase) -> None:
-        """Enter the forward's region."""
-        self._regions.enter(NAMES.get((role, phase), f"{role.value} {phase.value}"))
-
-    def ended(self, graph_mode: GraphMode) -> None:  # noqa: ARG002 - its operators say so
-        """Leave it."""
-        self._regions.leave()
-
-
 @contextmanager
 def _started(recording: Recording, simulation: Simulation | None = None) -> Iterator[Engine]:
     """Make an engine whose requests wait for their prompts to run, for a `with` block."""
@@ -241,40 +218,36 @@ def record_simulated(recording: Recording) -> Timeline:
     with simulate("eager") as simulation, _started(recording, simulation) as engine:
         recorder = Recorder(_lanes(engine))
         for backends in engine.all_backends:
-            backends.observer = _Forwards(recorder)
+            backends.observer = recorder
         simulation.watcher = recorder
         with observed_regions(recorder):
-            return _recorded(engine, simulation, recorder, recording)
-
-
-def _recorded(
-    engine: Engine, simulation: Simulation, recorder: Recorder, recording: Recording
-) -> Timeline:
-    for step in range(1 - _SETTLING, 1):
-        recorder.step = step
-        engine.step()
-    before, begin_ns = simulation.counts, recorder.now_ns
-    for step in range(1, recording.num_steps + 1):
-        recorder.step = step
-        recorder.enter(f"{STEP}{step}")
-        engine.step()
-        recorder.leave()
-    counts, end_ns = simulation.counts - before, recorder.now_ns
-    recorder.step += 1
-    engine.step()  # it lets the last gaps and arrows of the steps before end
-    recorded = Timeline(
-        level=recording.run.plan.host_seq_lens.value,
-        lanes=(HOST, *recorder.lanes),
-        spans=tuple(recorder.host_spans),
-        arrows=tuple(recorder.arrows),
-        gaps=(),
-        begin_ns=begin_ns,
-        end_ns=end_ns,
-        num_steps=recording.num_steps,
-        bytes_to_host=counts.bytes_to_host,
-        bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
-    )
-    return cut(recorded, recorder.ran)
+            for step in range(1 - _SETTLING, 1):
+                recorder.step = step
+                engine.step()
+            before, begin_ns = simulation.counts, recorder.now_ns
+            for step in range(1, recording.num_steps + 1):
+                recorder.step = step
+                recorder.enter(f"{STEP}{step}")
+                engine.step()
+                recorder.leave()
+            counts, end_ns = simulation.counts - before, recorder.now_ns
+            recorder.step += 1
+            engine.step()  # it lets the last gaps and arrows of the steps before end
+        return cut(
+            Timeline(
+                level=recording.run.plan.host_seq_lens.value,
+                lanes=(HOST, *recorder.lanes),
+                spans=tuple(recorder.host_spans),
+                arrows=tuple(recorder.arrows),
+                gaps=(),
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                num_steps=recording.num_steps,
+                bytes_to_host=counts.bytes_to_host,
+                bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
+            ),
+            recorder.ran,
+        )
 
 
 def _lanes(engine: Engine) -> dict[int, str]:
@@ -290,14 +263,11 @@ def _lanes(engine: Engine) -> dict[int, str]:
     return {handle: lane for handle, lane in handles if handle is not None}
 
 
-class _Marks:
+class _Marks(RegionObserver):
     """Mark regions of the host for the profiler."""
 
     def __init__(self) -> None:
         self._open: list[ExitStack] = []
-
-    def called(self) -> None:
-        """Do nothing: this clock runs by itself."""
 
     def enter(self, name: str) -> None:
         """Begin a region."""
@@ -322,7 +292,7 @@ def _export_steps(engine: Engine, num_steps: int, file: Path) -> None:
     """Run steps of an engine that has requests, and write what the profiler records of them."""
     marks = _Marks()
     for backends in engine.all_backends:
-        backends.observer = _Forwards(marks)
+        backends.observer = marks
     for _ in range(_SETTLING - 1):
         engine.step()
     is_cuda = engine.device.type == "cuda"

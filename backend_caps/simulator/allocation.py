@@ -72,16 +72,6 @@ class Lease:
 
 
 @dataclass(slots=True, eq=False)
-class Parting:
-    """A freed block that streams named by `record_stream` may still use."""
-
-    block: Block
-    """The block."""
-    markers: tuple[Marker, ...]
-    """Where those streams were when it was freed."""
-
-
-@dataclass(slots=True, eq=False)
 class Pool:
     """Memory that is handed out together: the device's, or that of a graph."""
 
@@ -113,7 +103,8 @@ class Allocator:
         self._poison = poison
         self._mark = mark
         self._keeps_blocks = keeps_blocks
-        self._partings: list[Parting] = []
+        # Freed blocks that streams named by `record_stream` may still use, and where these were.
+        self._partings: list[tuple[Block, tuple[Marker, ...]]] = []
         self._after_capture: list[Block] = []
         self._kept: list[Block] = []
 
@@ -123,13 +114,11 @@ class Allocator:
             self._end_partings()
         rounded = max(1, -(-num_bytes // _GRANULE_BYTES)) * _GRANULE_BYTES
         free = pool.free_lists[stream, rounded]
-        block = free.pop() if free else self._make(rounded, stream, pool)
+        if not free:
+            pool.num_bytes += rounded
+            free.append(Block(rounded, stream, pool.free_lists))
         self.num_live += 1
-        return Lease(block, self.free)
-
-    def _make(self, num_bytes: int, stream: int, pool: Pool) -> Block:
-        pool.num_bytes += num_bytes
-        return Block(num_bytes, stream, pool.free_lists)
+        return Lease(free.pop(), self.free)
 
     def free(self, block: Block) -> None:
         """Take a block back; runs when its last tensor dies, in the middle of anything."""
@@ -142,7 +131,7 @@ class Allocator:
         elif block.users:
             markers = tuple(self._mark(stream) for stream in sorted(block.users))
             block.users = set()
-            self._partings.append(Parting(block, markers))
+            self._partings.append((block, markers))
         else:
             if self._keeps_blocks:
                 self._poison(block)
@@ -160,9 +149,10 @@ class Allocator:
     def _end_partings(self) -> None:
         # Not filtered into a new list: what dies meanwhile is appended to this one.
         for parting in tuple(self._partings):
-            if all(marker.is_done for marker in parting.markers):
+            block, markers = parting
+            if all(marker.is_done for marker in markers):
                 self._partings.remove(parting)
-                self._release(parting.block)
+                self._release(block)
 
     def _release(self, block: Block) -> None:
         if self._keeps_blocks:

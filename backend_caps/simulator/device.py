@@ -27,14 +27,14 @@ from backend_caps.simulator.dispatch import (
     MADE_ON_HOST,
     copy_from,
     dispatch,
-    empty,
-    empty_strided,
     is_composite,
+    made_empty,
     made_on_host,
 )
 from backend_caps.simulator.errors import SimulatorError, StarvationWarning, call_site
 from backend_caps.simulator.launches import accesses, blocks_of
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
+from backend_caps.simulator.records import HOST
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
 from backend_caps.simulator.tensor import (
     OPERATORS,
@@ -50,23 +50,6 @@ from backend_caps.simulator.tensor import (
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""
-
-
-_STREAM_NAMES = (
-    "CUDAGraph",
-    "Event",
-    "Stream",
-    "StreamContext",
-    "current_stream",
-    "default_stream",
-    "graph",
-    "graph_pool_handle",
-    "is_current_stream_capturing",
-    "memory_snapshot",
-    "set_stream",
-    "stream",
-)
-"""What the device module has of `streams`."""
 
 
 class SimModule(ModuleType):
@@ -134,14 +117,15 @@ def register() -> torch.device:
         RuntimeError: torch's, where another device has the name of PrivateUse1 already.
     """
     module = SimModule(f"torch.{DEVICE_NAME}")
-    for name in _STREAM_NAMES:
-        setattr(module, name, getattr(streams, name))
+    for name, own in vars(streams).items():
+        if getattr(own, "__module__", None) == streams.__name__ and own is not streams.synchronize:
+            setattr(module, name, own)
     _setup_privateuseone_for_python_backend(DEVICE_NAME, module)
     SimTensor.dispatch = dispatch
     implementations: dict[str, Callable[..., object]] = {
         "aten::_copy_from": copy_from,
-        "aten::empty.memory_format": empty,
-        "aten::empty_strided": empty_strided,
+        "aten::empty.memory_format": made_empty(torch.empty),
+        "aten::empty_strided": made_empty(torch.empty_strided),
         **{OPERATORS[func].name: made_on_host(func) for func in MADE_ON_HOST},
     }
     for name, implementation in implementations.items():
@@ -252,7 +236,7 @@ def pinned_copy(simulation: Simulation, tensor: Tensor) -> Tensor:
 def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: Blocks) -> None:
     """Pass the host's reads and writes to the race detector."""
     if simulation.detector is not None and (reads or writes):
-        simulation.detector.host_access(name, call_site(), reads, writes)
+        simulation.detector.launch(HOST, name, call_site(), reads, writes)
 
 
 @contextmanager

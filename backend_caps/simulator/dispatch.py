@@ -88,21 +88,14 @@ _LIKE: tuple[AnyOperator, ...] = (
 )
 
 
-def empty(size: Sequence[int], dtype: torch.dtype | None = None, **_place: object) -> SimTensor:
-    """Allocate memory of the current stream: poison."""
-    with no_dispatch():
-        return _allocated(torch.empty(size, dtype=dtype, device="meta"))
+def made_empty(func: Callable[..., Tensor]) -> Callable[..., SimTensor]:
+    """Make a factory that allocates memory of the current stream: poison."""
 
+    def make(*shape: Sequence[int], dtype: torch.dtype | None = None, **_: object) -> SimTensor:
+        with no_dispatch():
+            return _allocated(func(*shape, dtype=dtype, device="meta"))
 
-def empty_strided(
-    size: Sequence[int],
-    stride: Sequence[int],
-    dtype: torch.dtype | None = None,
-    **_place: object,
-) -> SimTensor:
-    """Allocate memory of the current stream for these strides: poison."""
-    with no_dispatch():
-        return _allocated(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
+    return make
 
 
 def _allocated(tensor: Tensor) -> SimTensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import ClassVar, NamedTuple
@@ -29,23 +30,17 @@ class Site(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-class _Own(dict[CodeType, bool]):
-    """Whether code is torch's or the simulator's; asked at every launch, so kept by code object."""
-
-    def __missing__(self, code: CodeType) -> bool:
-        file = code.co_filename
-        own = file.startswith((*_OWN_FOLDERS, "<")) or Path(file).name in _OWN_MODULES
-        self[code] = own
-        return own
-
-
-_is_own = _Own()
+@cache
+def _is_own(code: CodeType) -> bool:
+    """Return whether code is torch's or the simulator's; asked at every launch, so kept."""
+    file = code.co_filename
+    return file.startswith((*_OWN_FOLDERS, "<")) or Path(file).name in _OWN_MODULES
 
 
 def call_site() -> Site:
     """Return the line that called into torch or the simulator."""
     frame = sys._getframe(1)  # noqa: SLF001 - the traceback module takes 20 us for this
-    while _is_own[frame.f_code] and frame.f_back is not None:
+    while _is_own(frame.f_code) and frame.f_back is not None:
         frame = frame.f_back
     return Site(frame.f_code.co_filename, frame.f_lineno)
 

@@ -25,24 +25,35 @@ from backend_caps.simulator.tensor import (
     Kwargs,
     Metadata,
     Operator,
-    ResultCache,
+    Results,
     SimTensor,
     allocate,
     aten,
+    results_of,
     wrap,
 )
 
 
 @dataclass(slots=True)
 class Lowered:
-    """A call's arguments on raw memory."""
+    """A call on raw memory."""
 
+    operator: Operator
+    """What is called."""
     args: list[object]
-    """In order."""
+    """The arguments in order."""
     kwargs: dict[str, object]
-    """By name."""
+    """The arguments by name."""
     key: Hashable
     """What the results' metadata depend on."""
+
+    def run(self) -> object:
+        """Make the call."""
+        return self.operator.func(*self.args, **self.kwargs)
+
+    def results(self) -> tuple[type, Results]:
+        """Return what the results come in, and the metadata of each."""
+        return results_of(self.operator, self.key, self.args, self.kwargs)
 
 
 def lower(operator: Operator, args: Args, kwargs: Kwargs) -> Lowered:
@@ -55,7 +66,7 @@ def lower(operator: Operator, args: Args, kwargs: Kwargs) -> Lowered:
         (named[name],) = _lower(operator, (value,), key)
     if operator.is_random:
         named["generator"] = _seeded(cast("torch.Generator | None", kwargs.get("generator")))
-    return Lowered(lowered, named, tuple(key))
+    return Lowered(operator, lowered, named, tuple(key))
 
 
 def _lower(operator: Operator, values: Args, key: list[Hashable]) -> list[object]:
@@ -144,7 +155,6 @@ def blocks_of(value: object) -> Blocks:
 
 Handler = Callable[[Operator, Args, Kwargs], object]
 """A way to run an operator."""
-_RESULTS = ResultCache()
 
 
 def run_view(operator: Operator, args: Args, kwargs: Kwargs) -> object:
@@ -169,15 +179,14 @@ def _wrapped(result: object, lease: Lease) -> object:
 def run_fresh(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     """Compute into new memory."""
     call = lower(operator, args, kwargs)
-    kind, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
+    kind, results = call.results()
     reads, _ = accesses(operator, args, kwargs)
-    return run_many(operator, kind, results, partial(_call, operator.func, call), reads)
+    return run_many(operator, kind, results, call.run, reads)
 
 
 def result_of(operator: Operator, args: Args, kwargs: Kwargs) -> Metadata:
     """Return the metadata of an operator's one result, without launching it."""
-    call = lower(operator, args, kwargs)
-    _, (result,) = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
+    _, (result,) = lower(operator, args, kwargs).results()
     assert result is not None, f"{operator.name} returns a tensor"
     return result
 
@@ -201,10 +210,6 @@ def run_many(
     return tensors if kind is list else tuple(tensors)
 
 
-def _call(func: AnyOperator, call: Lowered) -> object:
-    return func(*call.args, **call.kwargs)
-
-
 def _compute(outs: Sequence[Tensor | None], compute: Callable[[], object]) -> None:
     found = compute()
     results = (found,) if isinstance(found, Tensor) else cast("Sequence[Tensor]", found)
@@ -219,12 +224,11 @@ def run_write(operator: Operator, args: Args, kwargs: Kwargs) -> object:
         refuse(operator, "it changes a shape in place; use the one that returns a new view")
     call = lower(operator, args, kwargs)
     if operator.is_out or not operator.has_one_tensor:
-        _, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
+        _, results = call.results()
         if operator.is_out:
             _require_sizes(operator, results, args, kwargs)
     reads, writes = accesses(operator, args, kwargs)
-    work = partial(_call, operator.func, call)
-    current().launch(Op(operator.name, call_site(), work, reads, writes))
+    current().launch(Op(operator.name, call_site(), call.run, reads, writes))
     written = tuple(_argument(operator, name, args, kwargs) for name in operator.written)
     if not operator.func._schema.returns:  # noqa: SLF001
         return None
@@ -253,8 +257,7 @@ def run_read(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     call = lower(operator, args, kwargs)
     reads, _ = accesses(operator, args, kwargs)
     found: list[object] = []
-    work = partial(_keep, found, operator.func, call)
-    question = Op(operator.name, call_site(), work, reads)
+    question = Op(operator.name, call_site(), lambda: found.append(call.run()), reads)
     question.bytes_to_host = answer_bytes(operator, args)
     simulation.launch(question)
     simulation.synchronize_stream(simulation.current_stream, operator.name, WaitKind.HIDDEN)
@@ -272,7 +275,3 @@ def answer_bytes(operator: Operator, args: Args) -> int:
     if operator.func is aten._local_scalar_dense.default:  # noqa: SLF001 - what item() is
         return cast("SimTensor", args[0]).itemsize
     return torch.bool.itemsize if operator.func is aten.equal.default else torch.int64.itemsize
-
-
-def _keep(found: list[object], func: AnyOperator, call: Lowered) -> None:
-    found.append(func(*call.args, **call.kwargs))

@@ -205,7 +205,7 @@ class RaceDetector:
 
     @_later
     def launch(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
-        """Add a launch."""
+        """Add a launch, or an access of the host to pinned memory."""
         self._know(stream)
         errors = self._handler._handle_kernel_launch(  # noqa: SLF001
             stream,
@@ -221,10 +221,6 @@ class RaceDetector:
             self._report(error)
         for block in reads:
             self._forget_early_reads(block)
-
-    def host_access(self, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
-        """Add an access of the host to pinned memory."""
-        self.launch(HOST, name, site, reads, writes)
 
     @_later
     def record(self, event: int, stream: int) -> None:

@@ -86,7 +86,7 @@ class Simulation:
         # Markers that a line has polled since, and whether its loop was noted as a wait.
         self._polled: dict[tuple[Marker, Site], bool] = {}
         self._adversary = adversary_of(schedule)
-        self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
+        self._allocator = Allocator(self._free_block, self.engine.mark, keeps_blocks=check_races)
         self._num_drawn = 0
         self.engine.queue(0)
 
@@ -182,30 +182,21 @@ class Simulation:
         self.engine.queue(handle)
         return handle
 
-    def mark(self, handle: int) -> Marker:
-        """Put a marker at the end of a stream's work."""
-        return self.engine.mark(handle)
+    def record(self, handle: int, event: int, *, counts: bool = True) -> Marker:
+        """Put the marker of an event at the end of a stream's work.
 
-    def record(self, handle: int, event: int) -> Marker:
-        """Put the marker of an event at the end of a stream's work."""
-        self._counts.num_event_records += 1
-        return self.reach(handle, event)
-
-    def reach(self, handle: int, event: int) -> Marker:
-        """Do so for an event, or for a point of a graph at a replay, without counting it."""
+        A point of a graph at a replay is one that does not count.
+        """
+        self._counts.num_event_records += counts
         if self.detector is not None:
             self.detector.record(event, handle)
-        marker = self.mark(handle)
+        marker = self.engine.mark(handle)
         self.watcher.recorded(marker)
         return marker
 
-    def wait(self, handle: int, event: int, marker: Marker) -> None:
-        """Make a stream wait for the marker of an event."""
-        self._counts.num_event_waits += 1
-        self.await_marker(handle, event, marker)
-
-    def await_marker(self, handle: int, event: int, marker: Marker) -> None:
-        """Do so for an event, or for a point of a graph at a replay, without counting it."""
+    def wait(self, handle: int, event: int, marker: Marker, *, counts: bool = True) -> None:
+        """Make a stream wait for the marker of an event, or of a point that does not count."""
+        self._counts.num_event_waits += counts
         if self.detector is not None:
             self.detector.wait(handle, event)
         self.watcher.waited(handle, marker)
@@ -214,21 +205,19 @@ class Simulation:
 
     def query_stream(self, handle: int) -> bool:
         """Return whether a stream's work has run; if not, the device runs a little."""
-        waited = Waited(WaitKind.STREAM, handle)
-        is_done = self._query(self.engine.tail(handle), waited, "Stream.query, again and again")
+        is_done = self._query(self.engine.tail(handle), WaitKind.STREAM, "Stream.query")
         if is_done and self.detector is not None:
             self.detector.synchronize_stream(handle)
         return is_done
 
     def query_marker(self, marker: Marker, event: int) -> bool:
         """Return whether an event's marker was passed; if not, the device runs a little."""
-        waited = Waited(WaitKind.EVENT, marker.stream)
-        is_done = self._query(marker, waited, "Event.query, again and again")
+        is_done = self._query(marker, WaitKind.EVENT, "Event.query")
         if is_done and self.detector is not None:
             self.detector.synchronize_event(event)
         return is_done
 
-    def _query(self, marker: Marker, waited: Waited, cause: str) -> bool:
+    def _query(self, marker: Marker, kind: WaitKind, method: str) -> bool:
         """Answer whether a marker was passed, and note a loop that polls it as one host wait."""
         was_done = marker.is_done
         counts = self._counts
@@ -239,7 +228,7 @@ class Simulation:
         poll = marker, call_site()
         if self._polled.get(poll) is False:
             self._polled[poll] = True
-            self._note_sync(cause, waited, marker)
+            self._note_sync(f"{method}, again and again", Waited(kind, marker.stream), marker)
         elif not was_done:
             self._polled.setdefault(poll, False)
         if not was_done:
@@ -251,7 +240,7 @@ class Simulation:
         self._note_sync(cause, Waited(kind, handle), None)
         if self.detector is not None:
             self.detector.synchronize_stream(handle)
-        self._adversary.wait_for(self.engine, self.mark(handle))
+        self._adversary.wait_for(self.engine, self.engine.mark(handle))
 
     def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
         """Make the host wait for what an event is bound to."""
@@ -272,7 +261,7 @@ class Simulation:
         if self.detector is not None:
             self.detector.synchronize_device(tuple(self.engine.queues))
         for handle in tuple(self.engine.queues):
-            self._adversary.wait_for(self.engine, self.mark(handle))
+            self._adversary.wait_for(self.engine, self.engine.mark(handle))
 
     def close(self) -> None:
         """Let tensors that outlive the run die without a trace, and events wait for nothing."""

@@ -232,9 +232,7 @@ class StreamContext:
         current().current_stream = self._before.pop()
 
 
-def stream(stream: Stream | None) -> StreamContext:
-    """Send work to a stream within a `with` block."""
-    return StreamContext(stream)
+stream = StreamContext
 
 
 def synchronize(device: DeviceLike = None, *, of: Simulation | None = None) -> None:  # noqa: ARG001
@@ -310,9 +308,10 @@ class CUDAGraph:
             if isinstance(step, Op):
                 simulation.enqueue(handle, step)
             elif isinstance(step, Reach):
-                reached[step.point] = simulation.reach(handle, step.point.serial)
+                reached[step.point] = simulation.record(handle, step.point.serial, counts=False)
             elif isinstance(step, Await):
-                simulation.await_marker(handle, step.point.serial, reached[step.point])
+                marker = reached[step.point]
+                simulation.wait(handle, step.point.serial, marker, counts=False)
             else:
                 step(handle)
         simulation.watcher.replay_ended()
@@ -349,7 +348,7 @@ def graph(
     Sync: the whole device, before the capture, as torch does.
     """
     synchronize()
-    with _sending_to(Stream() if stream is None else stream):
+    with StreamContext(Stream() if stream is None else stream):
         cuda_graph.capture_begin(pool, capture_error_mode)
         try:
             yield
@@ -362,6 +361,3 @@ def graph(
 def is_current_stream_capturing() -> bool:
     """Return whether the current stream's work is captured."""
     return current().capture_of(current().current_stream) is not None
-
-
-_sending_to = stream

@@ -158,33 +158,29 @@ _SMALL = 1 << 20
 """Bytes of arguments that are computed with sooner than asked about."""
 
 
-class ResultCache:
-    """The metadata of results, from a run on zeros, or on torch's meta device."""
+_kept: dict[Hashable, tuple[type, Results]] = {}
 
-    def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[type, Results]] = {}
 
-    def lookup(
-        self,
-        operator: Operator,
-        key: Hashable,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> tuple[type, Results]:
-        """Return what the results of a call look like, and what they come in.
+def results_of(
+    operator: Operator, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[type, Results]:
+    """Return what the results of a call look like, from a run on zeros, or on torch's meta device.
 
-        Args:
-            operator: what is called.
-            key: describes the arguments.
-            args: the arguments, on raw memory.
-            kwargs: the arguments by name, on raw memory.
-        """
-        kept = self._kept.get(key)
-        if kept is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            kept = self._kept[key] = _described(_tried(operator, args, kwargs))
-        return kept
+    Args:
+        operator: what is called.
+        key: describes the arguments.
+        args: the arguments, on raw memory.
+        kwargs: the arguments by name, on raw memory.
+
+    Returns:
+        What the results come in, and the metadata of each.
+    """
+    kept = _kept.get(key)
+    if kept is None:
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        kept = _kept[key] = _described(_tried(operator, args, kwargs))
+    return kept
 
 
 def _tried(operator: Operator, args: Sequence[object], kwargs: Mapping[str, object]) -> object:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from torch import distributed as dist
 
@@ -127,7 +127,12 @@ def agree(
     channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
     per_rank = frozenset(ranks.per_rank)
     try:
-        plan = _decided(decide, channel, start_fields(given, arguments or {}, per_rank))
+        try:
+            plan = decide()
+        except Exception as error:
+            fields = start_fields(given, arguments or {}, per_rank)
+            tell_failure(error, channel, fields=fields)
+            raise
         own = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
         return agreed(plan, own, channel, check)
     finally:
@@ -152,14 +157,6 @@ def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
         tell_failure(error, channel, fields=start_fields(given, {}, frozenset(ranks.per_rank)))
     finally:
         channel.ended()
-
-
-def _decided(decide: Callable[[], Plan], channel: GroupChannel, fields: Fields) -> Plan:
-    try:
-        return decide()
-    except Exception as error:
-        tell_failure(error, channel, fields=fields)
-        raise
 
 
 def agreed(
@@ -277,8 +274,7 @@ def judge(plan: Plan, said: Sequence[RankStatement]) -> Plan:
     Raises:
         PlanRefusedError: the policy is strict, and there is a problem with what was joined.
     """
-    reader = _Reader(plan, said)
-    joint = reduce(Plan.join, (plan.with_values(reader.of(each.statement)) for each in said))
+    joint = reduce(Plan.join, _plans(plan, said))
     told = (_differing(each, said) for each in _differences(said, Treatment.TOLD))
     problems = {*plan.problems, *problems_of_values(joint), *told}
     return under_policy(joint, in_order(problems))
@@ -297,10 +293,8 @@ def require_same(said: Sequence[RankStatement]) -> None:
         raise RankFailedError(
             failures=failures, hosts=hosts, differences=[*differences_beside(said)]
         )
-    differences = [
-        *_differences(said, Treatment.EQUAL),
-        *_differences(said, Treatment.EQUAL_WHERE_STATED),
-    ]
+    must_be_equal = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
+    differences = [each for treatment in must_be_equal for each in _differences(said, treatment)]
     if differences:
         raise RanksDifferError(differences=differences, hosts=hosts)
 
@@ -355,43 +349,37 @@ def _differing(difference: Difference, said: Sequence[RankStatement]) -> Problem
     )
 
 
-class _Reader:
-    """Reads values as they crossed.
+def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
+    """Put the values that crossed, of each statement in turn, in the place of this rank's.
 
     A cause that every rank has is this rank's own, with the line of its declaration; another names
     the lowest rank that has it.
     """
+    own_causes = {
+        (phase, own.capability, without_path(cause)): cause
+        for phase, own in plan.values()
+        for cause in own.causes
+    }
+    holders: dict[tuple[Phase | None, str, Cause], list[RankStatement]] = {}
+    for each in said:
+        for phase, value in each.statement.values:
+            for cause in value.causes:
+                holders.setdefault((phase, value.capability, cause), []).append(each)
 
-    def __init__(self, plan: Plan, said: Sequence[RankStatement]) -> None:
-        self._num_said = len(said)
-        self._own = {
-            (phase, own.capability, without_path(cause)): cause
-            for phase, own in plan.values()
-            for cause in own.causes
-        }
-        self._holders: dict[tuple[Phase | None, str, Cause], list[RankStatement]] = {}
-        for each in said:
-            for phase, value in each.statement.values:
-                for cause in value.causes:
-                    place = (phase, value.capability, cause)
-                    self._holders.setdefault(place, []).append(each)
-
-    def of(self, statement: Statement) -> Callable[[Phase | None, Resolved], Resolved]:
-        """Return what reads a rank's values, each in the place of this rank's."""
-        stated = {(phase, each.capability): each for phase, each in statement.values}
-
-        def read(phase: Phase | None, own: Resolved) -> Resolved:
-            value = stated[phase, own.capability]
-            causes = (self._cause(phase, own.capability, each) for each in value.causes)
-            return resolved_from(own.capability, value.value, causes, own.effect)
-
-        return read
-
-    def _cause(self, phase: Phase | None, capability: str, stated: Cause) -> Cause:
-        place = (phase, capability, stated)
-        cause = self._own.get(place, stated)
-        holders = self._holders[place]
-        if len(holders) == self._num_said:
+    def cause_of(place: tuple[Phase | None, str, Cause]) -> Cause:
+        cause = own_causes.get(place, place[-1])
+        if len(holders[place]) == len(said):
             return cause
-        first = min(holders, key=lambda each: each.ranks)
+        first = min(holders[place], key=lambda each: each.ranks)
         return replace(cause, rank=first.ranks[0], host=first.statement.host)
+
+    def read(
+        stated: Mapping[tuple[Phase | None, str], Resolved], phase: Phase | None, own: Resolved
+    ) -> Resolved:
+        value = stated[phase, own.capability]
+        causes = (cause_of((phase, own.capability, cause)) for cause in value.causes)
+        return resolved_from(own.capability, value.value, causes, own.effect)
+
+    for each in said:
+        stated = {(phase, value.capability): value for phase, value in each.statement.values}
+        yield plan.with_values(partial(read, stated))

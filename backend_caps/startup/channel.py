@@ -42,7 +42,6 @@ _NUM_AGREEMENTS: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 """How often this process has agreed in a group: as often as all its other ranks."""
 _ENDING_S = 1.0
 """What is left at least once all ranks have come: who comes at the last moment splits no group."""
-_GAVE_UP, _LATE = "another rank gave up", "the time is over"
 _LEAST_S = 0.001
 """What gloo takes for a time-out."""
 RoundOptions = dist.AllreduceOptions | dist.BarrierOptions | dist.BroadcastOptions
@@ -169,9 +168,9 @@ class GroupChannel:
         """Wait for a round to end, unless another rank gives up or the time is over."""
         while not is_over(work):
             if self._presence.somebody_gave_up():
-                raise RuntimeError(_GAVE_UP)
+                raise RuntimeError("another rank gave up")
             if time.monotonic() > self._until + LOOKING_S:
-                raise RuntimeError(_LATE)
+                raise RuntimeError("the time is over")
 
     def _missing(self, round_name: str, error: Exception) -> MissingRanksError:
         seconds = time.monotonic() - self._started

@@ -105,12 +105,9 @@ class Configuration:
             KeyError: the plan has no such use.
             ImplementationError: the declaration names no class, or it cannot be imported.
         """
-        return load_implementation(self._use(role, phase))
-
-    def _use(self, role: Role, phase: Phase) -> Use:
         for use in self.plan.uses:
             if (use.role, use.phase) == (role, phase) and not use.adds_only:
-                return use
+                return load_implementation(use)
         there = ", ".join(sorted({f"{use.role.value} {use.phase.value}" for use in self.plan.uses}))
         raise KeyError(f"the plan has no use of {role.value} {phase.value}; it has: {there}")
 
@@ -134,11 +131,12 @@ def _barrier(plan: Plan, phase: Phase, traits: DeviceTraits) -> SharedReadsEnd:
 def _graph_choices(
     plan: Plan, traits: DeviceTraits, sizes: Mapping[Role, GraphSizes]
 ) -> Mapping[Role, tuple[GraphChoice, ...]]:
-    def of(role: Role) -> tuple[GraphChoice, ...]:
-        own = sizes.get(role, GraphSizes())
-        return choose_graphs(plan, traits, own.buckets, own.token_counts, role)
-
-    return {role: of(role) for role in Role if any(use.role is role for use in plan.uses)}
+    served = {use.role for use in plan.uses}
+    wanted = {role: sizes.get(role, GraphSizes()) for role in Role if role in served}
+    return {
+        role: choose_graphs(plan, traits, own.buckets, own.token_counts, role)
+        for role, own in wanted.items()
+    }
 
 
 @dataclass(eq=False, kw_only=True)
@@ -168,7 +166,8 @@ def load_implementation(use: Use) -> Callable[..., object]:
     """
     declaration = use.declaration
     if declaration is None:
-        raise implementation_error(use, _why_unread(use))
+        why = "its declaration was not read" if use.problem is None else use.problem.message
+        raise implementation_error(use, why.removesuffix("."))
     if declaration.implementation is None:
         raise implementation_error(use, "its declaration names no implementation")
     module, _, name = declaration.implementation.partition(":")
@@ -185,9 +184,3 @@ def implementation_error(use: Use, problem: str) -> ImplementationError:
     """Return the error of a use whose code cannot be imported or built."""
     implementation = None if use.declaration is None else use.declaration.implementation
     return ImplementationError(backend=use.backend, implementation=implementation, problem=problem)
-
-
-def _why_unread(use: Use) -> str:
-    if use.problem is None:
-        return "its declaration was not read"
-    return use.problem.message.removesuffix(".")

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.relay import DraftShape
@@ -24,7 +24,7 @@ from backend_caps.report.document import json_text
 from backend_caps.report.lock import lock_document, read_lock
 from backend_caps.report.plans import plan_document
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Cause, Plan, Policy, Resolved
+from backend_caps.resolution.plan import Plan, Policy, Resolved
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, plan_for
 from backend_caps.startup.agreement import Ranks, agree
@@ -165,7 +165,14 @@ def planned(
         unsafe_override=unsafe_override,
         stand_ins=_stand_ins(device),
     )
-    return _within_reach(plan, draft)
+    if not _lacks_bound(plan, draft):
+        return plan
+    return plan.raised(
+        "host_seq_lens",
+        HostSeqLens.EXACT,
+        "neither the draft shape nor the flags say how many tokens a step can accept, so there "
+        "is no bound to keep",
+    )
 
 
 def _stand_ins(device: str | torch.device) -> frozenset[str]:
@@ -204,18 +211,6 @@ def check_device(device: str | torch.device) -> None:
             f"device {str(device)!r} is not available to torch on this machine. Name one that is, "
             "such as 'cpu', or install the torch build for it.",
         )
-
-
-def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
-    """Round an upper bound up to the lengths where nobody knows how fast they can grow."""
-    if not _lacks_bound(plan, draft):
-        return plan
-    return plan.raised(
-        "host_seq_lens",
-        HostSeqLens.EXACT,
-        "neither the draft shape nor the flags say how many tokens a step can accept, so there "
-        "is no bound to keep",
-    )
 
 
 def _check_bound(joint: Plan, draft: DraftShape | None) -> None:
@@ -271,10 +266,13 @@ def log_plan(plan: Plan) -> None:
     The line's record carries the same as the fields `plan_fingerprint`, `plan_rules` and
     `plan_values`. The whole plan, with every cause, is logged as JSON for debugging.
     """
-    values = {_place(phase, own): _value(own) for phase, own in plan.values()}
+    values = {
+        own.capability if phase is None else f"{phase.value}.{own.capability}": _value(own)
+        for phase, own in plan.values()
+    }
+    fields = {"plan_fingerprint": plan.fingerprint, "plan_rules": plan.rules.name}
     for choice in plan.choices:
         _log.info("%s", choice)
-    fields = {"plan_fingerprint": plan.fingerprint, "plan_rules": plan.rules.name}
     _log.info(
         "plan %s under %s: %s",
         plan.fingerprint,
@@ -289,15 +287,11 @@ def log_plan(plan: Plan) -> None:
             _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)
 
 
-def _place(phase: Phase | None, own: Resolved) -> str:
-    return own.capability if phase is None else f"{phase.value}.{own.capability}"
-
-
 def _value(own: Resolved) -> str:
-    return f"{text_of(own.value)} ({_cause(own.causes[0]) if own.causes else 'no use'})"
-
-
-def _cause(cause: Cause) -> str:
-    """Name a cause, and the rank that it comes from where not all have it."""
-    name = " of ".join([f"{cause.kind.value} {cause.name}", *reversed(cause.via)])
-    return name if cause.rank is None else f"{name} on rank {cause.rank}, {cause.host}"
+    """Write a value with its first cause, and the rank of that where not all have it."""
+    said = "no use"
+    if own.causes:
+        cause = own.causes[0]
+        said = " of ".join([f"{cause.kind.value} {cause.name}", *reversed(cause.via)])
+        said += "" if cause.rank is None else f" on rank {cause.rank}, {cause.host}"
+    return f"{text_of(own.value)} ({said})"

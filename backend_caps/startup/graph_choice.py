@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase, Role
@@ -40,40 +41,30 @@ def kind_of(flags: ServerFlags, role: Role, phase: Phase) -> BatchKind:
 
 
 class Obstacle(Enum):
-    """What keeps a kind of batch from a mode."""
+    """What keeps a kind of batch from a mode, in a few words."""
 
-    DEVICE = "device"
+    DEVICE = "the device has no graphs"
     """The device has no graphs."""
-    BACKEND = "backend"
+    BACKEND = "its backend does not declare it in graph_replay"
     """A backend of the phase does not declare that its captures may be replayed."""
-    SPECULATION = "speculation"
+    SPECULATION = "of the target, speculation captures only the verify"
     """A speculative engine needs more of it than a full graph leaves, or does not run it."""
-    DRAFT = "draft"
+    DRAFT = "of a draft model, draft steps and draft-extend alone are captured, whole"
     """It is of a draft model, of which this is not captured."""
-    TWO_BATCH = "two_batch"
+    TWO_BATCH = "--enable-two-batch-overlap runs it in halves, eagerly"
     """Batches run in halves: pieces hold them whole, and a graph of prompts cannot cut them."""
-    SIZES = "sizes"
+    SIZES = "no sizes of it are named"
     """Nobody named sizes of it to capture."""
 
-    @property
-    def reason(self) -> str:
-        """Say it in a few words."""
-        return _REASONS[self]
 
-
-_REASONS = {
-    Obstacle.DEVICE: "the device has no graphs",
-    Obstacle.BACKEND: "its backend does not declare it in graph_replay",
-    Obstacle.SPECULATION: "of the target, speculation captures only the verify",
-    Obstacle.DRAFT: "of a draft model, draft steps and draft-extend alone are captured, whole",
-    Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves, eagerly",
-    Obstacle.SIZES: "no sizes of it are named",
-}
-_SUPPORTED = {
-    GraphMode.FULL: "its backend declares it in graph_replay",
-    GraphMode.PIECEWISE: "attention runs eagerly, whatever its backend declares",
-    GraphMode.EAGER: "every backend runs eagerly",
-}
+SUPPORTED_BECAUSE: Mapping[GraphMode, str] = MappingProxyType(
+    {
+        GraphMode.FULL: "its backend declares it in graph_replay",
+        GraphMode.PIECEWISE: "attention runs eagerly, whatever its backend declares",
+        GraphMode.EAGER: "every backend runs eagerly",
+    }
+)
+"""Why a kind of batch can run in a mode that nothing keeps it from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +100,15 @@ class GraphChoice:
         """The modes that it can run in, the best one first."""
         return tuple(mode for mode in GraphMode if not self.obstacles.get(mode))
 
-    def supported_because(self, mode: GraphMode) -> tuple[str, ...]:
-        """Say why a mode is supported, or all that keeps it from being."""
-        stands = self.obstacles.get(mode, ())
-        return tuple(own.reason for own in stands) or (_SUPPORTED[mode],)
-
     @property
     def refused(self) -> Mapping[GraphMode, tuple[Obstacle | Requested, ...]]:
         """What keeps each better mode than the effective one from being it: all of it."""
-        better = tuple(GraphMode)[: tuple(GraphMode).index(self.effective)]
-        return {mode: tuple(self._against(mode)) for mode in better}
-
-    def _against(self, mode: GraphMode) -> Iterable[Obstacle | Requested]:
-        if mode not in self.requested.request.modes:
-            yield self.requested
-        yield from self.obstacles[mode]
+        better = takewhile(lambda mode: mode is not self.effective, GraphMode)
+        asked = self.requested
+        return {
+            mode: (*(() if mode in asked.request.modes else (asked,)), *self.obstacles[mode])
+            for mode in better
+        }
 
 
 def choose_graphs(
@@ -173,13 +158,17 @@ class _Batches:
         is_usual = self.kind is KIND_OF_PHASE[self.phase]
         counts = tuple(sorted(set(token_counts))) if is_usual else ()
         asked, kept_whole = requested(self.plan.flags, self.phase), self._kept_whole()
-        obstacles = {
+        stands = {
             GraphMode.FULL: self._against_full(has_sizes=bool(sizes)),
             GraphMode.PIECEWISE: self._against_pieces(has_sizes=bool(counts)),
         }
-        if kept_whole is None:
-            _add_halves(obstacles, self.kind, asked)
-        supported = frozenset(mode for mode, stands in obstacles.items() if not stands)
+        for mode, against in stands.items():
+            against[Obstacle.TWO_BATCH] = kept_whole is None and self._cuts(mode, asked.request)
+        obstacles = {
+            mode: tuple(own for own in Obstacle if against.get(own))
+            for mode, against in stands.items()
+        }
+        supported = frozenset(mode for mode, left in obstacles.items() if not left)
         effective = COMBINATIONS[asked.request, supported]
         return GraphChoice(
             phase=self.phase,
@@ -196,35 +185,35 @@ class _Batches:
     def _speculates(self) -> bool:
         return self.plan.flags.speculative_algorithm is not None
 
-    def _against_full(self, *, has_sizes: bool) -> tuple[Obstacle, ...]:
-        """List what keeps a kind of batch from one graph."""
+    def _against_full(self, *, has_sizes: bool) -> dict[Obstacle, bool]:
+        """Tell what keeps a kind of batch from one graph."""
         is_target = self.role is Role.TARGET
         is_draft_prompt = not is_target and self.phase is Phase.PREFILL
-        # A draft head wants the state of every token; a graph of prompts keeps the last ones.
-        is_left_out = is_target and self._speculates and self.phase is not Phase.VERIFY
-        return _standing(
-            {
-                Obstacle.DEVICE: not self.traits.has_graphs,
-                Obstacle.BACKEND: self.kind not in self._replayed(),
-                Obstacle.SPECULATION: is_left_out,
-                Obstacle.DRAFT: is_draft_prompt,
-                Obstacle.SIZES: not (has_sizes or is_draft_prompt),
-            }
-        )
+        return {
+            Obstacle.DEVICE: not self.traits.has_graphs,
+            Obstacle.BACKEND: self.kind not in self._replayed(),
+            # A draft head wants the state of every token; a graph of prompts keeps the last ones.
+            Obstacle.SPECULATION: is_target and self._speculates and self.phase is not Phase.VERIFY,
+            Obstacle.DRAFT: is_draft_prompt,
+            Obstacle.SIZES: not (has_sizes or is_draft_prompt),
+        }
 
-    def _against_pieces(self, *, has_sizes: bool) -> tuple[Obstacle, ...]:
-        """List what keeps batches of a phase from pieces: nothing that a backend declares."""
+    def _against_pieces(self, *, has_sizes: bool) -> dict[Obstacle, bool]:
+        """Tell what keeps batches of a phase from pieces: nothing that a backend declares."""
         is_draft = self.role is not Role.TARGET
-        return _standing(
-            {
-                Obstacle.DEVICE: not self.traits.has_graphs,
-                Obstacle.SPECULATION: (
-                    not is_draft and self._speculates and self.phase is Phase.DECODE
-                ),
-                Obstacle.DRAFT: is_draft,
-                Obstacle.SIZES: not (has_sizes or is_draft),
-            }
-        )
+        is_plain_decode = not is_draft and self._speculates and self.phase is Phase.DECODE
+        return {
+            Obstacle.DEVICE: not self.traits.has_graphs,
+            Obstacle.SPECULATION: is_plain_decode,
+            Obstacle.DRAFT: is_draft,
+            Obstacle.SIZES: not (has_sizes or is_draft),
+        }
+
+    def _cuts(self, mode: GraphMode, request: GraphRequest) -> bool:
+        """Return whether halves keep batches from a mode, unless a flag asks for it by name."""
+        if mode is GraphMode.FULL:  # halves begin at another token in each batch of prompts
+            return self.kind is BatchKind.MIXED_BATCH
+        return request is not GraphRequest.PIECEWISE
 
     def _kept_whole(self) -> str | None:
         """Say what keeps every batch of a role and phase whole; None where nothing does."""
@@ -256,20 +245,6 @@ class _Batches:
         return frozenset.intersection(*sets)
 
 
-def _add_halves(
-    obstacles: dict[GraphMode, tuple[Obstacle, ...]], kind: BatchKind, asked: Requested
-) -> None:
-    """Add what halves keep a kind of batch from, unless a flag asks for it by name."""
-    modes = set()
-    if kind is BatchKind.MIXED_BATCH:
-        modes.add(GraphMode.FULL)  # halves begin at another token in each batch
-    if asked.request is not GraphRequest.PIECEWISE:
-        modes.add(GraphMode.PIECEWISE)
-    for mode in modes:
-        stands = {*obstacles[mode], Obstacle.TWO_BATCH}
-        obstacles[mode] = tuple(own for own in Obstacle if own in stands)
-
-
 def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -> TwoBatch:
     """Say whether a kind of batch runs in halves, in the mode that it runs in."""
     if kept_whole is not None:
@@ -282,7 +257,3 @@ def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -
             return TwoBatch(runs_halves=False, because=because)
         case GraphMode.EAGER:
             return TwoBatch(runs_halves=True, because="both halves run eagerly")
-
-
-def _standing(stands: Mapping[Obstacle, bool]) -> tuple[Obstacle, ...]:
-    return tuple(own for own, is_there in stands.items() if is_there)

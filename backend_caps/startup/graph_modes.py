@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import product
 from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase
@@ -53,24 +54,21 @@ _FULL, _PIECEWISE, _EAGER = GraphMode
 _NEITHER: Supported = frozenset()
 _PIECES: Supported = frozenset({_PIECEWISE})
 _WHOLE: Supported = frozenset({_FULL})
-_BOTH: Supported = frozenset({_FULL, _PIECEWISE})
+_BOTH = _WHOLE | _PIECES
 
-_ALLOWED: Mapping[GraphRequest, frozenset[GraphMode]] = MappingProxyType(
-    {
-        GraphRequest.FULL_OR_PIECEWISE: _BOTH,
-        GraphRequest.FULL: _WHOLE,
-        GraphRequest.PIECEWISE: _PIECES,
-        GraphRequest.EAGER: _NEITHER,
-    }
-)
+_ALLOWED: Mapping[GraphRequest, frozenset[GraphMode]] = {
+    GraphRequest.FULL_OR_PIECEWISE: _BOTH,
+    GraphRequest.FULL: _WHOLE,
+    GraphRequest.PIECEWISE: _PIECES,
+    GraphRequest.EAGER: _NEITHER,
+}
 
 COMBINATIONS: Mapping[tuple[GraphRequest, Supported], GraphMode] = MappingProxyType(
     {
         (request, supported): next(
             (mode for mode in (_FULL, _PIECEWISE) if mode in request.modes & supported), _EAGER
         )
-        for request in GraphRequest
-        for supported in (_BOTH, _WHOLE, _PIECES, _NEITHER)
+        for request, supported in product(GraphRequest, (_BOTH, _WHOLE, _PIECES, _NEITHER))
     }
 )
 """The effective mode, by what is requested and what is supported."""

@@ -11,7 +11,7 @@ import json
 import pickle
 import platform
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -25,7 +25,6 @@ from backend_caps.capability.kind import Phase
 from backend_caps.report.document import legible
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Resolved
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
 
 VERSION = "backend-caps"
@@ -124,15 +123,35 @@ def statement_of(
         arguments: what else a rank is configured with, by name.
         per_rank: names of flags, facts and arguments in which ranks may differ.
     """
-    flags = plan.flags if given is None else given
+    rules, overrides = plan.rules, (f"{name}={text_of(value)}" for name, value in plan.overrides)
+    equal = {
+        "policy": plan.policy.value,
+        "unsafe_override": ", ".join(overrides) or "none",
+        "engine": _engine(plan),
+        "per_rank": ", ".join(sorted(per_rank)) or "none",
+        # What an engine does, and what its flags force: two sets may have one name.
+        "rules": rules.name,
+        "rules of that set": ", ".join(sorted(rule.name for rule in rules.rules)),
+        "algorithms": ", ".join(sorted(rules.algorithms)),
+        "overlapped algorithms": ", ".join(sorted(rules.relays)),
+    }
+    equal_where_stated = {
+        **{f"rule {rule.name}": f"of digest {rule.digest}" for rule in rules.rules},
+        # Two ranks may run two backends, but not two releases of one.
+        **{f"backend {use.backend}": _release(use) for use in plan.uses},
+    }
+    told = {
+        f"choice for {choice.flag}": choice.fitting[0].name if choice.fitting else "none"
+        for choice in plan.choices
+    }
+    own = {"python": platform.python_version(), "host": host_name()}
     fields = {
-        **_premises(plan),
-        **_rules(plan.rules),
-        "per_rank": (Treatment.EQUAL, ", ".join(sorted(per_rank)) or "none"),
+        **_treated(Treatment.EQUAL, equal),
+        **_treated(Treatment.EQUAL_WHERE_STATED, equal_where_stated),
+        **_treated(Treatment.TOLD, told),
+        **_treated(Treatment.PER_RANK, own),
         **_facts(plan.facts, per_rank),
-        **start_fields(flags, arguments or {}, per_rank),
-        **_backends(plan.uses),
-        **_chosen(plan),
+        **start_fields(plan.flags if given is None else given, arguments or {}, per_rank),
     }
     return Statement(host=host_name(), fields=fields, fingerprint=plan.fingerprint)
 
@@ -163,9 +182,12 @@ def start_fields(
         arguments: what else it is configured with, by name.
         per_rank: names of flags and arguments in which ranks may differ.
     """
+    # Who says what holds anyway does not differ.
+    defaults = {name: field.default for name, field in ServerFlags.model_fields.items()}
+    said = {name: value for name, value in given if value != defaults[name]}
     return {
         VERSION: (Treatment.EQUAL, _version_of("backend-caps")),
-        **_given(FLAG, _said(given), per_rank),
+        **_given(FLAG, said, per_rank),
         **_given("", arguments, per_rank),
     }
 
@@ -178,47 +200,14 @@ def _faults(error: Exception) -> Iterator[str]:
         yield f"{type(error).__name__}: {error}".removesuffix(".")
 
 
-def _premises(plan: Plan) -> Fields:
-    """List what every rank has to start from."""
-    overrides = ", ".join(f"{name}={text_of(value)}" for name, value in plan.overrides)
-    equal = {
-        "policy": plan.policy.value,
-        "unsafe_override": overrides or "none",
-        "engine": _engine(plan),
-    }
-    own = {"python": platform.python_version(), "host": host_name()}
-    return {**_treated(Treatment.EQUAL, equal), **_treated(Treatment.PER_RANK, own)}
-
-
 def _treated(treatment: Treatment, values: Mapping[str, str]) -> Fields:
     return {name: (treatment, value) for name, value in values.items()}
-
-
-def _rules(rules: RuleSet) -> Fields:
-    """Say what an engine does, and what its flags force: two sets may have one name."""
-    equal = {
-        "rules": rules.name,
-        "rules of that set": ", ".join(sorted(rule.name for rule in rules.rules)),
-        "algorithms": ", ".join(sorted(rules.algorithms)),
-        "overlapped algorithms": ", ".join(sorted(rules.relays)),
-    }
-    written = {f"rule {rule.name}": f"of digest {rule.digest}" for rule in rules.rules}
-    return {
-        **_treated(Treatment.EQUAL, equal),
-        **_treated(Treatment.EQUAL_WHERE_STATED, written),
-    }
 
 
 def _engine(plan: Plan) -> str:
     """Name the installed engine whose rules these are."""
     family = plan.rules.name.partition("-")[0]
     return f"{family} {_version_of(family)}"
-
-
-def _said(flags: ServerFlags) -> Mapping[str, object]:
-    """List the flags that are no defaults: who says what holds anyway does not differ."""
-    fields = ServerFlags.model_fields
-    return {name: value for name, value in flags if value != fields[name].default}
 
 
 def _given(kind: str, values: Mapping[str, object], per_rank: frozenset[str]) -> Fields:
@@ -241,30 +230,11 @@ def _facts(facts: Facts, per_rank: frozenset[str]) -> Fields:
     }
 
 
-def _backends(uses: Iterable[Use]) -> Fields:
-    """Say what each backend in use is: two ranks may run two, but not two releases of one."""
-    one_of_each = {use.backend: use for use in uses}
-    return {
-        f"backend {name}": (Treatment.EQUAL_WHERE_STATED, _release(use))
-        for name, use in one_of_each.items()
-    }
-
-
 def _release(use: Use) -> str:
     if use.declaration is None:
         return "not read" if use.problem is None else f"not read ({use.problem.code})"
     shipped = " ".join(own for own in (use.source.distribution, use.source.version) if own)
     return f"{shipped or 'by hand'}, declaration {use.declaration.digest}"
-
-
-def _chosen(plan: Plan) -> Fields:
-    return {
-        f"choice for {choice.flag}": (
-            Treatment.TOLD,
-            choice.fitting[0].name if choice.fitting else "none",
-        )
-        for choice in plan.choices
-    }
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,9 +62,35 @@ def decode_batch(rows: Sequence[int], device: torch.device | str = "cpu") -> Bat
     )
 
 
+def pending_batch(rows: Sequence[int]) -> Batch:
+    """Make a decode batch of these rows whose ids are pending."""
+    batch = decode_batch(rows)
+    batch.input_ids_pending = True
+    return batch
+
+
+def prefill_batch(
+    rows: Sequence[int],
+    tokens: Sequence[int],
+    running: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """Make a batch of staged prompt tokens, with decode rows mixed in where some are running."""
+    batch = decode_batch(rows, device)
+    batch.prefill_input_ids_cpu = numbers(tokens)
+    batch.mix_running_indices = None if running is None else numbers(running, device)
+    return batch
+
+
 def numbers(values: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
     """Make an int64 tensor, also of nothing."""
     return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+def listed(tensor: Tensor | None) -> list[Any]:
+    """List the values of a tensor that has to be there."""
+    assert tensor is not None
+    return list(tensor.tolist())
 
 
 def payload(tokens: Sequence[int], device: torch.device | str = "cpu") -> RelayPayload:

@@ -21,33 +21,25 @@ VALUES = [
     pytest.param(source()[:, :64], id="rows apart"),
     pytest.param(source().view(-1)[1 : 1 + 3 * 64].view(3, 64), id="between words"),
     pytest.param(source()[:, :64].to(torch.float64), id="other dtype"),
+    # A batch of one counts as contiguous, whatever the stride of the tensor that it is cut from.
+    *(pytest.param(torch.randn(1, wide)[:, :64], id=f"one of {wide}") for wide in (64, 65, 67, 68)),
+    *(pytest.param(torch.randn(3, few), id=f"no whole words, {few}") for few in (1, 28, 33, 34)),
 ]
+IN_BOTH = pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
 
 
-@pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
+@IN_BOTH
 @pytest.mark.parametrize("values", VALUES)
 def test_rows_are_stored_bit_by_bit(values: Tensor, word: torch.dtype | None) -> None:
     """However a payload lies in memory, and whatever unit it is copied in, it is the same."""
-    column = RowColumn(field(64), 4, CPU, word)
+    column, rows = RowColumn(field(values.shape[1]), 4, CPU, word), numbers(ROWS[: len(values)])
 
-    column.store(numbers(ROWS), values)
+    column.store(rows, values)
 
-    assert torch.equal(column.load(numbers(ROWS)), values.to(torch.float32))
-
-
-@pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
-@pytest.mark.parametrize("wider", [64, 65, 67, 68])
-def test_a_single_row_may_be_part_of_a_wider_one(wider: int, word: torch.dtype | None) -> None:
-    """A batch of one counts as contiguous, whatever the stride of the tensor it is cut from."""
-    column = RowColumn(field(64), 4, CPU, word)
-    values = torch.randn(1, wider)[:, :64]
-
-    column.store(numbers([2]), values)
-
-    assert torch.equal(column.load(numbers([2])), values)
+    assert torch.equal(column.load(rows), values.to(torch.float32))
 
 
-@pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
+@IN_BOTH
 def test_columns_keep_no_graph(word: torch.dtype | None) -> None:
     """A payload that autograd follows is stored without its graph, which would never be freed."""
     column, tokens = RowColumn(field(64), 4, CPU, word), NumberColumn(4, CPU)
@@ -58,17 +50,6 @@ def test_columns_keep_no_graph(word: torch.dtype | None) -> None:
 
     assert not column.table.requires_grad
     assert not tokens.table.requires_grad
-
-
-@pytest.mark.parametrize("width", [1, 28, 33, 34])
-def test_rows_of_no_whole_words_are_copied_in_their_dtype(width: int) -> None:
-    """A row that is short, or not a whole number of words, is stored all the same."""
-    column = RowColumn(field(width), 4, CPU, WORD)
-    values = torch.randn(3, width)
-
-    column.store(numbers(ROWS), values)
-
-    assert torch.equal(column.load(numbers(ROWS)), values)
 
 
 def test_signalling_nans_survive_the_copy() -> None:

@@ -14,7 +14,7 @@ from backend_caps import (
     resolve,
 )
 from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayError
-from tests.relay.batches import numbers, spec_batch
+from tests.relay.batches import listed, numbers, spec_batch
 
 SPECULATIVE = ["--speculative-algorithm", "EAGLE3", "--disable-piecewise-cuda-graph"]
 PLANS = [
@@ -70,8 +70,7 @@ def test_bound_takes_the_most_tokens_that_a_step_can_accept(
     fm.resolve_seq_lens_cpu(batch)
     fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [expected]
+    assert listed(batch.seq_lens_cpu_upper_bound) == [expected]
 
 
 def test_bound_is_clamped_to_the_width_of_a_row() -> None:
@@ -84,8 +83,7 @@ def test_bound_is_clamped_to_the_width_of_a_row() -> None:
     for _ in range(9):
         fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [12 + 4 + 4]
+    assert listed(batch.seq_lens_cpu_upper_bound) == [12 + 4 + 4]
 
 
 def test_bound_that_nothing_says_is_an_error() -> None:

@@ -3,15 +3,14 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayError
-from tests.relay.batches import decode_batch, make_map, numbers, spec_batch
+from tests.relay.batches import decode_batch, listed, make_map, numbers, prefill_batch, spec_batch
 
 
 def bound_of(fm: FutureMap, rows: list[int], device: torch.device | str = "cpu") -> list[int]:
     """Resolve a speculative step of some rows, and return its bounds."""
     batch = spec_batch(rows, device)
     fm.resolve_seq_lens_cpu(batch)
-    assert batch.seq_lens_cpu_upper_bound is not None
-    return list(batch.seq_lens_cpu_upper_bound.tolist())
+    return listed(batch.seq_lens_cpu_upper_bound)
 
 
 MODES = [
@@ -141,11 +140,8 @@ def test_mixed_decode_rows_count_for_the_bound(
     """Of a prefill's rows only the decode rows mixed in take a decode step."""
     fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND)
     fm.commit_lengths(numbers([1, 2]), numbers([100, 200]), numbers([0, 0]))
-    batch = decode_batch([1, 2])
-    batch.prefill_input_ids_cpu = numbers([5])
-    batch.mix_running_indices = None if running is None else numbers(running)
 
-    fm.count_plain_step(batch)
+    fm.count_plain_step(prefill_batch([1, 2], [5], running))
 
     assert bound_of(fm, [1, 2]) == expected
 

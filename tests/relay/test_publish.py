@@ -3,18 +3,34 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import RelayError, RelayPayload
-from tests.relay.batches import make_map, numbers, spec_batch
+from tests.relay.batches import listed, make_map, numbers, spec_batch
 
 
-def test_publish_is_read_by_the_next_step(device: torch.device) -> None:
-    """A row's published length is the next step's."""
+@pytest.mark.parametrize(
+    ("published", "rows", "expected"),
+    [
+        pytest.param([([3, 7], [30, 70])], [7, 3], [70, 30], id="by row"),
+        pytest.param([([1, 2], [10, 20]), ([2], [21])], [1, 2], [10, 21], id="others stay"),
+        pytest.param([([4, 0, 0], [40, 1, 1])], [4], [40], id="padding repeats row 0"),
+        pytest.param([([], [])], [], [], id="an idle rank comes first"),
+    ],
+)
+def test_publish_is_read_by_the_next_step(
+    device: torch.device,
+    published: list[tuple[list[int], list[int]]],
+    rows: list[int],
+    expected: list[int],
+) -> None:
+    """A row's last published length is the next step's, whatever other rows were given."""
     fm = make_map(device)
-    batch = spec_batch([7, 3], device)
+    batch = spec_batch(rows, device)
 
-    fm.publish(numbers([3, 7], device), numbers([30, 70], device))
+    for written, lens in published:
+        fm.publish(numbers(written, device), numbers(lens, device))
     fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens.tolist() == [70, 30]
+    assert batch.seq_lens.tolist() == expected
+    assert batch.seq_lens_sum == sum(expected)
 
 
 @pytest.mark.parametrize("lens", [[1, 2, 3], [1]])
@@ -38,18 +54,6 @@ def test_stash_refuses_another_number_of_tokens() -> None:
         fm.stash(numbers([1, 2]), RelayPayload(numbers([1, 2, 3])))
 
 
-def test_publish_leaves_other_rows(device: torch.device) -> None:
-    """A row that is not published keeps the last step's value."""
-    fm = make_map(device)
-    batch = spec_batch([1, 2], device)
-
-    fm.publish(numbers([1, 2], device), numbers([10, 20], device))
-    fm.publish(numbers([2], device), numbers([21], device))
-    fm.resolve_seq_lens_cpu(batch)
-
-    assert batch.seq_lens.tolist() == [10, 21]
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_publish_takes_int32_and_int64(device: torch.device, dtype: torch.dtype) -> None:
     """Indices and lengths may be int32; what is stored is int64."""
@@ -63,29 +67,6 @@ def test_publish_takes_int32_and_int64(device: torch.device, dtype: torch.dtype)
     assert batch.seq_lens.dtype is torch.int64
 
 
-def test_publish_of_an_idle_rank_comes_first(device: torch.device) -> None:
-    """The first call may be an idle data-parallel rank's, with no rows at all."""
-    fm = make_map(device)
-    batch = spec_batch([], device)
-
-    fm.publish(numbers([], device), numbers([], device))
-    fm.resolve_seq_lens_cpu(batch)
-
-    assert batch.seq_lens.tolist() == []
-    assert batch.seq_lens_sum == 0
-
-
-def test_publish_to_the_padding_row_may_repeat(device: torch.device) -> None:
-    """Rows that pad a batch to a graph's size are all row 0, and change no request."""
-    fm = make_map(device)
-    batch = spec_batch([4], device)
-
-    fm.publish(numbers([4, 0, 0], device), numbers([40, 1, 1], device))
-    fm.resolve_seq_lens_cpu(batch)
-
-    assert batch.seq_lens.tolist() == [40]
-
-
 def test_publish_leaves_the_previous_batch_alone(device: torch.device) -> None:
     """What a batch was given is its own: the next publish does not change it."""
     fm = make_map(device)
@@ -96,8 +77,7 @@ def test_publish_leaves_the_previous_batch_alone(device: torch.device) -> None:
     fm.publish(rows, numbers([11], device))
 
     assert batch.seq_lens.tolist() == [10]
-    assert batch.seq_lens_cpu is not None
-    assert batch.seq_lens_cpu.tolist() == [10]
+    assert listed(batch.seq_lens_cpu) == [10]
 
 
 def test_plain_decode_relays_no_lengths(device: torch.device) -> None:

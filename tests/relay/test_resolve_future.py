@@ -8,51 +8,37 @@ from backend_caps.relay import (
     RelayPayload,
     require_input_ids,
 )
-from tests.relay.batches import POOL_SIZE, decode_batch, make_map, numbers, payload, spec_batch
+from tests.relay.batches import (
+    POOL_SIZE,
+    Batch,
+    decode_batch,
+    listed,
+    make_map,
+    numbers,
+    payload,
+    prefill_batch,
+    spec_batch,
+)
 
 
-def test_sentinels_are_negative_for_every_row(device: torch.device) -> None:
-    """No sentinel can pass for a token, row 0's neither."""
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_sentinels_are_negative_for_every_row(device: torch.device, dtype: torch.dtype) -> None:
+    """No sentinel can pass for a token, row 0's neither; they are int64, as tokens are."""
     fm = make_map(device, speculative=False)
     batch = decode_batch(range(POOL_SIZE), device)
+    batch.req_pool_indices = batch.req_pool_indices.to(dtype)
 
     fm.set_input_ids_sentinel(batch)
 
-    assert batch.input_ids is not None
-    assert batch.input_ids.tolist() == [~row for row in range(POOL_SIZE)]
-    assert batch.input_ids.max() < 0
-
-
-def test_sentinels_of_int32_rows_are_int64(device: torch.device) -> None:
-    """Tokens are int64, and so is what stands in for them."""
-    fm = make_map(device, speculative=False)
-    batch = decode_batch([3], device)
-    batch.req_pool_indices = batch.req_pool_indices.to(torch.int32)
-
-    fm.set_input_ids_sentinel(batch)
-
+    assert listed(batch.input_ids) == [~row for row in range(POOL_SIZE)]
     assert batch.input_ids is not None
     assert batch.input_ids.dtype is torch.int64
 
 
-def test_sentinels_leave_staged_prompts(device: torch.device) -> None:
-    """A prefill's ids come from the host, and none of them is pending on a step."""
-    fm = make_map(device, speculative=False)
-    batch = decode_batch([3], device)
-    batch.prefill_input_ids_cpu = numbers([1, 2])
-
-    fm.set_input_ids_sentinel(batch)
-
-    assert batch.input_ids is None
-    assert not batch.input_ids_pending
-
-
-def test_sentinels_leave_speculative_batches(device: torch.device) -> None:
-    """A verify's ids come from the draft worker."""
-    fm = make_map(device)
-    batch = spec_batch([3], device)
-
-    fm.set_input_ids_sentinel(batch)
+@pytest.mark.parametrize("batch", [prefill_batch([3], [1, 2]), spec_batch([3])])
+def test_sentinels_leave_ids_that_come_from_elsewhere(batch: Batch) -> None:
+    """A prefill's ids come from the host, and a verify's from the draft worker."""
+    make_map(speculative=batch.spec_info is not None).set_input_ids_sentinel(batch)
 
     assert batch.input_ids is None
     assert not batch.input_ids_pending
@@ -100,8 +86,7 @@ def test_staged_ids_cross_to_another_device() -> None:
     """On a device that is not the host the staged ids are copied there."""
     traits = DeviceTraits(has_streams=False, has_pinned_memory=False)
     fm = make_map("meta", speculative=False, streams=DeviceStreams("meta", traits))
-    batch = decode_batch([3])
-    batch.prefill_input_ids_cpu = numbers([11, 12])
+    batch = prefill_batch([3], [11, 12])
 
     fm.resolve_future(batch)
 
@@ -111,9 +96,7 @@ def test_staged_ids_cross_to_another_device() -> None:
 def test_mixed_batch_has_prompts_before_decode_rows(device: torch.device) -> None:
     """A mixed batch reads its prompt tokens first, then the tokens of its decode rows."""
     fm = make_map(device, speculative=False)
-    batch = decode_batch([3, 7], device)
-    batch.prefill_input_ids_cpu = numbers([11, 12])
-    batch.mix_running_indices = numbers([7], device)
+    batch = prefill_batch([3, 7], [11, 12], [7], device)
     fm.stash(numbers([7], device), RelayPayload(numbers([77], device)))
 
     fm.resolve_future(batch)
@@ -163,8 +146,7 @@ def test_draft_without_state_gets_tokens_alone(device: torch.device) -> None:
     plain.resolve_future(batch)
 
     assert batch.spec_info is not None
-    assert batch.spec_info.bonus_tokens is not None
-    assert batch.spec_info.bonus_tokens.tolist() == [33]
+    assert listed(batch.spec_info.bonus_tokens) == [33]
     assert batch.spec_info.topk_p is None
 
 
@@ -181,20 +163,17 @@ def test_idle_speculative_batch_may_be_the_first_forward(device: torch.device) -
     assert batch.spec_info.hidden_states.shape == (0, 4)
 
 
-STAGED = [
-    pytest.param(numbers([1, 2]), False, "2 prompt tokens are staged on the host", id="staged"),
-    pytest.param(None, True, "1 decode rows hold sentinels", id="sentinels"),
-    pytest.param(None, False, "input_ids is None and nothing is staged", id="nothing"),
-]
-
-
-@pytest.mark.parametrize(("staged", "pending", "expected"), STAGED)
-def test_forward_does_not_read_pending_ids(
-    staged: torch.Tensor | None, *, pending: bool, expected: str
-) -> None:
+@pytest.mark.parametrize(
+    ("batch", "pending", "expected"),
+    [
+        (prefill_batch([3], [1, 2]), False, "2 prompt tokens are staged on the host"),
+        (decode_batch([3]), True, "1 decode rows hold sentinels"),
+        (decode_batch([3]), False, "input_ids is None and nothing is staged"),
+    ],
+    ids=["staged", "sentinels", "nothing"],
+)
+def test_forward_does_not_read_pending_ids(batch: Batch, *, pending: bool, expected: str) -> None:
     """A forward that reads ids before they are resolved is told so, and which."""
-    batch = decode_batch([3])
-    batch.prefill_input_ids_cpu = staged
     batch.input_ids_pending = pending
 
     with pytest.raises(RelayError, match=expected) as caught:

@@ -6,15 +6,19 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import (
-    DeviceStreams,
-    DeviceTraits,
-    FutureMap,
-    RelayError,
-)
+from backend_caps.relay import DeviceStreams, DeviceTraits, FutureMap, RelayError
 from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import GraphLike
-from tests.relay.batches import Batch, decode_batch, make_map, numbers, payload, spec_batch
+from tests.relay.batches import (
+    Batch,
+    listed,
+    make_map,
+    numbers,
+    payload,
+    pending_batch,
+    prefill_batch,
+    spec_batch,
+)
 from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams, StreamOperators
 
 LENS, PAYLOAD = numbers([30]), payload([33])
@@ -49,13 +53,11 @@ ROWS = [
 PUBLISH = ["schedule: scatter_", "publish event recorded on schedule"]
 STASH = ["schedule: scatter_", *["schedule: index_copy_"] * 3]
 RESOLVE = ["schedule: index_select"] * 4
-SIZES = [
-    pytest.param(MAX_COLUMN_ROWS, COLUMN, id="column"),
-    pytest.param(MAX_COLUMN_ROWS + 1, ROWS, id="rows"),
-]
+SIZES = (MAX_COLUMN_ROWS, MAX_COLUMN_ROWS + 1)
+IN_BOTH_WAYS = pytest.mark.parametrize("pool_size", SIZES, ids=["column", "rows"])
 
 
-@pytest.mark.parametrize(("pool_size", "expected"), SIZES)
+@pytest.mark.parametrize(("pool_size", "expected"), [*zip(SIZES, (COLUMN, ROWS), strict=True)])
 def test_copy_stream_waits_for_the_publish_event_alone(pool_size: int, expected: list[str]) -> None:
     """The private stream waits for the publish, and the host for the private stream: no more."""
     module = FakeModule()
@@ -70,8 +72,8 @@ def test_copy_stream_waits_for_the_publish_event_alone(pool_size: int, expected:
     assert module.log == expected
 
 
-@pytest.mark.parametrize(("pool_size", "_expected"), SIZES)
-def test_mirror_owns_its_memory(pool_size: int, _expected: list[str]) -> None:
+@IN_BOTH_WAYS
+def test_mirror_owns_its_memory(pool_size: int) -> None:
     """The next step's copy into pinned memory does not change the mirror of this one."""
     fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
     batch, later = spec_batch([3]), spec_batch([3])
@@ -81,12 +83,11 @@ def test_mirror_owns_its_memory(pool_size: int, _expected: list[str]) -> None:
     fm.publish(batch.req_pool_indices, numbers([31]))
     fm.resolve_seq_lens_cpu(later)
 
-    assert batch.seq_lens_cpu is not None
-    assert batch.seq_lens_cpu.tolist() == [30]
+    assert listed(batch.seq_lens_cpu) == [30]
 
 
-@pytest.mark.parametrize(("pool_size", "_expected"), SIZES)
-def test_mirror_is_indexed_by_the_hosts_rows(pool_size: int, _expected: list[str]) -> None:
+@IN_BOTH_WAYS
+def test_mirror_is_indexed_by_the_hosts_rows(pool_size: int) -> None:
     """The copy stream never reads the device's index, for which it does not wait."""
     fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
     batch = spec_batch([3, 5])
@@ -95,12 +96,11 @@ def test_mirror_is_indexed_by_the_hosts_rows(pool_size: int, _expected: list[str
 
     fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens_cpu is not None
-    assert batch.seq_lens_cpu.tolist() == [30, 50]
+    assert listed(batch.seq_lens_cpu) == [30, 50]
 
 
-@pytest.mark.parametrize(("pool_size", "_expected"), SIZES)
-def test_idle_rank_waits_for_nothing_on_the_host(pool_size: int, _expected: list[str]) -> None:
+@IN_BOTH_WAYS
+def test_idle_rank_waits_for_nothing_on_the_host(pool_size: int) -> None:
     """A batch without rows copies nothing, so the host does not wait."""
     module = FakeModule()
     fm = make_map(pool_size=pool_size, streams=FakeStreams(module))
@@ -115,46 +115,55 @@ def test_idle_rank_waits_for_nothing_on_the_host(pool_size: int, _expected: list
 
 
 @pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.UPPER_BOUND])
-def test_without_a_mirror_there_is_no_pinned_memory_and_no_copy_stream(mode: HostSeqLens) -> None:
-    """Who needs no lengths on the host pays for nothing that would bring them there."""
+def test_without_a_mirror_the_host_never_waits(mode: HostSeqLens) -> None:
+    """It orders streams, runs an operator a field, asks the device nothing, and pins nothing."""
     module = FakeModule()
     streams = FakeStreams(module)
-
     fm = make_map(host_seq_lens=mode, streams=streams)
-
-    assert (fm.copy_stream, module.drawn, streams.num_pinned) == (None, 0, 0)
-
-
-@pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.UPPER_BOUND])
-def test_without_a_mirror_the_host_never_waits(mode: HostSeqLens) -> None:
-    """A step without a mirror orders streams, and stops no host."""
-    module = FakeModule()
-    fm = make_map(host_seq_lens=mode, streams=FakeStreams(module))
     batch = spec_batch([3])
     module.log.clear()
 
-    fm.publish(batch.req_pool_indices, numbers([30]))
-    fm.stash(batch.req_pool_indices, payload([33]))
-    fm.resolve_seq_lens_cpu(batch)
-    fm.resolve_future(batch)
+    with StreamOperators(module):
+        fm.publish(batch.req_pool_indices, LENS)
+        fm.stash(batch.req_pool_indices, PAYLOAD)
+        fm.resolve_seq_lens_cpu(batch)
+        fm.resolve_future(batch)
 
-    assert module.log == [PUBLISH[1], COLUMN[0]]
+    expected = [*PUBLISH, *STASH, *COLUMN[:2]]
+    counted = module.log[len(expected) : -len(RESOLVE)]  # of the bound, on the host
+    assert [*module.log[: len(expected)], *module.log[-len(RESOLVE) :]] == [*expected, *RESOLVE]
+    assert [line for line in counted if "wait" in line] == []
+    assert {"schedule: _local_scalar_dense", "schedule: _to_copy"}.isdisjoint(counted)
+    assert (mode is HostSeqLens.NONE) is (counted == [])
+    assert (fm.copy_stream, module.drawn, streams.num_pinned) == (None, 0, 0)
 
 
-CALLS = [
-    pytest.param(lambda fm, batch: fm.publish(batch.req_pool_indices, LENS), PUBLISH, id="publish"),
-    pytest.param(lambda fm, batch: fm.stash(batch.req_pool_indices, PAYLOAD), STASH, id="stash"),
-    pytest.param(FutureMap.resolve_future, RESOLVE, id="resolve_future"),
-]
+def _publish(fm: FutureMap, batch: Batch) -> None:
+    fm.publish(batch.req_pool_indices, LENS)
 
 
-@pytest.mark.parametrize(("call", "expected"), CALLS)
+def _stash(fm: FutureMap, batch: Batch) -> None:
+    fm.stash(batch.req_pool_indices, PAYLOAD)
+
+
+@pytest.mark.parametrize(
+    ("call", "make_batch", "expected"),
+    [
+        pytest.param(_publish, spec_batch, PUBLISH, id="publish"),
+        pytest.param(_stash, spec_batch, STASH, id="stash"),
+        pytest.param(FutureMap.resolve_future, spec_batch, RESOLVE, id="resolve_future"),
+        # Which ids are pending is known on the host, so nobody looks at them.
+        pytest.param(FutureMap.resolve_future, pending_batch, RESOLVE[:1], id="pending ids"),
+    ],
+)
 def test_work_goes_to_the_current_stream(
-    call: Callable[[FutureMap, Batch], None], expected: list[str]
+    call: Callable[[FutureMap, Batch], None],
+    make_batch: Callable[[list[int]], Batch],
+    expected: list[str],
 ) -> None:
     """A producer writes on its caller's stream, and the publish event follows the write."""
     module = FakeModule()
-    fm, batch = make_map(streams=FakeStreams(module)), spec_batch([3])
+    fm, batch = make_map(streams=FakeStreams(module)), make_batch([3])
     module.log.clear()
 
     with StreamOperators(module):
@@ -167,8 +176,8 @@ def test_staged_ids_cross_beside_the_host() -> None:
     """Prompt tokens are copied on the caller's stream, without the host waiting for it."""
     module = FakeModule()
     fm = make_map("meta", speculative=False, streams=FakeStreams(module, device="meta"))
-    batch = decode_batch([3])
-    batch.prefill_input_ids_cpu, batch.input_ids_pending = numbers([1, 2]), True
+    batch = prefill_batch([3], [1, 2])
+    batch.input_ids_pending = True
     module.log.clear()
 
     with StreamOperators(module):
@@ -193,8 +202,7 @@ def test_padding_may_be_wider_than_the_pool(pool_size: int) -> None:
 
     fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens_cpu is not None
-    assert batch.seq_lens_cpu.tolist() == batch.seq_lens.tolist()
+    assert listed(batch.seq_lens_cpu) == batch.seq_lens.tolist()
 
 
 @pytest.mark.parametrize("mode", list(HostSeqLens))
@@ -251,8 +259,7 @@ def test_bootstrap_publishes_and_stashes(device: torch.device) -> None:
 
     assert batch.seq_lens.tolist() == [30]
     assert batch.spec_info is not None
-    assert batch.spec_info.bonus_tokens is not None
-    assert batch.spec_info.bonus_tokens.tolist() == [33]
+    assert listed(batch.spec_info.bonus_tokens) == [33]
 
 
 def test_private_stream_is_none_of_the_streams_in_use() -> None:
@@ -286,8 +293,8 @@ def test_mixed_rows_are_kept_alive() -> None:
     """The scheduler drops the mixed rows' index while the gather reads it: its memory is held."""
     streams = FakeStreams(FakeModule())
     fm = make_map(speculative=False, streams=streams)
-    batch, running = decode_batch([3]), numbers([3])
-    batch.prefill_input_ids_cpu, batch.mix_running_indices = numbers([1]), running
+    batch = prefill_batch([3], [1], [3])
+    running = batch.mix_running_indices
 
     fm.resolve_future(batch)
 
@@ -360,9 +367,9 @@ def _asks() -> None:
 @pytest.mark.parametrize(
     ("fails", "block", "told"),
     [
-        pytest.param(None, _asks, "the host asked", id="block"),
-        pytest.param(RuntimeError("capture failed"), _asks, "the host asked", id="both"),
-        pytest.param(RuntimeError("capture failed"), int, "capture failed", id="capture"),
+        (None, _asks, "the host asked"),
+        (RuntimeError("capture failed"), _asks, "the host asked"),
+        (RuntimeError("capture failed"), int, "capture failed"),
     ],
 )
 def test_capture_that_fails_says_why_and_gives_the_stream_back(

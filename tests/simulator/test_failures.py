@@ -43,50 +43,36 @@ def _failure(*, check_races: bool, num_races: int = 0) -> SimDeviceError:
     return raised.value
 
 
-def test_failure_shows_first_races_in_notes() -> None:
-    """Where races were looked for, the first three of them stand below the failure."""
+def test_failure_shows_races_and_counts_them_in_any_process() -> None:
+    """Where races were found, three stand below the failure, which sends nobody to look again."""
     error = _failure(check_races=True, num_races=5)
-
-    assert error.races is not None
-    assert len(error.races) > 3
-    assert error.__notes__[:3] == list(error.races[:3])
-    assert error.__notes__[3:] == ["schedule lazy: replay by simulate('lazy')"]
-    assert error.races[0].startswith("race on block ")
-
-
-def test_failure_says_how_many_races_there_are() -> None:
-    """Where races were found, the message counts them and sends nobody to look again."""
-    error = _failure(check_races=True, num_races=1)
-
-    assert error.message.endswith(
-        f"order the accesses of the races found until then ({len(error.races or ())}) first."
-    )
-
-
-def test_failure_without_races_says_where_else_to_look() -> None:
-    """Where races were looked for and none was found, the cause is another one."""
-    error = _failure(check_races=True)
-
-    assert error.races == ()
-    assert "no race was found until then: look for memory that is read before" in error.message
-
-
-def test_failure_advises_to_look_for_races() -> None:
-    """Where nobody looked for races, the message says how to."""
-    error = _failure(check_races=False, num_races=1)
-
-    assert error.races is None
-    assert error.message.endswith("replay the schedule with check_races=True to find which.")
-
-
-def test_failure_keeps_its_races_in_another_process() -> None:
-    """A failure that crosses to another process shows the same races there."""
-    error = _failure(check_races=True, num_races=1)
-
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
-    assert (copy.races, copy.message) == (error.races, error.message)
-    assert copy.__notes__ == list(error.races or ())[:3]
+    races = error.races or ()
+    assert len(races) > 3
+    assert races[0].startswith("race on block ")
+    assert error.message.endswith(
+        f"order the accesses of the races found until then ({len(races)}) first."
+    )
+    assert error.__notes__ == [*races[:3], "schedule lazy: replay by simulate('lazy')"]
+    assert (copy.races, copy.message, copy.__notes__) == (races, error.message, [*races[:3]])
+
+
+@pytest.mark.parametrize(
+    ("check_races", "races", "advice"),
+    [
+        (True, (), "no race was found until then: look for memory that is read before"),
+        (False, None, "replay the schedule with check_races=True to find which."),
+    ],
+)
+def test_failure_without_races_says_where_to_look(
+    *, check_races: bool, races: tuple[()] | None, advice: str
+) -> None:
+    """The message says how to look for races; where there are none, the cause is another one."""
+    error = _failure(check_races=check_races)
+
+    assert error.races == races
+    assert advice in error.message
 
 
 WAITS = [

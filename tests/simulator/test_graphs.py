@@ -5,15 +5,7 @@ import torch
 
 from backend_caps.simulator import Schedule, SimulatorError, simulate, systematic_schedules
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.streams import (
-    CUDAGraph,
-    Event,
-    Stream,
-    graph,
-    graph_pool_handle,
-    is_current_stream_capturing,
-    memory_snapshot,
-)
+from backend_caps.simulator.streams import CUDAGraph, Event, Stream, graph
 from tests.simulator.orders import in_every_order
 
 
@@ -33,25 +25,16 @@ def test_replay_runs_on_new_values(schedule: Schedule) -> None:
         assert result.data_ptr() == address
 
 
-def test_capture_runs_nothing() -> None:
-    """What is captured has not run before the first replay."""
-    with simulate():
-        captured, numbers = CUDAGraph(), torch.zeros(2, device="sim")
-        with graph(captured):
-            numbers.add_(1)
-
-        assert numbers.tolist() == [0, 0]
-
-
-def test_host_value_is_baked_in() -> None:
-    """A number of the host is the capture's at every replay."""
+def test_capture_runs_nothing_and_bakes_host_values_in() -> None:
+    """What is captured runs at its replays, with the numbers that the host had by then."""
     with simulate():
         captured, numbers, step = CUDAGraph(), torch.zeros(2, device="sim"), 3
         with graph(captured):
             numbers.add_(step)
         step = 100
-        captured.replay()
 
+        assert numbers.tolist() == [0, 0]
+        captured.replay()
         assert numbers.tolist() == [3, 3]
 
 
@@ -70,7 +53,7 @@ def test_capture_refuses_host_waits(action: str) -> None:
 
         with pytest.raises(SimulatorError, match="while a graph is captured"), graph(CUDAGraph()):
             waits[action]()
-        assert not is_current_stream_capturing()
+        assert not sim.is_current_stream_capturing()
 
 
 BRANCH = 33
@@ -135,7 +118,7 @@ def test_capture_refuses_to_end_before_a_stream_that_joined(*, works: bool) -> N
 
         with pytest.raises(SimulatorError, match="work of stream"):
             capture.__exit__(None, None, None)
-        assert not is_current_stream_capturing()
+        assert not sim.is_current_stream_capturing()
 
 
 def test_capture_ends_behind_a_stream_that_another_one_joined() -> None:
@@ -188,24 +171,17 @@ def test_other_streams_run_beside_a_capture() -> None:
             assert beside.tolist() == [1]
 
 
-def test_capture_refuses_wait_for_outside() -> None:
-    """A captured stream cannot wait for work that no replay repeats."""
+def test_capture_and_what_is_outside_cannot_wait_for_each_other() -> None:
+    """No replay repeats the work outside, and a capture that has ended does not run."""
     with simulate():
-        outside = sim.current_stream().record_event()
-
-        with pytest.raises(SimulatorError, match="outside of the capture"), graph(CUDAGraph()):
-            outside.wait()
-
-
-def test_outside_refuses_wait_for_capture() -> None:
-    """Work outside cannot wait for an event that was recorded in a capture which has ended."""
-    with simulate():
-        event = Event()
+        outside, inside = sim.current_stream().record_event(), Event()
         with graph(CUDAGraph()):
-            event.record()
+            inside.record()
 
         with pytest.raises(SimulatorError, match="in a capture that has ended"):
-            event.wait()
+            inside.wait()
+        with pytest.raises(SimulatorError, match="outside of the capture"), graph(CUDAGraph()):
+            outside.wait()
 
 
 @in_every_order(3)
@@ -272,7 +248,7 @@ def test_freed_memory_is_poisoned_in_a_replay() -> None:
 def test_graphs_share_a_pool() -> None:
     """A second graph reuses what the first one freed, where they share a pool."""
     with simulate():
-        pool, stream, addresses = graph_pool_handle(), Stream(), []
+        pool, stream, addresses = sim.graph_pool_handle(), Stream(), []
         for _ in range(2):
             with graph(CUDAGraph(), pool=pool, stream=stream):
                 addresses.append(torch.ones(4, device="sim").data_ptr())
@@ -308,9 +284,9 @@ def test_replay_needs_a_capture() -> None:
 def test_memory_of_a_pool_is_counted_as_torch_does() -> None:
     """What captures allocate is the pool's, also once it is free; what others allocate is not."""
     with simulate():
-        pool, stream, elsewhere = graph_pool_handle(), Stream(), torch.zeros(4096, device="sim")
+        pool, stream, elsewhere = sim.graph_pool_handle(), Stream(), torch.zeros(4096, device="sim")
         for _ in range(2):
             with graph(CUDAGraph(), pool=pool, stream=stream):
                 elsewhere.add(1)
 
-        assert sum(segment["total_size"] for segment in memory_snapshot(pool)) == 4096 * 4
+        assert sum(segment["total_size"] for segment in sim.memory_snapshot(pool)) == 4096 * 4

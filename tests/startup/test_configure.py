@@ -93,18 +93,17 @@ def test_configure_builds_the_map_of_the_plan(
     draft = DraftShape(topk=1, accept_tokens=4)
 
     configuration = configured(FLAGS, draft=draft, registry=_registry(capabilities))
-    plan, future_map = configuration.plan, configuration.future_map
 
-    assert plan["host_seq_lens"].value is mode
-    assert future_map.host_seq_lens is mode
+    assert configuration.plan["host_seq_lens"].value is mode
+    assert configuration.future_map.host_seq_lens is mode
 
 
 def test_configure_rounds_a_bound_up_where_nothing_bounds_a_step() -> None:
     """Without the tokens a step can accept there is no bound: exact, and the cause says why."""
     configuration = configured(FLAGS, draft=DraftShape(topk=1), registry=_registry(BOUND))
-    plan, future_map = configuration.plan, configuration.future_map
+    plan = configuration.plan
 
-    assert future_map.host_seq_lens is HostSeqLens.EXACT
+    assert configuration.future_map.host_seq_lens is HostSeqLens.EXACT
     assert plan["host_seq_lens"].causes[0].reason == (
         "neither the draft shape nor the flags say how many tokens a step can accept, so there "
         "is no bound to keep"
@@ -140,8 +139,8 @@ def test_configure_takes_rules_of_no_known_version() -> None:
 
 
 def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
-    """One line has the plan's fingerprint, why its rules count, each value and its first cause."""
-    caplog.set_level(logging.INFO, "backend_caps")
+    """One line, and its fields, have the fingerprint, the rules and each value's first cause."""
+    caplog.set_level(logging.DEBUG, "backend_caps")
 
     plan = configured(FLAGS, registry=_registry(EXACT)).plan
 
@@ -152,6 +151,12 @@ def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
         "max_speculative_topk=1 (backend acme); page_sizes=not checked (within any) "
         "(backend acme); prefill.graph_replay=none "
     )
+    fields = vars(caplog.records[0])
+    assert fields["plan_fingerprint"] == plan.fingerprint
+    assert fields["plan_values"]["host_seq_lens"] == "exact (backend acme)"
+    assert len(fields["plan_values"]) == len([*plan.values()])
+    (told,) = [own.getMessage() for own in caplog.records if own.levelno == logging.DEBUG]
+    assert json.loads(told)["fingerprint"] == plan.fingerprint
 
 
 def test_configure_takes_the_rules_of_the_installed_engine(
@@ -167,35 +172,7 @@ def test_configure_takes_the_rules_of_the_installed_engine(
     assert "under sglang-0.5.13 (the installed version): " in caplog.messages[0]
 
 
-def test_configure_logs_the_decision_as_fields(caplog: pytest.LogCaptureFixture) -> None:
-    """A log that keeps fields has every value of the plan, with its first cause, by name."""
-    caplog.set_level(logging.INFO, "backend_caps")
-
-    plan = configured(FLAGS, registry=_registry(EXACT)).plan
-
-    fields = vars(caplog.records[0])
-    assert fields["plan_fingerprint"] == plan.fingerprint
-    assert fields["plan_values"]["host_seq_lens"] == "exact (backend acme)"
-    assert len(fields["plan_values"]) == len([*plan.values()])
-
-
-def test_configure_logs_the_whole_plan_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
-    """At the level debug there is the plan's document, with every cause."""
-    caplog.set_level(logging.DEBUG, "backend_caps")
-
-    plan = configured(NAMED, registry=_registry(EXACT)).plan
-
-    (told,) = [own.getMessage() for own in caplog.records if own.levelno == logging.DEBUG]
-    assert json.loads(told)["fingerprint"] == plan.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("policy", "levels"),
-    [
-        pytest.param("warn", ["INFO", "WARNING"], id="warn"),
-        pytest.param("quiet", ["INFO"], id="quiet"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "levels"), [("warn", ["INFO", "WARNING"]), ("quiet", ["INFO"])])
 def test_configure_warns_of_problems(
     caplog: pytest.LogCaptureFixture, policy: str, levels: list[str]
 ) -> None:
@@ -247,28 +224,6 @@ def test_configure_says_where_nothing_would_do() -> None:
     )
 
 
-def test_configure_takes_an_overridden_page_size() -> None:
-    """A page size that the operator has put in place of the declared one is not refused."""
-    registry = _registry(EXACT.model_copy(update={"page_sizes": Exact(64)}))
-    flags = FLAGS.updated({"page_size": 16})
-
-    plan = configured(
-        flags, registry=registry, unsafe_override=Capabilities(page_sizes=Exact(16))
-    ).plan
-
-    assert plan["page_sizes"].value == Exact(16)
-
-
-def test_configure_takes_a_stand_in_for_any_device() -> None:
-    """No backend could know the simulated device, so that it is no reason to refuse one."""
-    registry = _registry(NONE.model_copy(update={"devices": {"cuda"}}))
-
-    with simulate("eager"):
-        plan = configured(FLAGS, device="sim", registry=registry).plan
-
-    assert plan.facts.device == "sim"
-
-
 def test_auto_takes_no_stand_in_for_another_device() -> None:
     """Under auto a backend for CUDA alone is passed over on the simulated device, and that said."""
     only_cuda = NONE.model_copy(update={"devices": {"cuda"}})
@@ -283,8 +238,8 @@ def test_auto_takes_no_stand_in_for_another_device() -> None:
     assert "by its name it is tried on the simulated device" in rejected.reasons[0].remedy
 
 
-def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None:
-    """The engine refuses no backend for the simulated device that `configure` let pass."""
+def test_stand_in_for_a_device_is_taken_for_any(tmp_path: Path) -> None:
+    """No backend could know the simulated device: neither `configure` nor the engine refuses."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
     registry = _padded({"devices": frozenset({"cuda"})})
 
@@ -295,10 +250,11 @@ def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None
         )
 
         assert engine.backends.uses[Phase.DECODE].backend == "acme"
+        assert plan.facts.device == "sim"
 
 
 def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:
-    """The engine refuses no page size that the operator has put in place of the declared one."""
+    """Nobody refuses a page size that the operator has put in place of the declared one."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
     plan = configured(
         NAMED.updated({"page_size": 16}),
@@ -306,6 +262,7 @@ def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:
         unsafe_override=Capabilities(page_sizes=Exact(16)),
     ).plan
 
+    assert plan["page_sizes"].value == Exact(16)
     assert Engine.from_plan(tmp_path, plan, "cpu").memory.page_size == 16
 
 
@@ -322,8 +279,9 @@ def test_engine_refuses_a_page_size_that_a_fact_contradicts(tmp_path: Path) -> N
         Engine.from_plan(tmp_path, plan, "cpu")
 
 
-def test_configure_chooses_where_the_flag_says_auto() -> None:
-    """With auto, the best backend that fits is configured, and the plan says that it was chosen."""
+def test_configure_chooses_where_the_flag_says_auto(caplog: pytest.LogCaptureFixture) -> None:
+    """With auto, the best backend that fits is configured; plan and log say it was chosen."""
+    caplog.set_level(logging.INFO, "backend_caps")
     fits = NONE.model_copy(update={"auto_priority": 10})
     best = EXACT.model_copy(update={"auto_priority": 90, "devices": {"cuda"}})
     flags = FLAGS.updated({"attention_backend": "auto"})
@@ -338,6 +296,9 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
     assert plan["host_seq_lens"].causes[0].reason == (
         "declares host_seq_lens=none (chosen by --attention-backend auto)"
     )
+    assert caplog.messages[0] == (
+        "--attention-backend auto is good (priority 10; 1 of 2 installed backends fit)"
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: only it tells more")
@@ -350,18 +311,6 @@ def test_configure_asks_a_cuda_device_for_its_facts() -> None:
 
     assert told.facts.compute_capability == torch.cuda.get_device_capability()
     assert said.facts.compute_capability == (7, 5)
-
-
-def test_configure_logs_what_was_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    """What a flag's auto is, stands in a line before the plan."""
-    caplog.set_level(logging.INFO, "backend_caps")
-    flags = FLAGS.updated({"attention_backend": "auto"})
-
-    configured(flags, registry=_registry(EXACT))
-
-    assert caplog.messages[0] == (
-        "--attention-backend auto is acme (priority 0; 1 of 1 installed backends fit)"
-    )
 
 
 def test_configure_refuses_auto_where_nothing_fits() -> None:
@@ -381,14 +330,12 @@ def test_configure_refuses_a_device_that_is_not_there() -> None:
 
 def test_configure_records_an_override() -> None:
     """An override configures the map, and stands among the causes."""
-    configuration = configured(FLAGS, registry=_registry(EXACT), unsafe_override=NONE_ONLY)
-    plan, future_map = configuration.plan, configuration.future_map
+    override = Capabilities(host_seq_lens=HostSeqLens.NONE)
 
-    assert future_map.host_seq_lens is HostSeqLens.NONE
-    assert plan["host_seq_lens"].causes[0].kind.value == "override"
+    configuration = configured(FLAGS, registry=_registry(EXACT), unsafe_override=override)
 
-
-NONE_ONLY = Capabilities(host_seq_lens=HostSeqLens.NONE)
+    assert configuration.future_map.host_seq_lens is HostSeqLens.NONE
+    assert configuration.plan["host_seq_lens"].causes[0].kind.value == "override"
 
 
 def test_configure_leaves_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

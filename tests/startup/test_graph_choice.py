@@ -42,6 +42,7 @@ NO_PIECES = ("--disable-piecewise-cuda-graph",)
 ENFORCED = ("--enforce-piecewise-cuda-graph",)
 SPECULATES = ("--speculative-algorithm", "NGRAM")
 HALVES = ("--enable-two-batch-overlap",)
+SPECULATION, TWO_BATCH = Obstacle.SPECULATION, Obstacle.TWO_BATCH
 
 
 def uses_declaring(**capabilities: object) -> list[Use]:
@@ -113,15 +114,13 @@ def test_table_of_capability_request_and_kind(
 @pytest.mark.parametrize(
     ("argv", "phase", "expected"),
     [
-        pytest.param((), Phase.PREFILL, "full or piecewise", id="nothing said"),
-        pytest.param(DISABLED, Phase.DECODE, "eager", id="no graphs"),
-        pytest.param(NO_PIECES, Phase.VERIFY, "full", id="no pieces"),
-        pytest.param(ENFORCED, Phase.PREFILL, "piecewise", id="pieces enforced"),
-        pytest.param(ENFORCED, Phase.DECODE, "full or piecewise", id="of prefill alone"),
-        pytest.param(
-            (*ENFORCED, *DISABLED), Phase.PREFILL, "piecewise", id="enforced all the same"
-        ),
-        pytest.param((*ENFORCED, *DISABLED), Phase.DECODE, "eager", id="but not of decode"),
+        ((), Phase.PREFILL, "full or piecewise"),
+        (DISABLED, Phase.DECODE, "eager"),
+        (NO_PIECES, Phase.VERIFY, "full"),
+        (ENFORCED, Phase.PREFILL, "piecewise"),
+        (ENFORCED, Phase.DECODE, "full or piecewise"),
+        ((*ENFORCED, *DISABLED), Phase.PREFILL, "piecewise"),
+        ((*ENFORCED, *DISABLED), Phase.DECODE, "eager"),
     ],
 )
 def test_request_is_what_the_flags_say(argv: tuple[str, ...], phase: Phase, expected: str) -> None:
@@ -134,27 +133,13 @@ def test_request_is_what_the_flags_say(argv: tuple[str, ...], phase: Phase, expe
 @pytest.mark.parametrize(
     ("argv", "phase", "full", "pieces"),
     [
-        pytest.param((), Phase.DECODE, (), (), id="nothing"),
-        pytest.param(SPECULATES, Phase.VERIFY, (), (), id="nothing of a verify"),
-        pytest.param(SPECULATES, Phase.PREFILL, (Obstacle.SPECULATION,), (), id="prompts"),
-        pytest.param(
-            SPECULATES,
-            Phase.DECODE,
-            (Obstacle.SPECULATION,),
-            (Obstacle.SPECULATION,),
-            id="decodes that never run",
-        ),
-        pytest.param(
-            HALVES, Phase.PREFILL, (Obstacle.TWO_BATCH,), (Obstacle.TWO_BATCH,), id="halves"
-        ),
-        pytest.param(HALVES, Phase.DECODE, (), (Obstacle.TWO_BATCH,), id="halves of decodes"),
-        pytest.param(
-            (*HALVES, *ENFORCED),
-            Phase.PREFILL,
-            (Obstacle.TWO_BATCH,),
-            (),
-            id="pieces that a flag asks for",
-        ),
+        ((), Phase.DECODE, (), ()),
+        (SPECULATES, Phase.VERIFY, (), ()),
+        (SPECULATES, Phase.PREFILL, (SPECULATION,), ()),
+        (SPECULATES, Phase.DECODE, (SPECULATION,), (SPECULATION,)),
+        (HALVES, Phase.PREFILL, (TWO_BATCH,), (TWO_BATCH,)),
+        (HALVES, Phase.DECODE, (), (TWO_BATCH,)),
+        ((*HALVES, *ENFORCED), Phase.PREFILL, (TWO_BATCH,), ()),
     ],
 )
 def test_obstacles_are_of_a_mode(
@@ -172,7 +157,7 @@ def test_refused_names_flag_and_obstacles() -> None:
 
     assert choice.refused == {
         FULL: (Obstacle.BACKEND,),
-        PIECEWISE: (choice.requested, Obstacle.TWO_BATCH),
+        PIECEWISE: (choice.requested, TWO_BATCH),
     }
 
 

@@ -34,8 +34,8 @@ def test_small_sizes_are_the_servers() -> None:
 
     sizes = RunSizes.of(_plan(page_size=16), server)
 
-    assert (sizes.max_running_requests, sizes.chunked_prefill_size) == (3, 32)
-    assert sizes.page_size == 16
+    found = (sizes.max_running_requests, sizes.chunked_prefill_size, sizes.page_size)
+    assert found == (3, 32, 16)
 
 
 def test_large_sizes_are_cut_down() -> None:
@@ -44,11 +44,8 @@ def test_large_sizes_are_cut_down() -> None:
 
     sizes = RunSizes.of(_plan(context_length=131072), server)
 
-    assert (sizes.max_running_requests, sizes.chunked_prefill_size) == (
-        MOST_REQUESTS,
-        LONGEST_CHUNK,
-    )
-    assert sizes.context_length == 2 * LONGEST_CHUNK + MOST_NEW
+    found = (sizes.max_running_requests, sizes.chunked_prefill_size, sizes.context_length)
+    assert found == (MOST_REQUESTS, LONGEST_CHUNK, 2 * LONGEST_CHUNK + MOST_NEW)
 
 
 @pytest.mark.parametrize(
@@ -79,21 +76,14 @@ def test_short_context_keeps_requests_short(context: int) -> None:
     assert longest <= sizes.context_length == context
 
 
-def test_trace_mixes_lengths_of_prompts() -> None:
-    """Of drawn prompts some are short, and some longer than a chunk."""
+def test_trace_mixes_lengths_of_prompts_by_its_seed() -> None:
+    """Some prompts are short, and some longer than a chunk; one seed draws one trace."""
     sizes = RunSizes.of(_plan(), ServerSizes())
 
-    lengths = [len(own.prompt) for own in islice(drawn(sizes, vocab_size=8, seed=1), 9)]
+    one, other = ([*islice(drawn(sizes, vocab_size=8, seed=1), 9)] for _ in range(2))
 
+    lengths = [len(own.prompt) for own in one]
     assert min(lengths) <= 16 < LONGEST_CHUNK < max(lengths)
-
-
-def test_trace_is_the_same_by_its_seed() -> None:
-    """One seed draws one trace."""
-    sizes = RunSizes.of(_plan(), ServerSizes())
-
-    one, other = ([*islice(drawn(sizes, vocab_size=8, seed=5), 6)] for _ in range(2))
-
     assert one == other
 
 
@@ -183,15 +173,11 @@ def test_graphs_of_single_phases_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("server", "held"),
     [
-        pytest.param(ServerSizes(), (True, True), id="nothing said"),
-        pytest.param(ServerSizes(batches=_batches(largest=4)), (False, True), id="few requests"),
-        pytest.param(ServerSizes(tokens=_batches(sizes=(8,))), (True, False), id="few tokens"),
-        pytest.param(
-            ServerSizes(batches=_batches(sizes=(1, 8)), pads_graphs=False),
-            (False, True),
-            id="gaps without padding",
-        ),
-        pytest.param(ServerSizes(pads_graphs=False), (True, True), id="no gaps"),
+        (ServerSizes(), (True, True)),
+        (ServerSizes(batches=_batches(largest=4)), (False, True)),
+        (ServerSizes(tokens=_batches(sizes=(8,))), (True, False)),
+        (ServerSizes(batches=_batches(sizes=(1, 8)), pads_graphs=False), (False, True)),
+        (ServerSizes(pads_graphs=False), (True, True)),
     ],
 )
 def test_graphs_hold_what_they_were_captured_for(

@@ -75,25 +75,15 @@ def test_host_spans_and_waits_are_those_of_the_run(both: Both) -> None:
     assert [_told(span) for span in told.on(HOST)] == [_told(span) for span in own.on(HOST)]
 
 
-def test_arrows_are_those_of_the_run(both: Both) -> None:
-    """Waits for events lead from what was recorded to what went on."""
+def test_arrows_gaps_and_bytes_are_those_of_the_run(both: Both) -> None:
+    """What was recorded leads to what went on, and idle stretches end by the same lanes."""
     own, told = both
 
+    gaps, of_run = (
+        sorted((gap.lane, gap.length_ns, gap.waits_for) for gap in each.gaps) for each in both
+    )
     assert _lengths(told.arrows) == _lengths(own.arrows) != []
-
-
-def test_gaps_are_those_of_the_run(both: Both) -> None:
-    """Idle stretches have the run's lengths, and the same lanes end them."""
-    own, told = both
-
-    of_run = [(gap.lane, gap.length_ns, gap.waits_for) for gap in own.gaps]
-    assert sorted((gap.lane, gap.length_ns, gap.waits_for) for gap in told.gaps) == sorted(of_run)
-
-
-def test_bytes_are_those_of_the_run(both: Both) -> None:
-    """What crosses to the host is counted by the stream that it crosses on."""
-    own, told = both
-
+    assert gaps == of_run
     assert told.bytes_of_lengths == own.bytes_of_lengths > 0
     assert told.step_ns == own.step_ns
 

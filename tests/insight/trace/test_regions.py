@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from backend_caps import HostSeqLens
-from backend_caps.insight.recorder import REGIONS, observed_regions, profile
+from backend_caps.insight.recorder import REGIONS, RegionObserver, observed_regions, profile
 from backend_caps.relay import FutureMap
 
 
-class Told:
+class Told(RegionObserver):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -25,7 +26,6 @@ from backend_caps.startup.errors import RankFailedError, RanksDifferError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together
 
-_PER_RANK = frozenset({"attention_backend"})
 _REPLAYS = Capabilities(
     host_seq_lens=HostSeqLens.NONE,
     max_context_len_known=True,
@@ -41,16 +41,18 @@ def _rank(
     host: str = "node-a",
     folder: str = "/node",
     policy: str = "warn",
+    facts: Facts | None = None,
+    **flags: object,
 ) -> tuple[Plan, Statement]:
-    """Make what a rank has and says that runs a backend of its own."""
-    flags = FLAGS.updated({"attention_backend": name})
+    """Make what a rank has and says that runs a backend and has flags of its own."""
     plan = plan_for(
         registry({name: capabilities}, folder=folder),
-        flags,
+        FLAGS.updated({"attention_backend": name, **flags}),
+        facts=facts,
         policy=policy,
         rules=RuleSet.builtin("sglang-0.5.13"),
     )
-    said = statement_of(plan, per_rank=_PER_RANK)
+    said = statement_of(plan, per_rank=frozenset({"attention_backend", *flags}))
     return plan, replace(said, host=host)
 
 
@@ -88,14 +90,9 @@ def test_cause_that_not_all_have_names_rank_and_host() -> None:
 
 def test_cause_that_all_have_is_nobodys() -> None:
     """A rule that every rank applies carries no rank."""
-    flags = {"enable_two_batch_overlap": True}
-    ranks = []
-    for name in ("acme", "other"):
-        server = FLAGS.updated({"attention_backend": name, **flags})
-        plan = plan_for(registry({name: OPTS_OUT}), server, rules=RuleSet.builtin("sglang-0.5.13"))
-        ranks.append((plan, statement_of(plan, per_rank=_PER_RANK)))
+    names = ("acme", "other")
 
-    plan, _ = _joint(*ranks)
+    plan, _ = _joint(*(_rank(name, OPTS_OUT, enable_two_batch_overlap=True) for name in names))
 
     rules = [cause for cause in plan["host_seq_lens"].causes if cause.name == "two-batch-overlap"]
     assert [(cause.rank, cause.host) for cause in rules] == [(None, None)]
@@ -121,12 +118,15 @@ def test_rank_keeps_its_own_uses_and_flags() -> None:
     assert (plan.uses, plan.flags, plan.facts) == (own.uses, own.flags, own.facts)
 
 
+def _without_a_common_page_size(policy: str) -> list[tuple[Plan, Statement]]:
+    pages = {"acme": Exact(16), "other": Exact(64)}
+    own = ((name, OPTS_OUT.model_copy(update={"page_sizes": size})) for name, size in pages.items())
+    return [_rank(name, capabilities, policy=policy) for name, capabilities in own]
+
+
 def test_ranks_without_a_common_page_size_have_that_problem() -> None:
     """What only the joined values show is a problem on every rank."""
-    of_16 = OPTS_OUT.model_copy(update={"page_sizes": Exact(16)})
-    of_64 = OPTS_OUT.model_copy(update={"page_sizes": Exact(64)})
-
-    plans = _joint(_rank("acme", of_16), _rank("other", of_64))
+    plans = _joint(*_without_a_common_page_size("warn"))
 
     codes = [[problem.code for problem in plan.problems] for plan in plans]
     assert [told.count("page-size-conflict") for told in codes] == [1, 1]
@@ -134,11 +134,7 @@ def test_ranks_without_a_common_page_size_have_that_problem() -> None:
 
 def test_strict_ranks_are_refused_together() -> None:
     """Under strict, a problem that only the joined values show stops all ranks."""
-    known = {"policy": "strict"}
-    of_16 = OPTS_OUT.model_copy(update={"page_sizes": Exact(16)})
-    of_64 = OPTS_OUT.model_copy(update={"page_sizes": Exact(64)})
-
-    _, came = agree_together([_rank("acme", of_16, **known), _rank("other", of_64, **known)])
+    _, came = agree_together(_without_a_common_page_size("strict"))
 
     assert {type(own) for own in came} == {PlanRefusedError}
 
@@ -149,9 +145,10 @@ def test_rank_that_refuses_the_joint_plan_alone_tells_the_others() -> None:
         update={"deterministic": True, "batch_invariant": True, "devices": frozenset({"cpu"})}
     )
     other_bits = same_bits.model_copy(update={"batch_invariant": False})
+    strict = partial(_rank, facts=Facts(device="cpu"), policy="strict")
     ranks = [
-        _strict("acme", same_bits, enable_deterministic_inference=True),
-        _strict("other", other_bits, enable_deterministic_inference=False),
+        strict("acme", same_bits, enable_deterministic_inference=True),
+        strict("other", other_bits, enable_deterministic_inference=False),
     ]
 
     _, (refused, told) = agree_together(ranks)
@@ -159,19 +156,6 @@ def test_rank_that_refuses_the_joint_plan_alone_tells_the_others() -> None:
     assert isinstance(refused, PlanRefusedError)
     assert isinstance(told, RankFailedError)
     assert str(refused).removesuffix(".") in str(told)
-
-
-def _strict(name: str, capabilities: Capabilities, **own: object) -> tuple[Plan, Statement]:
-    flags = FLAGS.updated({"attention_backend": name, **own})
-    facts = Facts(device="cpu")
-    plan = plan_for(
-        registry({name: capabilities}),
-        flags,
-        facts=facts,
-        policy="strict",
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
-    return plan, statement_of(plan, per_rank=frozenset({"attention_backend", *own}))
 
 
 def test_ranks_that_come_to_different_plans_are_refused() -> None:
@@ -204,27 +188,18 @@ def test_ranks_whose_auto_chose_differently_say_so() -> None:
 
     plans = _joint(*ranks)
 
-    told = [
-        problem.message
-        for plan in plans
-        for problem in plan.problems
-        if problem.code == "ranks-chose-differently"
-    ]
-    assert len(told) == 2
-    assert "of_cpu on rank 0" in told[0]
-    assert "of_cuda on rank 1" in told[0]
+    for plan in plans:
+        problems = {problem.code: problem.message for problem in plan.problems}
+        assert "of_cpu on rank 0" in problems["ranks-chose-differently"]
+        assert "of_cuda on rank 1" in problems["ranks-chose-differently"]
 
 
-@pytest.mark.parametrize("say", ["declared_at", "host"])
-def test_what_is_a_machines_own_is_not_compared(say: str) -> None:
-    """Ranks whose paths or hosts differ say the same."""
-    own = _rank("acme", OPTS_OUT)
-    other = {
-        "declared_at": _rank("acme", OPTS_OUT, folder="/elsewhere"),
-        "host": _rank("acme", OPTS_OUT, host="node-b"),
-    }[say]
+def test_what_is_a_machines_own_is_not_compared() -> None:
+    """Ranks whose paths and hosts differ say the same."""
+    _, one = _rank("acme", OPTS_OUT)
+    _, other = _rank("acme", OPTS_OUT, folder="/elsewhere", host="node-b")
 
-    assert own[1].mark == other[1].mark
+    assert one.mark == other.mark
 
 
 def test_statement_survives_its_crossing() -> None:
