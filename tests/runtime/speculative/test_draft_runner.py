@@ -19,7 +19,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.options import EngineOptions, graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.drafter import DraftRunner
+from backend_caps.runtime.speculative.drafter import DraftForwards
 from backend_caps.runtime.step import Step, StepLauncher
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_choice import Obstacle, choose_graphs, kind_of
@@ -133,13 +133,11 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
     """A decode step has the event that its draft-extend's replay marks; an eager one has none."""
     marked: list[EventLike | None] = []
     found: list[EventLike | None] = []
-    run = DraftRunner.run
+    run = DraftForwards.run
 
-    def watched(
-        runner: DraftRunner, role: Role, batch: ForwardBatch, hidden: Tensor | None
-    ) -> Computed:
-        states = run(runner, role, batch, hidden)
-        if role is Role.DRAFT_EXTEND:
+    def watched(forwards: DraftForwards, batch: ForwardBatch, hidden: Tensor | None) -> Computed:
+        states = run(forwards, batch, hidden)
+        if forwards.backends.role is Role.DRAFT_EXTEND:
             marked.append(states.reads_done)
         return states
 
@@ -147,7 +145,7 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
         if step.batch.mode is ForwardMode.DECODE:
             found.append(step.output.reads_done)
 
-    monkeypatch.setattr(DraftRunner, "run", watched)
+    monkeypatch.setattr(DraftForwards, "run", watched)
     monkeypatch.setattr(StepLauncher, "barrier", barrier)
     with simulate("eager"):
         _run(models, Algorithm.EAGLE3, _plan(Algorithm.EAGLE3, 1), sizes)
