@@ -16,15 +16,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
 from backend_caps.runtime.model.eagle3 import Eagle3Head
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
+from backend_caps.runtime.model.random_models import (
+    CausalContext,
+    eagle3_of,
+    eagle_of,
+    first_layers,
+    random_llama,
+)
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
@@ -208,27 +212,13 @@ class SlowDrafter:
 
     def _run(self, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:
         ids = torch.tensor(tokens)
-        return self._draft.hidden_states(ids, torch.arange(len(tokens)), hidden, _Causal())
+        return self._draft.hidden_states(ids, torch.arange(len(tokens)), hidden, CausalContext())
 
     def _target_states(self, tokens: Sequence[int]) -> Tensor:
         joined = self._target.hidden_states(
-            torch.tensor(tokens), torch.arange(len(tokens)), _Causal()
+            torch.tensor(tokens), torch.arange(len(tokens)), CausalContext()
         )
         return self._draft.fuse(joined[:, -self._draft.num_features :])
-
-
-class _Causal:
-    """A context in which each token sees those before it, and itself."""
-
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend without a cache."""
-        q, k, v = (
-            each.view(each.shape[0], -1, layer.qk_head_dim).movedim(0, 1) for each in (q, k, v)
-        )
-        attended = scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=layer.scaling, enable_gqa=True
-        )
-        return attended.movedim(1, 0).flatten(1)
 
 
 def _tokens_to(grown: Grown, number: int) -> Sequence[int]:
