@@ -48,34 +48,17 @@ def test_step_makes_what_the_target_says(settings: SpecSettings) -> None:
 
 @both
 def test_step_publishes_what_is_committed(settings: SpecSettings) -> None:
-    """The lengths of before, and what was accepted, the bonus token aside and the root in it."""
+    """The next step has its lengths before the draft model catches up, then its first tokens.
+
+    The lengths are those before and what was accepted, the bonus token aside and the root in it.
+    """
     scene = make_scene(settings)
 
     scene.run()
 
+    last = [own[count] for own, count in zip(said_by_the_model(), NUM_RIGHT, strict=True)]
     assert scene.relay.lengths.tolist() == [5 + 3, 0 + 2, 12 + 1]
-
-
-@both
-def test_step_stashes_each_last_token(settings: SpecSettings) -> None:
-    """What the next step begins with is what the target said last."""
-    scene = make_scene(settings)
-
-    scene.run()
-
-    expected = [
-        own[num_right] for own, num_right in zip(said_by_the_model(), NUM_RIGHT, strict=True)
-    ]
-    assert scene.relay.tokens.tolist() == expected
-
-
-@both
-def test_step_publishes_before_the_draft_model_catches_up(settings: SpecSettings) -> None:
-    """Whoever builds the next step has the lengths by then."""
-    scene = make_scene(settings)
-
-    scene.run()
-
+    assert scene.relay.tokens.tolist() == last
     assert scene.log == ["tree", "publish", "follow", "stash"]
 
 
