@@ -88,9 +88,9 @@ class Parts:
             lookahead=lookahead,
         )
         """The target, where there is a draft."""
-        draft_model = None
+        self._draft_model: DraftModel | None = None
         if settings is not None:
-            draft_model = load_draft(settings, self.model, draft_model_path)
+            self._draft_model = load_draft(settings, self.model, draft_model_path)
         check_fit(plan, self.model, staging.streams)
         check_token_counts(plan, options, settings, self.model.num_positions - lookahead)
         memory, self._pools = make_pools(plan, self.model, options, staging, lookahead)
@@ -104,7 +104,7 @@ class Parts:
         self._make_target()
         self._drafting: Drafting | None = None
         if settings is not None:
-            self._make_speculative(settings, draft_model)
+            self._make_speculative(settings)
         self.transfer = self._make_transfer(plan.flags.disaggregation_mode)
         """Hands prompts over or takes them over; None where they run and are gone on with here."""
 
@@ -153,14 +153,14 @@ class Parts:
         second = PhaseBackends(configuration.plan.uses, Role.TARGET, backends.site)
         return TwoBatchRunner(self.model, (backends, second), configuration.streams, phases)
 
-    def _make_speculative(self, settings: SpecSettings, draft_model: DraftModel | None) -> None:
+    def _make_speculative(self, settings: SpecSettings) -> None:
         """Make what drafts, and what runs steps with it."""
         configuration, relay = self._configuration, self._configuration.future_map
         drafting = self._drafting = make_drafting(
             configuration,
             settings,
             self.model,
-            draft_model,
+            self._draft_model,
             self._pools,
             self._staging,
             forward_stream=self._step_streams.forward,
@@ -168,8 +168,8 @@ class Parts:
         )
         if drafting.shape != configuration.draft:
             raise _misfit("draft shape", str(configuration.draft), str(drafting.shape))
-        self.backends = (*self.backends, *drafting.backends.values())
-        self.graphs |= drafting.graphs
+        self.backends = (*self.backends, *(own.backends for own in drafting.forwards.values()))
+        self.graphs |= {role: own.captured for role, own in drafting.forwards.items()}
         self.runner = SpeculativeRunner(
             target=self._target,
             drafter=drafting.drafter,
@@ -184,8 +184,7 @@ class Parts:
     def _make_transfer(self, mode: str) -> PromptTransfer | None:
         if mode == "null":
             return None
-        drafting, model = self._drafting, self.model
-        draft = None if drafting is None else drafting.model
+        drafting, model, draft = self._drafting, self.model, self._draft_model
         caches = PromptCaches(
             memory=self.waiting.memory,
             target=self._pools.token_to_kv_pool,

@@ -23,7 +23,6 @@ class Algorithm(Enum):
     """What followed the same tokens before, looked up on the host."""
 
 
-_NAMES = {own.value: own for own in Algorithm}
 _DEFAULT_STEPS = 3
 _MOST_STEPS = 64
 """Far beyond what pays: a draft that deep is hardly ever right, and each step has its slots."""
@@ -57,19 +56,21 @@ class SpecSettings:
         """
         if flags.speculative_algorithm is None:
             return None
-        algorithm = _NAMES.get(flags.speculative_algorithm)
+        algorithm = Algorithm.__members__.get(flags.speculative_algorithm)
         if algorithm is None:
-            expected = f"one of {', '.join(sorted(_NAMES))}"
+            expected = f"one of {', '.join(sorted(Algorithm.__members__))}"
             raise misfit("--speculative-algorithm", flags.speculative_algorithm, expected)
-        num_steps = _num_steps(flags)
+        topk, given = flags.speculative_eagle_topk or 1, flags.speculative_num_draft_tokens
+        num_steps = flags.speculative_num_steps
+        if num_steps is None:
+            num_steps = given - 1 if topk == 1 and given is not None else _DEFAULT_STEPS
         if not 1 <= num_steps <= _MOST_STEPS:
             raise misfit("--speculative-num-steps", num_steps, f"1 to {_MOST_STEPS}")
-        topk = flags.speculative_eagle_topk or 1
         return cls(
             algorithm=algorithm,
             topk=topk,
             num_steps=num_steps,
-            num_draft_tokens=_num_draft_tokens(topk, num_steps, flags.speculative_num_draft_tokens),
+            num_draft_tokens=_num_draft_tokens(topk, num_steps, given),
         )
 
     @property
@@ -114,14 +115,6 @@ def misfit(flag: str, value: object, expected: str) -> EngineError:
         f"{flag} is {value!r}; {expected} was expected. Give such a value, or leave it to the "
         f"engine's default.",
     )
-
-
-def _num_steps(flags: ServerFlags) -> int:
-    """Return the steps that are given; of a chain, as many as its tokens have; or the default."""
-    topk, drafted = flags.speculative_eagle_topk or 1, flags.speculative_num_draft_tokens
-    if flags.speculative_num_steps is not None:
-        return flags.speculative_num_steps
-    return drafted - 1 if topk == 1 and drafted is not None else _DEFAULT_STEPS
 
 
 def num_candidates(topk: int, num_steps: int) -> int:

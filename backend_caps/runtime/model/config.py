@@ -19,7 +19,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import ErrorDetails
 
 from backend_caps.resolution.errors import raise_all
 from backend_caps.runtime.model.errors import (
@@ -46,49 +45,37 @@ Difference: TypeAlias = tuple[str, object, str]
 def _differences(
     raw: Mapping[str, JsonValue], architectures: Collection[str]
 ) -> Iterator[Difference]:
-    yield from _architecture(raw, architectures)
-    activation = raw.get("hidden_act")
-    if activation not in (None, "silu"):
-        yield "hidden_act", activation, "'silu'"
-    if raw.get("quantization_config") is not None:
-        yield "quantization_config", raw["quantization_config"], "weights that are not quantized"
-    if raw.get("model_type") == "mistral":
-        window = raw.get("sliding_window", _MISTRAL_WINDOW)
-        if window is not None:
-            yield "sliding_window", window, "attention over the whole context, with null there"
-    yield from _rope_differences(raw)
-
-
-def _architecture(
-    raw: Mapping[str, JsonValue], architectures: Collection[str]
-) -> Iterator[Difference]:
     names, model_type = raw.get("architectures"), raw.get("model_type")
-    if names is not None and not (
-        isinstance(names, list) and {*architectures} & {*map(str, names)}
-    ):
+    known = {*map(str, names)} & {*architectures} if isinstance(names, list) else ()
+    if names is not None and not known:
         yield "architectures", names, " or ".join(architectures)
     if model_type not in _MODEL_TYPES:
         yield "model_type", model_type, " or ".join(map(repr, _MODEL_TYPES))
-
-
-def _rope_differences(raw: Mapping[str, JsonValue]) -> Iterator[Difference]:
-    yield from _rotated_share("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if (activation := raw.get("hidden_act")) not in (None, "silu"):
+        yield "hidden_act", activation, "'silu'"
+    if (quantization := raw.get("quantization_config")) is not None:
+        yield "quantization_config", quantization, "weights that are not quantized"
+    window = raw.get("sliding_window", _MISTRAL_WINDOW)
+    if model_type == "mistral" and window is not None:
+        yield "sliding_window", window, "attention over the whole context, with null there"
+    yield from _rotated_share("", raw)
     for section in ("rope_parameters", "rope_scaling"):
-        rope = raw.get(section)
-        if not isinstance(rope, dict):
-            continue
-        if any(isinstance(value, dict) for value in rope.values()):
-            yield section, rope, "one RoPE for all layers"
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        if rope_type not in _ROPE_TYPES:
-            yield f"{section}.rope_type", rope_type, " or ".join(map(repr, _ROPE_TYPES))
-        share = rope.get("partial_rotary_factor")
-        yield from _rotated_share(f"{section}.partial_rotary_factor", share)
+        if isinstance(rope := raw.get(section), dict):
+            yield from _rope_differences(section, rope)
 
 
-def _rotated_share(key: str, share: JsonValue) -> Iterator[Difference]:
-    if share not in (None, 1.0):
-        yield key, share, "1.0"
+def _rope_differences(section: str, rope: Mapping[str, JsonValue]) -> Iterator[Difference]:
+    if any(isinstance(value, dict) for value in rope.values()):
+        yield section, dict(rope), "one RoPE for all layers"
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in _ROPE_TYPES:
+        yield f"{section}.rope_type", rope_type, " or ".join(map(repr, _ROPE_TYPES))
+    yield from _rotated_share(f"{section}.", rope)
+
+
+def _rotated_share(prefix: str, section: Mapping[str, JsonValue]) -> Iterator[Difference]:
+    if (share := section.get("partial_rotary_factor")) not in (None, 1.0):
+        yield f"{prefix}partial_rotary_factor", share, "1.0"
 
 
 MAX_VOCAB_SIZE = 2**22
@@ -229,7 +216,7 @@ class LlamaConfig(BaseModel):
         try:
             return cls.model_validate({**_normalised(raw), "eos_token_ids": ends})
         except ValidationError as error:
-            raise_all(f"config {str(path)!r}", _faults(path, ends_path, error))
+            raise_all(f"config {str(path)!r}", [*_faults(path, ends_path, error)])
             raise
 
     @classmethod
@@ -284,26 +271,16 @@ def _rope(config: Mapping[str, object]) -> object:
     return rope
 
 
-def _faults(path: Path, ends_path: Path, error: ValidationError) -> list[ModelError]:
-    told = [
-        each
-        for each in error.errors(include_url=False)
-        if each["type"] != "default_factory_not_called"
-    ]
-    return [
-        _fault(ends_path, "eos_token_id", each)
-        if each["loc"][0] == "eos_token_ids"
-        else _fault(path, _key(each), each)
-        for each in told
-    ]
-
-
-def _key(details: ErrorDetails) -> str:
-    return next(part for part in reversed(details["loc"]) if isinstance(part, str))
-
-
-def _fault(path: Path, key: str, details: ErrorDetails) -> ModelError:
-    is_missing = details["type"] == "missing"
-    said = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    value = None if is_missing else details["input"]
-    return config_value(path, key, value, "a value" if is_missing else said)
+def _faults(path: Path, ends_path: Path, error: ValidationError) -> Iterator[ModelError]:
+    """Say of each key that pydantic refused what its value is, and what was expected."""
+    for each in error.errors(include_url=False):
+        if each["type"] == "default_factory_not_called":
+            continue
+        place, key = path, next(part for part in reversed(each["loc"]) if isinstance(part, str))
+        if each["loc"][0] == "eos_token_ids":
+            place, key = ends_path, "eos_token_id"
+        expected = each["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        if each["type"] == "missing":
+            yield config_value(place, key, None, "a value")
+        else:
+            yield config_value(place, key, each["input"], expected)

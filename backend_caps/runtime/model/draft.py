@@ -49,7 +49,7 @@ class DraftModel(Weighted, ABC):
 
     @property
     def num_features(self) -> int:
-        """F: what it reads of a token of the target; 0 if `reads_hidden` is False."""
+        """F: what it reads of a token of the target, if `reads_hidden`."""
         return self.config.hidden_size
 
     @property
@@ -118,11 +118,6 @@ class StandaloneDraft(DraftModel):
         self.model = model
         self.config, self.dtype, self.lm_head = model.config, model.dtype, model.lm_head
         self.num_positions, self.weights = model.num_positions, model.weights
-
-    @property
-    def num_features(self) -> int:
-        """0: it reads nothing of the target."""
-        return 0
 
     def hidden_states(
         self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext

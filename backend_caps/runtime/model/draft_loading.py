@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from backend_caps.runtime.model.layers import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
 _PREFIX = "model."
-_SHARED = ("embed_tokens.weight", "lm_head.weight")
+_SHARED = _EMBEDDING, _LM_HEAD = "embed_tokens.weight", "lm_head.weight"
+"""The target's own."""
 _FC = "fc.weight"
 _BIAS = "fc.bias"
 _MIDLAYER = "midlayer."
@@ -83,15 +84,18 @@ def load_eagle(
     """
     with open_checkpoint(Path(folder)) as checkpoint:
         stored = _unprefixed(checkpoint)
-        _refuse_others(folder, stored)
+        own = ("d2t", "t2d", _HIDDEN_NORM, _MIDLAYER)
+        for name in sorted(stored):
+            if name.startswith(own):
+                raise _other_kind(folder, "EAGLE3", f"{name} is among them", "EAGLE")
+        _require_fc(folder, stored)
         config = EagleConfig.from_folder(folder)
-        _check_sizes(
-            folder, target.config, hidden_size=config.hidden_size, vocab_size=config.vocab_size
-        )
+        width, vocab_size = config.hidden_size, config.vocab_size
+        _check_sizes(folder, target.config, hidden_size=width, vocab_size=vocab_size)
         has_bias = _BIAS in stored if config.bias is None else config.bias
         head = partial(EagleHead, config, target.embedding, target.lm_head, has_bias=has_bias)
         hollow = head(target.options.hollow, num_positions=1)
-        check_weights(folder, hollow, stored, set(_redundant(stored)))
+        check_weights(folder, hollow, stored, _SHARED)
         return fill_weights(head(target.options, num_positions=num_positions), stored)
 
 
@@ -118,32 +122,23 @@ def load_eagle3(
         stored = _renamed(_unprefixed(checkpoint))
         _require_fc(folder, stored)
         if _HIDDEN_NORM not in stored:
-            evidence = f"{_HIDDEN_NORM} is not among them"
-            raise _other_kind(folder, "EAGLE", evidence, "EAGLE3")
+            raise _other_kind(folder, "EAGLE", f"{_HIDDEN_NORM} is not among them", "EAGLE3")
         config = Eagle3Config.from_folder(folder)
-        _check_sizes(
-            folder,
-            target.config,
-            target_hidden_size=config.target_hidden_size,
-            vocab_size=config.vocab_size,
-        )
-        layers_read(folder, config, target.config)
+        width, vocab_size = config.target_hidden_size, config.vocab_size
+        _check_sizes(folder, target.config, target_hidden_size=width, vocab_size=vocab_size)
+        _check_layers(folder, config, target.config)
         embedding, lm_head = _shared(config, target, stored)
         head = partial(Eagle3Head, config, embedding=embedding, lm_head=lm_head)
         hollow = head(target.options.hollow, num_positions=1)
         # Of a whole vocabulary a table of tokens is the identity.
-        check_weights(folder, hollow, stored, {*_UNREAD, _D2T, *_redundant(stored)})
+        check_weights(folder, hollow, stored, {*_UNREAD, _D2T, *_SHARED})
         if config.draft_vocab_size != config.vocab_size:
             _check_tokens(folder, stored[_D2T], config.vocab_size)
         return fill_weights(head(target.options, num_positions=num_positions), stored)
 
 
-def layers_read(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -> tuple[int, ...]:
-    """Return the layers of a target whose inputs an EAGLE3 head reads, ascending.
-
-    Raises:
-        ModelError: `model-config`: the target does not have them.
-    """
+def _check_layers(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -> None:
+    """Refuse layers to read that the target does not have."""
     num_layers = target.num_hidden_layers
     read = config.layers_read(num_layers)
     if len({*read}) < len(read) or read[0] < 0 or read[-1] > num_layers:
@@ -153,7 +148,6 @@ def layers_read(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -
             [*read],
             f"different layers from 0 to {num_layers}, as the target has,",
         )
-    return read
 
 
 def _shared(
@@ -162,8 +156,8 @@ def _shared(
     """Choose what a head shares with its target: what it does not store, and what fits."""
     is_as_wide = config.hidden_size == target.config.hidden_size
     has_all_tokens = config.draft_vocab_size == config.vocab_size
-    embedding = None if _SHARED[0] in stored or not is_as_wide else target.embedding
-    is_alone = _SHARED[1] in stored or config.tie_word_embeddings
+    embedding = None if _EMBEDDING in stored or not is_as_wide else target.embedding
+    is_alone = _LM_HEAD in stored or config.tie_word_embeddings
     lm_head = None if is_alone or not (is_as_wide and has_all_tokens) else target.lm_head
     return embedding, lm_head
 
@@ -200,18 +194,6 @@ def _unprefixed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
     return named
 
 
-def _is_of_eagle3(name: str) -> bool:
-    """Tell whether a weight of this name is one that EAGLE3 heads alone have."""
-    return name in {"d2t", "t2d", _HIDDEN_NORM} or name.startswith(_MIDLAYER)
-
-
-def _refuse_others(folder: str | Path, stored: Collection[str]) -> None:
-    found = next((name for name in sorted(stored) if _is_of_eagle3(name)), None)
-    if found is not None:
-        raise _other_kind(folder, "EAGLE3", f"{found} is among them", "EAGLE")
-    _require_fc(folder, stored)
-
-
 def _other_kind(folder: str | Path, found: str, evidence: str, expected: str) -> ModelError:
     return ModelError(
         "head-kind",
@@ -244,9 +226,3 @@ def _check_sizes(folder: str | Path, target: LlamaConfig, **sizes: int) -> None:
         if value != expected[key]
     ]
     raise_all(f"draft model {str(folder)!r}", faults)
-
-
-def _redundant(stored: Iterable[str]) -> Iterator[str]:
-    """List the weights that are the target's own, or tables that the config determines."""
-    yield from _SHARED
-    yield from (name for name in stored if name.endswith(".rotary_emb.inv_freq"))

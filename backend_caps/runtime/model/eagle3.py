@@ -203,11 +203,8 @@ class Eagle3Head(Decoder, DraftModel):
         Stream: the current one. Sync: none. Allocates: the result and what lies between.
         Keeps: nothing. Capture: yes.
         """
-        if self.config.norm_before_fc:
-            features = self._feature_norms["input_norm"](features)
-        elif self.config.fc_norm:
-            parts = features.chunk(self.config.num_aux, dim=-1)
-            norms = self._feature_norms.values()
+        if norms := self._feature_norms.values():
+            parts = features.chunk(len(norms), dim=-1)
             features = torch.cat([norm(own) for norm, own in zip(norms, parts, strict=True)], -1)
         return self._fc(features)
 
@@ -257,10 +254,8 @@ class Eagle3Head(Decoder, DraftModel):
 
 def _feature_norms(config: Eagle3Config, options: TensorOptions) -> Mapping[str, RMSNorm]:
     """Make the norms before `fc`, by their names in a checkpoint."""
-    size, eps = config.target_hidden_size, config.rms_norm_eps
-    if config.norm_before_fc:
-        return {"input_norm": RMSNorm(config.num_aux * size, eps, options)}
+    size, num_aux = config.target_hidden_size, config.num_aux
+    sizes = {"input_norm": num_aux * size} if config.norm_before_fc else {}
     if config.fc_norm:
-        numbers = range(config.num_aux)
-        return {f"fc_norm.{number}": RMSNorm(size, eps, options) for number in numbers}
-    return {}
+        sizes = {f"fc_norm.{number}": size for number in range(num_aux)}
+    return {name: RMSNorm(own, config.rms_norm_eps, options) for name, own in sizes.items()}

@@ -6,7 +6,7 @@ layers whose inputs an EAGLE3 head reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -200,7 +200,7 @@ def load_llama(
     options = TensorOptions(torch.device(device), chosen)
     with open_checkpoint(Path(folder)) as stored:
         hollow = LlamaModel(config, options.hollow, num_positions=1)
-        check_weights(folder, hollow, stored, set(_redundant(config, stored)))
+        check_weights(folder, hollow, stored, _repeated(config, stored))
         context = config.max_position_embeddings if num_positions is None else num_positions
         return fill_weights(LlamaModel(config, options, context + lookahead), stored)
 
@@ -222,10 +222,9 @@ def dtype_of(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _redundant(config: LlamaConfig, stored: Mapping[str, StoredWeight]) -> Iterator[str]:
-    """List the weights that say nothing that the others and the config do not say."""
-    yield from (name for name in stored if name.endswith(".rotary_emb.inv_freq"))
-    if config.tie_word_embeddings and {_LM_HEAD, _EMBEDDING} <= stored.keys():
-        head, embedding = stored[_LM_HEAD], stored[_EMBEDDING]
-        if torch.equal(head.read(), embedding.read()):
-            yield _LM_HEAD
+def _repeated(config: LlamaConfig, stored: Mapping[str, StoredWeight]) -> Collection[str]:
+    """Name the LM head where it is tied to the embedding, and stored all the same."""
+    if not config.tie_word_embeddings or not {_LM_HEAD, _EMBEDDING} <= stored.keys():
+        return ()
+    is_same = torch.equal(stored[_LM_HEAD].read(), stored[_EMBEDDING].read())
+    return (_LM_HEAD,) if is_same else ()

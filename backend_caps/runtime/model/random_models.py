@@ -100,12 +100,12 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
         "tie_word_embeddings": tie,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
-    _write(folder, document)
+    _write_config(folder, document)
     config = LlamaConfig.from_folder(folder)
     weights = _random_weights(LlamaModel(config, _HOLLOW, num_positions=1), seed)
     if later_gain is not None:
         _ease_drafting(weights, later_gain)
-    _write(folder, document, {name: weight.to(dtype) for name, weight in weights.items()})
+    _write_weights(folder, weights, dtype)
     return config
 
 
@@ -197,7 +197,8 @@ def first_layers(
     hollow = LlamaModel(config, model.options.hollow, num_positions=1)
     weights = dict(model.named_weights())
     kept = {name: weights[name] for name, _ in hollow.named_weights()}
-    _write(folder, _document(config, model.dtype, architectures=["LlamaForCausalLM"]), kept)
+    _write_config(folder, _document(config, model.dtype, architectures=["LlamaForCausalLM"]))
+    _write_weights(folder, kept, model.dtype)
     return LlamaConfig.from_folder(folder)
 
 
@@ -254,11 +255,8 @@ def eagle3_of(folder: str | Path, target_folder: str | Path) -> Eagle3Config:
         "eagle_aux_hidden_state_layer_ids": [*_layers_read(own)],
         "transformer_layer_config": _document(layer, target.dtype),
     }
-    weights = {
-        name: weight if weight.dtype is torch.int64 else weight.to(target.dtype)
-        for name, weight in _weights_of_eagle3(target, layer, known).items()
-    }
-    _write(folder, document, weights)
+    _write_config(folder, document)
+    _write_weights(folder, _weights_of_eagle3(target, layer, known), target.dtype)
     return Eagle3Config.from_folder(folder)
 
 
@@ -343,15 +341,16 @@ def _head_scale(target: LlamaModel) -> Tensor:
     """Return what the first layer's states have to be scaled by to do without the last norm."""
     tokens = torch.linspace(0, target.config.vocab_size - 1, _MEASURED).to(torch.int64)
     rotation = target.rotary.look_up(torch.arange(_MEASURED))
-    states = target.layers[0](target.embedding(tokens), rotation, _Causal()).to(torch.float32)
+    states = target.layers[0](target.embedding(tokens), rotation, CausalContext()).to(torch.float32)
     norm = target.norm.weight.to(torch.float32)
     return norm.square().mean().sqrt() / states.square().mean(dim=-1).sqrt().mean()
 
 
-class _Causal:
+class CausalContext:
     """A context in which each token sees those before it, and itself."""
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend without a cache: [T, Hq * D], [T, Hk * D] and [T, Hk * D] to [T, Hq * D]."""
         q, k, v = (
             each.view(each.shape[0], -1, layer.qk_head_dim).movedim(0, 1) for each in (q, k, v)
         )
@@ -368,9 +367,9 @@ def _with_layers(config: LlamaConfig, num_layers: int) -> LlamaConfig:
 def _write_head(
     folder: str | Path, config: LlamaConfig, weights: Mapping[str, Tensor], dtype: torch.dtype
 ) -> EagleConfig:
-    stored = {name: weight.to(dtype) for name, weight in weights.items()}
     own = _document(config, dtype, architectures=["LlamaForCausalLMEagle"], bias=False)
-    _write(folder, own, stored)
+    _write_config(folder, own)
+    _write_weights(folder, weights, dtype)
     return EagleConfig.from_folder(folder)
 
 
@@ -386,15 +385,17 @@ def _document(config: LlamaConfig, dtype: torch.dtype, **own: JsonValue) -> dict
     }
 
 
-def _write(
-    folder: str | Path,
-    document: Mapping[str, JsonValue],
-    weights: Mapping[str, Tensor] | None = None,
-) -> None:
+def _write_config(folder: str | Path, document: Mapping[str, JsonValue]) -> None:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    if weights is not None:
+
+
+def _write_weights(folder: str | Path, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Store weights in a dtype, and tables of tokens as they are."""
+    stored = {
         # Parts of one tensor are stored apart.
-        apart = {name: weight.clone() for name, weight in weights.items()}
-        save_file(apart, path / "model.safetensors", metadata={"format": "pt"})
+        name: weight.to(dtype if weight.is_floating_point() else weight.dtype, copy=True)
+        for name, weight in weights.items()
+    }
+    save_file(stored, Path(folder) / "model.safetensors", metadata={"format": "pt"})

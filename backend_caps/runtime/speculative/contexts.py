@@ -22,7 +22,7 @@ from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.forward_batch import ForwardBatch, mirror_sum
+from backend_caps.runtime.forward_batch import ForwardBatch
 
 
 def tree_mask(
@@ -61,9 +61,18 @@ def tree_mask(
     )
     if buffer is None:
         mask = torch.ones(needed, dtype=torch.bool, device=visible.device)
-    else:
-        _require_room(buffer, needed, visible, seq_lens_sum, max_context_len)
+    elif buffer.numel() >= needed:
         mask = buffer.fill_(True)  # noqa: FBT003 - torch's own signature
+    else:
+        contexts = f"each of {batch_size} contexts of up to {max_context_len} places"
+        if seq_lens_sum is not None:
+            contexts = f"{batch_size} contexts of {seq_lens_sum} places together"
+        raise EngineError(
+            "tree-mask-buffer",
+            f"the buffer for tree masks has {buffer.numel()} entries; {needed} were expected, of "
+            f"{num_queries} tokens for {contexts}. Make it for the largest batch, of "
+            f"max_batch_size x num_draft_tokens x max_context_len entries, or serve less at once.",
+        )
     if mask.numel() == 0:
         return mask
     is_short = seq_lens < num_places
@@ -92,23 +101,6 @@ def mask_size(
     return num_queries * (longest if seq_lens_sum is None else seq_lens_sum)
 
 
-def _require_room(
-    buffer: Tensor, needed: int, visible: Tensor, seq_lens_sum: int | None, max_context_len: int
-) -> None:
-    if buffer.numel() >= needed:
-        return
-    batch_size, num_queries, _ = visible.shape
-    contexts = f"each of {batch_size} contexts of up to {max_context_len} places"
-    if seq_lens_sum is not None:
-        contexts = f"{batch_size} contexts of {seq_lens_sum} places together"
-    raise EngineError(
-        "tree-mask-buffer",
-        f"the buffer for tree masks has {buffer.numel()} entries; {needed} were expected, of "
-        f"{num_queries} tokens for {contexts}. Make it for the largest batch, of "
-        f"max_batch_size x num_draft_tokens x max_context_len entries, or serve less at once.",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
     """The contexts of a batch's requests, from which forwards go on."""
@@ -121,8 +113,6 @@ class Contexts:
     """[B] int64, device: tokens before the forwards that are made here."""
     seq_lens_cpu: Tensor | None
     """[B] int64, host: the mirror, or None without one."""
-    seq_lens_sum: int | None
-    """The mirror's sum; None where there is no mirror."""
     upper_bound: Tensor | None
     """[B] int64, host: never below `seq_lens`; None where no backend needs it."""
 
@@ -134,7 +124,6 @@ class Contexts:
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
             seq_lens_cpu=batch.seq_lens_cpu,
-            seq_lens_sum=mirror_sum(batch),
             upper_bound=batch.upper_bound,
         )
 
@@ -146,7 +135,6 @@ class Contexts:
             req_pool_indices=forward.req_pool_indices,
             seq_lens=forward.seq_lens,
             seq_lens_cpu=forward.seq_lens_cpu,
-            seq_lens_sum=forward.seq_lens_sum,
             upper_bound=forward.seq_lens_cpu_upper_bound,
         )
 
@@ -187,7 +175,6 @@ class Contexts:
         added = start + count
         seq_lens = self.seq_lens + added
         seq_lens_cpu = None if self.seq_lens_cpu is None else self.seq_lens_cpu + added
-        seq_lens_sum = None if self.seq_lens_sum is None else self.seq_lens_sum + size * added
         masks: Sequence[Tensor] = ()
         if visible is not None:
             masks = _tree_masks(
@@ -201,7 +188,7 @@ class Contexts:
             seq_lens=seq_lens,
             out_cache_loc=self.slots(start, count).reshape(size * count),
             seq_lens_cpu=seq_lens_cpu,
-            seq_lens_sum=seq_lens_sum,
+            seq_lens_sum=_sum(seq_lens_cpu),
             seq_lens_cpu_upper_bound=None if self.upper_bound is None else self.upper_bound + added,
             tree_mask=masks[0] if len(masks) == 1 else None,
             half_masks=(masks[0], masks[1]) if len(masks) > 1 else None,
@@ -226,9 +213,13 @@ def _tree_masks(
         tree_mask(
             visible[part],
             seq_lens[part],
-            seq_lens_sum=None if seq_lens_cpu is None else sum(seq_lens_cpu[part].tolist()),
+            seq_lens_sum=None if seq_lens_cpu is None else _sum(seq_lens_cpu[part]),
             max_context_len=max_context_len,
             buffer=buffer,
         )
         for part, buffer in zip(parts, buffers, strict=False)
     ]
+
+
+def _sum(seq_lens_cpu: Tensor | None) -> int | None:
+    return None if seq_lens_cpu is None else sum(seq_lens_cpu.tolist())

@@ -13,13 +13,14 @@ features that a head reads of a target's token, Tg tokens of the largest graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.relay import RelayPayload
 from backend_caps.relay.streams import EventLike, StreamLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
@@ -29,9 +30,15 @@ from backend_caps.runtime.graphs.runner import CaptureObserver, Computed
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.tree import Accepted, Beams, Candidates, DraftTree, best_tree
+from backend_caps.runtime.speculative.tree import (
+    Accepted,
+    Beams,
+    Candidates,
+    DraftTree,
+    best_tree,
+    rows_of,
+)
 from backend_caps.startup.configuration import Configuration
-from backend_caps.startup.graph_modes import GraphMode
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,75 +55,49 @@ class DraftState:
     """[B, H] device: where a draft head goes on from; None where the draft reads none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """What a drafter leaves of a step, once it has read what was accepted."""
-
-    state: DraftState
-    reads_done: EventLike | None = None
-    """Behind its last read of buffers that the scheduler writes; None where no event marks it."""
-
-
 class Drafter(Protocol):
     """Guess what the target will say. All of it runs on the forward stream, and never waits."""
-
-    @property
-    def reads_table_last(self) -> bool:
-        """Whether it reads the page table behind the verify."""
 
     def tree(self, batch: ScheduleBatch, contexts: Contexts) -> DraftTree:
         """Draft from what the last step left, which the relay has put into `batch.spec_info`."""
 
     def follow_prompts(
         self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
-    ) -> DraftState:
-        """Take in prompts, and one token behind each.
+    ) -> RelayPayload:
+        """Take in prompts and one token behind each; return what the next step starts from.
 
         forward   the target's forward of them
         features  [T, F] device      the target's `Hidden.features`
         next_ids  [B] int64, device  the token behind each request's tokens
         """
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
-        """Take in what the target accepted of a tree.
+    def follow_accepted(
+        self, contexts: Contexts, accepted: Accepted, features: Tensor, verified: EventLike | None
+    ) -> tuple[RelayPayload, EventLike | None]:
+        """Take in what the target accepted of a tree; return what the next step starts from.
 
         contexts  as the step found them
         accepted  [B, A] each
         features  [B, N, F] device  the target's `Hidden.features`
+        verified  the mark behind the verify's last read of buffers that the scheduler writes, None
+                  without one; returned is that of the last forward, here or there, that reads them
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftGraphs:
-    """What was captured of one role of a draft model."""
+class DraftForwards:
+    """Forwards of a draft model in one role: draft steps and prompts, or draft-extends."""
 
-    captured: CapturedGraphs = field(default_factory=CapturedGraphs)
-    hidden: Tensor | None = None
+    model: DraftModel
+    backends: PhaseBackends
+    """Its attention in that role."""
+    captured: CapturedGraphs
+    hidden: Tensor | None
     """[Tg, H] or [Tg, F] device: where the graphs read hidden states; None where they read none.
     What an earlier batch left behind a smaller one belongs to padded tokens, which write to the
     padding slot alone."""
 
-
-class DraftRunner:
-    """Run forwards of a draft model.
-
-    Args:
-        model: the model.
-        backends: its attention: of draft steps and prompts, and of what was accepted.
-        graphs: what was captured, by role.
-    """
-
-    def __init__(
-        self,
-        model: DraftModel,
-        backends: Mapping[Role, PhaseBackends],
-        graphs: Mapping[Role, DraftGraphs],
-    ) -> None:
-        self.model = model
-        self._backends = backends
-        self._graphs = {role: graphs.get(role, DraftGraphs()) for role in backends}
-
-    def run(self, role: Role, batch: ForwardBatch, hidden: Tensor | None) -> Computed:
+    def run(self, batch: ForwardBatch, hidden: Tensor | None) -> Computed:
         """Run a forward: [T, H] device.
 
         batch   T tokens
@@ -128,29 +109,29 @@ class DraftRunner:
         Stream: the current one, which must be the forward stream. Sync: none, where the backend
         declares `sync_free_prepare`.
         """
-        phase, backends, graphs = batch.mode.phase, self._backends[role], self._graphs[role]
-        backends.observer.began(role, phase)
-        replays = graphs.captured.phases.get(phase)
-        if replays is not None and replays.holds(batch):
-            if graphs.hidden is not None:
+        phase, observer = batch.mode.phase, self.backends.observer
+        observer.began(self.backends.role, phase)
+        graphs = self.captured.phases.get(phase)
+        if graphs is not None and graphs.holds(batch):
+            if self.hidden is not None:
                 assert hidden is not None, "a draft head continues from hidden states"
-                graphs.hidden[: batch.num_tokens].copy_(hidden)
-            computed = replays.replay(batch)
-            backends.observer.ended(computed.graph_mode)
-            return computed
-        backend = backends.of(phase)
-        backend.init_forward_metadata(batch)
-        states = _states(self.model, phase, hidden, ForwardContext(backend, batch))
-        backends.observer.ended(GraphMode.EAGER)
-        return Computed(output=states)
+                self.hidden[: batch.num_tokens].copy_(hidden)
+            computed = graphs.replay(batch)
+        else:
+            backend = self.backends.of(phase)
+            backend.init_forward_metadata(batch)
+            context = ForwardContext(backend, batch)
+            computed = Computed(output=_states(self.model, phase, hidden, context))
+        observer.ended(computed.graph_mode)
+        return computed
 
-    def mask_buffers(self, role: Role, phase: Phase, batch_size: int) -> Sequence[Tensor | None]:
+    def mask_buffers(self, phase: Phase, batch_size: int) -> Sequence[Tensor | None]:
         """Return where the tree mask of a batch is laid out, one entry: drafts run whole.
 
         returns  [M] bool, device, the memory that a graph reads it from; None: wherever
         """
-        replays = self._graphs[role].captured.phases.get(phase)
-        buffers = () if replays is None else replays.mask_buffers(batch_size)
+        graphs = self.captured.phases.get(phase)
+        buffers = () if graphs is None else graphs.mask_buffers(batch_size)
         return buffers or (None,)
 
 
@@ -162,7 +143,7 @@ def capture_draft(
     stream: StreamLike,
     mask_size: int = 0,
     observer: CaptureObserver | None = None,
-) -> DraftGraphs:
+) -> DraftForwards:
     """Capture the forwards of one role of a draft model, as the configuration has chosen.
 
     Args:
@@ -175,21 +156,17 @@ def capture_draft(
 
     Allocates: the graphs, and room for the hidden states that they read.
     """
-    buckets = [
-        bucket
-        for choice in configuration.graph_choices.get(backends.role, ())
-        for bucket in choice.buckets
-    ]
-    if not buckets:
-        return DraftGraphs()
     is_draft_step = backends.role is Role.DRAFT
     phase = Phase.DECODE if is_draft_step else Phase.VERIFY
+    choices = configuration.graph_choices.get(backends.role, ())
+    most = max((own.num_tokens for choice in choices for own in choice.buckets), default=0)
     hidden: Tensor | None = None
-    if model.reads_hidden:
+    if model.reads_hidden and most:
         width = model.config.hidden_size if is_draft_step else model.num_features
-        most, streams = max(own.num_tokens for own in buckets), configuration.streams
-        with streams.using(stream):
-            hidden = torch.zeros(most, width, dtype=model.dtype, device=streams.device)
+        with configuration.streams.using(stream):
+            hidden = torch.zeros(
+                most, width, dtype=model.dtype, device=configuration.streams.device
+            )
 
     def compute(context: ForwardContext) -> Tensor:
         read = None if hidden is None else hidden[: context.batch.num_tokens]
@@ -201,7 +178,7 @@ def capture_draft(
     if hidden is not None:
         num_bytes = captured.usage.static_bytes + hidden.nbytes
         captured = replace(captured, usage=replace(captured.usage, static_bytes=num_bytes))
-    return DraftGraphs(captured=captured, hidden=hidden)
+    return DraftForwards(model=model, backends=backends, captured=captured, hidden=hidden)
 
 
 def _states(
@@ -218,23 +195,25 @@ class ModelDrafter:
     """Draft with a model, which keeps keys and values of its own in the target's slots.
 
     Args:
-        runner: runs the model.
+        model: the model.
+        forwards: its forwards, by role.
         settings: how large a tree is.
         req_to_token: [P, W] int32, device, the page table.
     """
 
-    def __init__(self, runner: DraftRunner, settings: SpecSettings, req_to_token: Tensor) -> None:
-        self._runner = runner
-        self._model = runner.model
+    def __init__(
+        self,
+        model: DraftModel,
+        forwards: Mapping[Role, DraftForwards],
+        settings: SpecSettings,
+        req_to_token: Tensor,
+    ) -> None:
+        self._model = model
+        self._drafts, self._extends = forwards[Role.DRAFT], forwards[Role.DRAFT_EXTEND]
         self._settings = settings
         self._req_to_token = req_to_token
         self._ahead = 0 if self._model.reads_hidden else 1
         """How much longer its contexts are than the target's."""
-
-    @property
-    def reads_table_last(self) -> bool:
-        """True: what was accepted is looked up in it."""
-        return True
 
     def tree(self, batch: ScheduleBatch, contexts: Contexts) -> DraftTree:
         """Draft step by step, each from the best candidates of the one before.
@@ -259,7 +238,7 @@ class ModelDrafter:
 
     def follow_prompts(
         self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
-    ) -> DraftState:
+    ) -> RelayPayload:
         """Take in prompts, and one token behind each; a small model takes that by itself.
 
         Stream: the current one, which must be the forward stream. Sync: the backend's.
@@ -268,33 +247,37 @@ class ModelDrafter:
         assert last is not None, "prompts are cut, and each stretch has a last token"
         if self._model.reads_hidden:
             shifted = forward.input_ids.roll(-1).index_copy(0, last, next_ids)
-            own = self._runner.run(Role.DRAFT, replace(forward, input_ids=shifted), features)
-            return self._state_of(own.output.index_select(0, last))
-        self._runner.run(Role.DRAFT, forward, None)
+            own = self._drafts.run(replace(forward, input_ids=shifted), features)
+            return self._payload(next_ids, own.output.index_select(0, last))
+        self._drafts.run(forward, None)
         contexts = Contexts.of_forward(forward, self._req_to_token)
         behind = contexts.forward(
             ForwardMode.EXTEND, next_ids[:, None], forward.seq_lens[:, None], start=0
         )
-        return self._state_of(self._runner.run(Role.DRAFT, behind, None).output)
+        return self._payload(next_ids, self._drafts.run(behind, None).output)
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
+    def follow_accepted(
+        self, contexts: Contexts, accepted: Accepted, features: Tensor, verified: EventLike | None
+    ) -> tuple[RelayPayload, EventLike | None]:
         """Take in as many tokens as can be accepted, and go on from the last that was.
 
-        What stands behind that one belongs to no context, and the next step overwrites it.
+        What stands behind that one belongs to no context, and the next step overwrites it. The page
+        table is read here, behind the verify.
 
         Stream: the current one, which must be the forward stream. Sync: the backend's.
         """
+        del verified
         size, count = accepted.tokens.shape
         places = torch.arange(self._ahead, self._ahead + count, device=features.device)
         positions = contexts.seq_lens[:, None] + places
         forward = contexts.forward(
             ForwardMode.DRAFT_EXTEND, accepted.tokens, positions, start=self._ahead
         )
-        read = _rows_of(features, accepted.path).flatten(0, 1) if self._model.reads_hidden else None
-        own = self._runner.run(Role.DRAFT_EXTEND, forward, read)
+        read = rows_of(features, accepted.path).flatten(0, 1) if self._model.reads_hidden else None
+        own = self._extends.run(forward, read)
         last = (accepted.accept_lens - 1)[:, None]
-        state = self._state_of(_rows_of(own.output.view(size, count, -1), last).squeeze(1))
-        return Followed(state=state, reads_done=own.reads_done)
+        states = rows_of(own.output.view(size, count, -1), last).squeeze(1)
+        return self._payload(accepted.bonus_tokens, states), own.reads_done
 
     def _draft_step(
         self, contexts: Contexts, beams: Beams, step: int, states: Tensor | None
@@ -309,27 +292,21 @@ class ModelDrafter:
             position[:, None].expand(size, topk),
             start=start,
             visible=beams.ancestors,
-            mask_buffers=self._runner.mask_buffers(Role.DRAFT, Phase.DECODE, size),
+            mask_buffers=self._drafts.mask_buffers(Phase.DECODE, size),
         )
         read = None
         if self._model.reads_hidden:
             assert states is not None, "the relay carries hidden states"
-            read = beams.gather_parents(states).flatten(0, 1)
-        return self._runner.run(Role.DRAFT, forward, read).output.view(size, topk, -1)
+            read = rows_of(states, beams.parents).flatten(0, 1)
+        return self._drafts.run(forward, read).output.view(size, topk, -1)
 
-    def _state_of(self, states: Tensor) -> DraftState:
-        """Make of the last states [B, H] what the next step starts from."""
-        topk_p, topk_index = self._best(states)
-        hidden = states if self._model.reads_hidden else None
-        return DraftState(topk_p=topk_p, topk_index=topk_index, hidden_states=hidden)
+    def _payload(self, tokens: Tensor, states: Tensor) -> RelayPayload:
+        """Make of the last tokens [B] and states [B, H] what the next step starts from."""
+        hidden_states = states if self._model.reads_hidden else None
+        return RelayPayload(tokens, *self._best(states), hidden_states=hidden_states)
 
     def _best(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return how likely the K likeliest tokens of each row are, and their target ids."""
         probabilities = self._model.logits(states).softmax(dim=-1)
         best = probabilities.topk(self._settings.topk, dim=-1)
         return best.values, self._model.target_ids(best.indices)
-
-
-def _rows_of(states: Tensor, places: Tensor) -> Tensor:
-    """Pick rows of [B, R, H] by places [B, Q]: [B, Q, H]."""
-    return states.gather(1, places[:, :, None].expand(-1, -1, states.shape[-1]))

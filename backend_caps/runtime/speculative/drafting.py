@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from backend_caps.relay import DraftShape
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.graphs.capture import CapturedGraphs
 from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.memory import Pools, TokenToKVPool, make_cache
 from backend_caps.runtime.model.config import LlamaConfig
@@ -27,7 +25,7 @@ from backend_caps.runtime.options import check_fit
 from backend_caps.runtime.speculation import Algorithm, SpecSettings, misfit
 from backend_caps.runtime.speculative.drafter import (
     Drafter,
-    DraftRunner,
+    DraftForwards,
     ModelDrafter,
     capture_draft,
 )
@@ -35,22 +33,16 @@ from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.staging import Staging
 from backend_caps.startup.configuration import Configuration
 
-_ROLES = (Role.DRAFT, Role.DRAFT_EXTEND)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """What drafts, and what the relay carries for it."""
 
     drafter: Drafter
-    shape: DraftShape | None
+    shape: DraftShape | None = None
     """None where the draft has no state."""
-    backends: Mapping[Role, PhaseBackends] = field(default_factory=dict)
-    """The attention of a draft model, by role; none where there is no model."""
-    graphs: Mapping[Role, CapturedGraphs] = field(default_factory=dict)
-    """What was captured of a draft model, by role."""
-    model: DraftModel | None = None
-    """None where no model drafts."""
+    forwards: Mapping[Role, DraftForwards] = field(default_factory=dict)
+    """Those of a draft model, by role; none where there is no model."""
     cache: TokenToKVPool | None = None
     """The model's keys and values, in the target's slots."""
 
@@ -145,32 +137,29 @@ def make_drafting(
         BackendCapsError: a backend cannot be had, or does not take the model.
     """
     if model is None:
-        return Drafting(drafter=NgramDrafter(settings, staging), shape=None)
+        return Drafting(drafter=NgramDrafter(settings, staging))
     plan = configuration.plan
     check_fit(plan, target, staging.streams, model.config)
     cache = make_cache(plan, model.config, target, pools.token_to_kv_pool.num_slots)
     site = replace(pools, token_to_kv_pool=cache)
-    backends = {role: PhaseBackends(plan.uses, role, site) for role in _ROLES}
     table: Tensor = pools.req_to_token_pool.req_to_token
     masked = 0 if settings.is_chain else settings.topk * table.shape[1]
-    graphs = {
+    forwards = {
         role: capture_draft(
             model,
-            own,
+            PhaseBackends(plan.uses, role, site),
             configuration,
             stream=forward_stream,
             mask_size=masked if role is Role.DRAFT else 0,
             observer=capture_observer,
         )
-        for role, own in backends.items()
+        for role in (Role.DRAFT, Role.DRAFT_EXTEND)
     }
     hidden_size = model.config.hidden_size if model.reads_hidden else None
     return Drafting(
-        drafter=ModelDrafter(DraftRunner(model, backends, graphs), settings, table),
+        drafter=ModelDrafter(model, forwards, settings, table),
         shape=_shape(settings, hidden_size, target.dtype),
-        backends=backends,
-        graphs={role: own.captured for role, own in graphs.items()},
-        model=model,
+        forwards=forwards,
         cache=cache,
     )
 
@@ -190,13 +179,7 @@ def _check_topk(settings: SpecSettings, vocab_size: int, whose: str) -> None:
         raise misfit("--speculative-eagle-topk", settings.topk, expected)
 
 
-class _Loader(Protocol):
-    def __call__(
-        self, folder: str | Path, target: LlamaModel, *, num_positions: int | None
-    ) -> DraftModel: ...
-
-
-_LOADERS: Mapping[Algorithm, _Loader] = {
+_LOADERS: Mapping[Algorithm, Callable[..., DraftModel]] = {
     Algorithm.EAGLE: load_eagle,
     Algorithm.EAGLE3: load_eagle3,
     Algorithm.STANDALONE: load_standalone,

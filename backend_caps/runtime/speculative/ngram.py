@@ -3,34 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 
 from torch import Tensor
 
+from backend_caps.relay import RelayPayload
+from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.drafter import DraftState, Followed
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree, visible_nodes
 from backend_caps.runtime.staging import Staging
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostTree:
-    """One request's drafts, on the host.
+    """One request's drafts, on the host: at first the root alone.
 
     Node 0 is the root: the request's last token. Parents come before their children.
+
+    Args:
+        root: its token.
+        settings: how many nodes it has, how many children each, and how deep it is.
     """
 
-    tokens: tuple[int, ...]
-    """By node: siblings differ."""
-    parents: tuple[int, ...]
-    """By node: the node that it continues; the root is its own."""
-    depths: tuple[int, ...]
-    """By node: 0 for the root."""
+    def __init__(self, root: int, settings: SpecSettings) -> None:
+        self._settings = settings
+        self.tokens = [root]
+        """By node: siblings differ."""
+        self.parents = [0]
+        """By node: the node that it continues; the root is its own."""
+        self.depths = [0]
+        """By node: 0 for the root."""
+        self._children: list[dict[int, int]] = [{}]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has all its nodes."""
+        return len(self.tokens) >= self._settings.num_draft_tokens
+
+    def add(self, tokens: Iterable[int]) -> None:
+        """Merge a path from the root, as far as there is room for it."""
+        node = 0
+        for token in tokens:
+            child = self._children[node].get(token)
+            if child is None:
+                if self.is_full or len(self._children[node]) >= self._settings.topk:
+                    return
+                child = self._append(token, node)
+            node = child
+
+    def pad(self) -> None:
+        """Fill it up with the smallest tokens that differ from their siblings."""
+        node, sizes = 0, self._settings
+        while not self.is_full:
+            assert node < len(self.tokens), (
+                f"a tree of {sizes.num_draft_tokens} tokens has no room in"
+                f" {sizes.num_steps} steps of {sizes.topk} candidates"
+            )
+            if self.depths[node] < sizes.num_steps:
+                self._fill(node)
+            node += 1
+
+    def _fill(self, node: int) -> None:
+        siblings = self._children[node]
+        unused = (token for token in count() if token not in siblings)
+        while not self.is_full and len(siblings) < self._settings.topk:
+            self._append(next(unused), node)
+
+    def _append(self, token: int, parent: int) -> int:
+        node = len(self.tokens)
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self._children.append({})
+        self._children[parent][token] = node
+        return node
 
 
 class NgramIndex:
@@ -41,15 +90,13 @@ class NgramIndex:
 
     Args:
         max_match: the longest suffix that is looked up.
-        min_match: the shortest one whose continuations are drafts.
         max_recent: how many places of one suffix are remembered, the latest ones.
     """
 
-    def __init__(self, *, max_match: int = 12, min_match: int = 1, max_recent: int = 8) -> None:
-        assert 1 <= min_match <= max_match, f"no match has {min_match} to {max_match} tokens"
+    def __init__(self, *, max_match: int = 12, max_recent: int = 8) -> None:
+        assert max_match >= 1, f"no match has {max_match} tokens"
         assert max_recent >= 1, f"{max_recent} places of a suffix are none to continue from"
         self._max_match = max_match
-        self._min_match = min_match
         self._max_recent = max_recent
         self._tokens: list[int] = []
         self._suffixes: dict[int, _Suffix] = {}
@@ -63,26 +110,21 @@ class NgramIndex:
             self._tokens.append(token)
             self._remember(len(self._tokens) - 1)
 
-    def draft(self, *, topk: int, num_steps: int, num_draft_tokens: int) -> HostTree:
-        """Guess how the tokens go on, as a tree of `num_draft_tokens` nodes.
+    def draft(self, settings: SpecSettings) -> HostTree:
+        """Guess how the tokens go on, as a tree of `settings.num_draft_tokens` nodes.
 
         The longest suffix that came before is continued first, where it came last; then its earlier
         places, then shorter suffixes. Nodes that no continuation fills are padding, made of tokens
         below `topk`, so the vocabulary must have as many.
-
-        Args:
-            topk: the most children of a node; 1 is a chain.
-            num_steps: the greatest depth.
-            num_draft_tokens: nodes, the root included.
         """
         assert self._tokens, "a tree's root is the last token, and there is none"
-        tree = _GrowingTree(self._tokens[-1], topk, num_steps, num_draft_tokens)
+        tree = HostTree(self._tokens[-1], settings)
         for end in self._places():
             if tree.is_full:
                 break
-            tree.add(self._continuation(end, num_steps))
+            tree.add(self._continuation(end, settings.num_steps))
         tree.pad()
-        return tree.finished()
+        return tree
 
     def _remember(self, end: int) -> None:
         """Store that the suffixes before place `end` are followed by what stands there."""
@@ -104,13 +146,9 @@ class NgramIndex:
             return {}
         return {self._tokens[end - length]: _Suffix(end)}
 
-    def _places(self) -> Iterator[int]:
-        """Yield where the last tokens came before, each place once: the longest match first."""
-        seen: set[int] = set()
-        for length, found in reversed(list(enumerate(self._found(), start=1))):
-            if length >= self._min_match or self._is_longer(found):
-                yield from (end for end in found.ends if end not in seen)
-                seen.update(found.ends)
+    def _places(self) -> Iterable[int]:
+        """List where the last tokens came before, each place once: the longest match first."""
+        return dict.fromkeys(end for found in reversed([*self._found()]) for end in found.ends)
 
     def _found(self) -> Iterator[_Suffix]:
         """Yield what is stored of the last tokens, the shortest suffix first."""
@@ -121,15 +159,6 @@ class NgramIndex:
                 return
             yield found
             longer = found.longer
-
-    def _is_longer(self, found: _Suffix) -> bool:
-        """Tell whether a suffix that is stored short, as it came once, matches far enough."""
-        end, least = found.ends[0], self._min_match
-        return (
-            found.longer is None
-            and end >= least
-            and self._tokens[end - least : end] == self._tokens[-least:]
-        )
 
     def _continuation(self, end: int, num_steps: int) -> Iterator[int]:
         """Yield what follows a place; behind the last token, the same once more."""
@@ -150,68 +179,6 @@ class _Suffix:
         which keeps the index small where nothing repeats."""
 
 
-class _GrowingTree:
-    """A tree of drafts under way."""
-
-    def __init__(self, root: int, topk: int, num_steps: int, num_draft_tokens: int) -> None:
-        self._topk = topk
-        self._num_steps = num_steps
-        self._num_draft_tokens = num_draft_tokens
-        self._tokens = [root]
-        self._parents = [0]
-        self._depths = [0]
-        self._children: list[dict[int, int]] = [{}]
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it has all its nodes."""
-        return len(self._tokens) >= self._num_draft_tokens
-
-    def add(self, tokens: Iterable[int]) -> None:
-        """Merge a path from the root, as far as there is room for it."""
-        node = 0
-        for token in tokens:
-            child = self._children[node].get(token)
-            if child is None:
-                if self.is_full or len(self._children[node]) >= self._topk:
-                    return
-                child = self._append(token, node)
-            node = child
-
-    def pad(self) -> None:
-        """Fill it up with the smallest tokens that differ from their siblings."""
-        node = 0
-        while not self.is_full:
-            assert node < len(self._tokens), (
-                f"a tree of {self._num_draft_tokens} tokens has no room in"
-                f" {self._num_steps} steps of {self._topk} candidates"
-            )
-            if self._depths[node] < self._num_steps:
-                self._fill(node)
-            node += 1
-
-    def finished(self) -> HostTree:
-        """Return the tree as it is."""
-        return HostTree(
-            tokens=tuple(self._tokens), parents=tuple(self._parents), depths=tuple(self._depths)
-        )
-
-    def _fill(self, node: int) -> None:
-        siblings = self._children[node]
-        unused = (token for token in count() if token not in siblings)
-        while not self.is_full and len(siblings) < self._topk:
-            self._append(next(unused), node)
-
-    def _append(self, token: int, parent: int) -> int:
-        node = len(self._tokens)
-        self._tokens.append(token)
-        self._parents.append(parent)
-        self._depths.append(self._depths[parent] + 1)
-        self._children.append({})
-        self._children[parent][token] = node
-        return node
-
-
 class NgramDrafter:
     """Draft what followed the same tokens before.
 
@@ -224,11 +191,6 @@ class NgramDrafter:
         self._settings = settings
         self._staging = staging
         self._indices: dict[int, NgramIndex] = {}
-
-    @property
-    def reads_table_last(self) -> bool:
-        """False: there is no draft model."""
-        return False
 
     def tree(self, batch: ScheduleBatch, contexts: Contexts) -> DraftTree:  # noqa: ARG002
         """Look each request's drafts up, and upload them.
@@ -254,28 +216,22 @@ class NgramDrafter:
 
     def follow_prompts(
         self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
-    ) -> DraftState:
-        """Do nothing: drafts are looked up in the host's tokens."""
-        del forward, features, next_ids
-        return DraftState()
+    ) -> RelayPayload:
+        """Hand the tokens on: drafts are looked up on the host."""
+        del forward, features
+        return RelayPayload(next_ids)
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
-        """Do nothing: drafts are looked up in the host's tokens."""
-        del contexts, accepted, features
-        return Followed(state=DraftState())
+    def follow_accepted(
+        self, contexts: Contexts, accepted: Accepted, features: Tensor, verified: EventLike | None
+    ) -> tuple[RelayPayload, EventLike | None]:
+        """Hand the tokens on, and the verify's mark: no forward comes behind it."""
+        del contexts, features
+        return RelayPayload(accepted.bonus_tokens), verified
 
     def _trees(self, requests: Sequence[Request]) -> list[HostTree]:
         """Draft for each request, and forget the indices of all others."""
-        settings = self._settings
         self._indices = {own.number: self._index_of(own) for own in requests}
-        return [
-            index.draft(
-                topk=settings.topk,
-                num_steps=settings.num_steps,
-                num_draft_tokens=settings.num_draft_tokens,
-            )
-            for index in self._indices.values()
-        ]
+        return [index.draft(self._settings) for index in self._indices.values()]
 
     def _index_of(self, request: Request) -> NgramIndex:
         """Return a request's index, with every token that the host has of it."""

@@ -157,8 +157,8 @@ class SpeculativeRunner:
         self.relay.publish(batch.req_pool_indices, batch.seq_lens)
         next_ids = self._next_ids(batch, tokens)
         features = self.target.features(hidden.output)
-        state = self.drafter.follow_prompts(forward, features, next_ids)
-        self._stash(batch, tokens, state)
+        payload = self.drafter.follow_prompts(forward, features, next_ids)
+        self.relay.stash(batch.req_pool_indices, payload)
         return StepOutput(
             tokens=tokens,
             num_tokens=forward.num_tokens,
@@ -179,14 +179,14 @@ class SpeculativeRunner:
         if tree.visible is not None:
             self._close_up(verify.out_cache_loc, taken)
         features = self.target.features(hidden.output).view(*tree.tokens.shape, -1)
-        followed = self.drafter.follow_accepted(contexts, taken, features)
-        self._stash(batch, taken.bonus_tokens, followed.state)
-        # The scheduler may write the page table behind the step's last forward that reads it.
-        last = followed if self.drafter.reads_table_last else hidden
+        payload, reads_done = self.drafter.follow_accepted(
+            contexts, taken, features, hidden.reads_done
+        )
+        self.relay.stash(batch.req_pool_indices, payload)
         return StepOutput(
             tokens=torch.cat((taken.accept_lens[:, None], taken.tokens), dim=1),
             num_tokens=verify.num_tokens,
-            reads_done=last.reads_done,
+            reads_done=reads_done,
             graph_mode=hidden.graph_mode,
             in_halves=hidden.in_halves,
         )
@@ -214,12 +214,3 @@ class SpeculativeRunner:
             return tokens
         own = self.staging.upload((batch.next_prompt_ids,))[0]
         return torch.where(own < 0, tokens, own)
-
-    def _stash(self, batch: ScheduleBatch, tokens: Tensor, state: DraftState) -> None:
-        payload = RelayPayload(
-            tokens,
-            topk_p=state.topk_p,
-            topk_index=state.topk_index,
-            hidden_states=state.hidden_states,
-        )
-        self.relay.stash(batch.req_pool_indices, payload)

@@ -60,6 +60,11 @@ class DraftTree:
     where each token sees all before it."""
 
 
+def rows_of(states: Tensor, places: Tensor) -> Tensor:
+    """Pick rows of [B, R, H] by places [B, Q], which may be expanded: [B, Q, H]."""
+    return states.gather(1, places.unsqueeze(2).expand(-1, -1, states.shape[2]))
+
+
 def visible_nodes(parents: Tensor, num_steps: int) -> Tensor:
     """Tell for each node of a tree which nodes it continues.
 
@@ -73,12 +78,10 @@ def visible_nodes(parents: Tensor, num_steps: int) -> Tensor:
     Stream: the current one. Sync: none. Allocates: the result, some times over.
     Keeps: nothing. Capture: yes.
     """
-    num_nodes = parents.shape[1]
-    own = torch.eye(num_nodes, dtype=torch.bool, device=parents.device)
-    rows = parents.unsqueeze(2).expand(-1, -1, num_nodes)
+    own = torch.eye(parents.shape[1], dtype=torch.bool, device=parents.device)
     visible = own.expand(parents.shape[0], -1, -1)
     for _ in range(num_steps):
-        visible = own | visible.gather(1, rows)
+        visible = own | rows_of(visible, parents)
     return visible
 
 
@@ -98,16 +101,6 @@ class Beams:
     ancestors: Tensor | None
     """[B, K, C] bool, device: which of the tokens that draft forwards took each continues, or is;
     C is K for each forward, this one included. None where K is 1: each continues all."""
-
-    def gather_parents(self, states: Tensor) -> Tensor:
-        """Take for each beam what the forward before left for its parent.
-
-        states   [B, P, H], device      P is K, or 1 at step 0, where all continue the root
-        returns  [B, K, H], device
-
-        Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
-        """
-        return states.gather(1, self.parents.unsqueeze(2).expand(-1, -1, states.shape[2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +234,9 @@ def _continued(ancestors: Tensor | None, parents: Tensor) -> Tensor | None:
     """Let each beam see what its parent sees, and itself behind that."""
     if ancestors is None:
         return None
-    batch_size, topk, num_seen = ancestors.shape
-    inherited = ancestors.gather(1, parents.unsqueeze(2).expand(-1, -1, num_seen))
-    own = torch.eye(topk, dtype=torch.bool, device=parents.device)
-    return torch.cat((inherited, own.expand(batch_size, -1, -1)), dim=2)
+    own = torch.eye(parents.shape[1], dtype=torch.bool, device=parents.device)
+    inherited = rows_of(ancestors, parents)
+    return torch.cat((inherited, own.expand(len(parents), -1, -1)), dim=2)
 
 
 def _parent_nodes(parents: Tensor, chosen: Tensor) -> Tensor:

@@ -43,7 +43,6 @@ def _trees(rig: Rig, size: int, *, in_halves: bool, in_place: bool = False) -> F
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens - DRAFTS,
             seq_lens_cpu=None,
-            seq_lens_sum=None,
             upper_bound=None,
         )
         return contexts.forward(

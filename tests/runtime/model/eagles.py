@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
-from backend_caps.runtime.model.draft import EagleHead
-from backend_caps.runtime.model.layers import TensorOptions
-from backend_caps.runtime.model.llama import LlamaModel as Target
 from tests.runtime.model.folders import SMALL, edit
-from tests.runtime.model.reference import Cache, Reference, Stretch
 
 HEAD = {**SMALL, "num_hidden_layers": 1, "intermediate_size": 40}
 
@@ -60,24 +55,3 @@ def save_head(
     return HeadOracle(
         fc.double().requires_grad_(requires_grad=False), torch.nn.Module.double(layers)
     )
-
-
-def cache_of(head: EagleHead) -> Cache:
-    """Make a cache for the layers of a head."""
-    options = TensorOptions(head.device, head.dtype)
-    return Cache(Target(head.config, options, num_positions=1))
-
-
-def run_head(
-    head: EagleHead,
-    cache: Cache,
-    tokens: Sequence[Sequence[int]],
-    hidden: Tensor,
-    starts: Sequence[int],
-) -> Tensor:
-    """Continue a stretch of each request, from a position on."""
-    stretches = [Stretch(cache.grow(i, len(own)), len(own)) for i, own in enumerate(tokens)]
-    ids = torch.tensor([token for own in tokens for token in own], device=head.device)
-    places = [start + i for own, start in zip(tokens, starts, strict=True) for i in range(len(own))]
-    positions = torch.tensor(places, device=head.device)
-    return head.hidden_states(ids, positions, hidden, Reference(cache, stretches))

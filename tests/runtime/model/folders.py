@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from backend_caps.runtime.model.errors import ModelError
 
 SMALL: Mapping[str, object] = {
     "vocab_size": 97,
@@ -54,3 +58,13 @@ def edit(path: Path, change: Callable[[dict[str, object]], object]) -> None:
     document = json.loads(path.read_text("utf-8"))
     change(document)
     path.write_text(json.dumps(document), "utf-8")
+
+
+@contextmanager
+def refused(code: str, *words: str, whole: str | None = None) -> Iterator[None]:
+    """Require that a block raises a `ModelError` of a code and some words, or a whole text."""
+    with pytest.raises(ModelError) as raised:
+        yield
+    assert raised.value.code == code
+    assert whole in {None, str(raised.value)}
+    assert [own for own in words if own not in str(raised.value)] == []

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.draft import DraftModel
+from backend_caps.runtime.model.layers import AttentionLayer, Decoder
 from backend_caps.runtime.model.llama import LlamaModel
 
 NUM_SLOTS = 512
@@ -17,7 +18,7 @@ NUM_SLOTS = 512
 class Cache:
     """Keys and values of every slot; a slot that nobody wrote is NaN."""
 
-    def __init__(self, model: LlamaModel) -> None:
+    def __init__(self, model: Decoder) -> None:
         config = model.config
         shape = (config.num_hidden_layers, NUM_SLOTS, config.num_key_value_heads, config.head_dim)
         self.keys = torch.full(shape, torch.nan, dtype=model.dtype, device=model.device)
@@ -69,6 +70,21 @@ class Reference:
         return torch.einsum("hts,shd->thd", weights, all_values).flatten(1)
 
 
+def stretches_of(
+    cache: Cache, tokens: Sequence[Sequence[int]], starts: Sequence[int]
+) -> tuple[Tensor, Tensor, Reference]:
+    """Give each request slots for its stretch, from a position on; return ids, positions, context.
+
+    ids        [T] int64, device
+    positions  [T] int64, device
+    """
+    stretches = [Stretch(cache.grow(place, len(own)), len(own)) for place, own in enumerate(tokens)]
+    ids = [token for own in tokens for token in own]
+    places = [start + i for own, start in zip(tokens, starts, strict=True) for i in range(len(own))]
+    numbers = torch.tensor([ids, places], device=cache.keys.device)
+    return numbers[0], numbers[1], Reference(cache, stretches)
+
+
 def run(
     model: LlamaModel,
     cache: Cache,
@@ -77,10 +93,16 @@ def run(
     last_token_indices: Tensor | None = None,
 ) -> Tensor:
     """Forward a stretch of each request, from a position on."""
-    stretches = [
-        Stretch(cache.grow(request, len(own)), len(own)) for request, own in enumerate(tokens)
-    ]
-    ids = torch.tensor([token for own in tokens for token in own], device=model.device)
-    places = [start + i for own, start in zip(tokens, starts, strict=True) for i in range(len(own))]
-    positions = torch.tensor(places, device=model.device)
-    return model(ids, positions, Reference(cache, stretches), last_token_indices)
+    return model(*stretches_of(cache, tokens, starts), last_token_indices)
+
+
+def run_head(
+    head: DraftModel,
+    cache: Cache,
+    tokens: Sequence[Sequence[int]],
+    hidden: Tensor,
+    starts: Sequence[int],
+) -> Tensor:
+    """Continue a stretch of each request by a draft model, from a position on."""
+    ids, positions, context = stretches_of(cache, tokens, starts)
+    return head.hidden_states(ids, positions, hidden, context)

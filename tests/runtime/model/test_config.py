@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.runtime.model.config import ARCHITECTURES, DefaultRope, Llama3Rope, LlamaConfig
-from backend_caps.runtime.model.errors import ModelError
+from tests.runtime.model.folders import refused
 
 LLAMA: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -126,15 +126,12 @@ def test_model_that_is_not_computed_is_refused(
     tmp_path: Path, changes: dict[str, object], key: str, value: object, supported: str
 ) -> None:
     """What this decoder does not compute is named, with its value and with what it does."""
-    with pytest.raises(ModelError) as raised:
-        _read(tmp_path, changes)
-
-    path = str(tmp_path / "config.json")
-    assert raised.value.code == "unsupported-model"
-    assert str(raised.value) == (
-        f"{key} is {value!r} in {path!r}; this decoder computes {supported}. "
-        f"Name the folder of such a model."
+    whole = (
+        f"{key} is {value!r} in {str(tmp_path / 'config.json')!r}; this decoder computes "
+        f"{supported}. Name the folder of such a model."
     )
+    with refused("unsupported-model", whole=whole):
+        _read(tmp_path, changes)
 
 
 def _llama3(**changes: object) -> dict[str, object]:
@@ -172,15 +169,12 @@ def test_value_that_a_key_cannot_have_is_refused(
     tmp_path: Path, changes: dict[str, object], key: str, value: object, expected: str
 ) -> None:
     """A key with a value that it cannot have is named, with what was expected."""
-    with pytest.raises(ModelError) as raised:
-        _read(tmp_path, changes)
-
-    path = str(tmp_path / "config.json")
-    assert raised.value.code == "model-config"
-    assert str(raised.value) == (
-        f"{key} is {value!r} in {path!r}; {expected} was expected. "
+    whole = (
+        f"{key} is {value!r} in {str(tmp_path / 'config.json')!r}; {expected} was expected. "
         f"Correct it there, or download the model anew."
     )
+    with refused("model-config", whole=whole):
+        _read(tmp_path, changes)
 
 
 def test_faults_of_one_config_come_together(tmp_path: Path) -> None:
@@ -207,31 +201,23 @@ def test_file_that_is_no_json_object_is_refused(
     """A config.json that cannot be read is named, with the reader's reason."""
     (tmp_path / "config.json").write_bytes(content)
 
-    with pytest.raises(ModelError) as raised:
+    with refused("model-file-unreadable", reason):
         LlamaConfig.from_folder(tmp_path)
-
-    assert raised.value.code == "model-file-unreadable"
-    assert reason in str(raised.value)
 
 
 def test_folder_without_config_is_refused(tmp_path: Path) -> None:
     """A folder that has no config.json is refused, and what it has is listed."""
     (tmp_path / "pytorch_model.bin").touch()
 
-    with pytest.raises(ModelError) as raised:
-        LlamaConfig.from_folder(tmp_path)
-
-    assert raised.value.code == "model-file-missing"
-    assert str(raised.value) == (
+    whole = (
         f"config.json was expected in {str(tmp_path)!r}, which has pytorch_model.bin. "
         f"Name a folder that save_pretrained of transformers wrote."
     )
+    with refused("model-file-missing", whole=whole):
+        LlamaConfig.from_folder(tmp_path)
 
 
 def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     """A folder that is not there is told from one that is empty."""
-    with pytest.raises(ModelError) as raised:
+    with refused("model-file-missing", "which is no folder"):
         LlamaConfig.from_folder(tmp_path / "nowhere")
-
-    assert raised.value.code == "model-file-missing"
-    assert "which is no folder" in str(raised.value)

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from backend_caps.runtime.model.draft_loading import load_standalone
-from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import random_llama
-from tests.runtime.model.reference import Cache, Reference, Stretch, run
+from tests.runtime.model.folders import refused
+from tests.runtime.model.reference import Cache, run, run_head
 
 PROMPT = [5, 6, 7, 8]
 
@@ -24,10 +23,9 @@ def test_standalone_draft_scores_as_its_model(tmp_path: Path) -> None:
     target = _target(tmp_path)
     random_llama(tmp_path / "draft", seed=1, num_layers=1, hidden_size=32)
     draft = load_standalone(tmp_path / "draft", target)
-    cache, ids = Cache(draft.model), torch.tensor(PROMPT)
+    nothing = torch.full((4, 64), torch.nan)
 
-    context = Reference(cache, [Stretch(cache.grow(0, 4), 4)])
-    states = draft.hidden_states(ids, torch.arange(4), torch.full((4, 64), torch.nan), context)
+    states = run_head(draft, Cache(draft.model), [PROMPT], nothing, (0,))
 
     expected = run(draft.model, Cache(draft.model), [PROMPT], (0,))
     torch.testing.assert_close(draft.logits(states), expected)
@@ -38,14 +36,12 @@ def test_standalone_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> No
     target = _target(tmp_path)
     random_llama(tmp_path / "draft", vocab_size=100)
 
-    with pytest.raises(ModelError) as raised:
-        load_standalone(tmp_path / "draft", target)
-
-    assert raised.value.code == "draft-mismatch"
-    assert str(raised.value) == (
+    whole = (
         f"vocab_size is 100 in the draft model {str(tmp_path / 'draft')!r}; the target's 512 was "
         f"expected. Name a draft that was made for this target."
     )
+    with refused("draft-mismatch", whole=whole):
+        load_standalone(tmp_path / "draft", target)
 
 
 def test_positions_beyond_the_config_s_are_computed(tmp_path: Path) -> None:

@@ -9,16 +9,14 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
-from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import (
     eagle_of,
     first_layers,
     random_llama,
 )
-from tests.runtime.model.eagles import cache_of, run_head
-from tests.runtime.model.folders import LLAMA3_ROPE, save
-from tests.runtime.model.reference import Cache, Reference, Stretch, run
+from tests.runtime.model.folders import LLAMA3_ROPE, refused, save
+from tests.runtime.model.reference import Cache, run, run_head, stretches_of
 
 EASY = 0.05
 """What later layers add, where a draft is to be right often."""
@@ -31,9 +29,7 @@ def _tokens(seed: int, vocab_size: int) -> list[int]:
 
 def _states(target: LlamaModel, tokens: list[int]) -> Tensor:
     """Return what the target's LM head scores of each token."""
-    cache, count = Cache(target), len(tokens)
-    context = Reference(cache, [Stretch(cache.grow(0, count), count)])
-    return target.hidden_states(torch.tensor(tokens), torch.arange(count), context)
+    return target.hidden_states(*stretches_of(Cache(target), [tokens], (0,)))
 
 
 def _agreement(one: Tensor, other: Tensor) -> float:
@@ -69,7 +65,7 @@ def test_first_layer_often_agrees_with_an_easy_target(
     head = load_eagle(tmp_path / "head", target)
 
     scores = run(draft.model, Cache(draft.model), [tokens], (0,))
-    drafted = run_head(head, cache_of(head), [tokens[1:]], states[:-1], (0,))
+    drafted = run_head(head, Cache(head), [tokens[1:]], states[:-1], (0,))
 
     expected = target.lm_head(states)
     assert _agreement(scores, expected) >= 0.75
@@ -84,7 +80,7 @@ def test_head_scores_on_the_target_s_scale(tmp_path: Path, seed: int) -> None:
     target, tokens = load_llama(tmp_path / "target", "cpu"), _tokens(seed, 512)
     states, head = _states(target, tokens), load_eagle(tmp_path / "head", target)
 
-    drafted = run_head(head, cache_of(head), [tokens[1:]], states[:-1], (0,))
+    drafted = run_head(head, Cache(head), [tokens[1:]], states[:-1], (0,))
 
     ratio = head.logits(drafted).std() / target.lm_head(states).std()
     assert 0.8 < float(ratio) < 1.25
@@ -134,12 +130,10 @@ def test_layers_that_the_target_has_not_are_refused(tmp_path: Path, num_layers: 
     """A draft has one of the target's layers at least, and no more than there are."""
     random_llama(tmp_path / "target")
 
-    with pytest.raises(ModelError) as raised:
-        first_layers(tmp_path / "draft", tmp_path / "target", num_layers=num_layers)
-
-    assert raised.value.code == "draft-layers"
-    assert str(raised.value) == (
+    whole = (
         f"num_layers is {num_layers}; 1 to 2 was expected, as {str(tmp_path / 'target')!r} has 2. "
         f"Ask for fewer layers, or for one."
     )
+    with refused("draft-layers", whole=whole):
+        first_layers(tmp_path / "draft", tmp_path / "target", num_layers=num_layers)
     assert not (tmp_path / "draft").exists()

@@ -11,8 +11,9 @@ from backend_caps.runtime.model.draft_loading import load_eagle
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from backend_caps.simulator import simulate
-from tests.runtime.model.eagles import HeadOracle, cache_of, run_head, save_head
+from tests.runtime.model.eagles import HeadOracle, save_head
 from tests.runtime.model.folders import LLAMA3_ROPE, save
+from tests.runtime.model.reference import Cache, run_head
 
 TOKENS = ([3, 14, 15, 92, 65, 35, 89, 79, 32, 38], [46], [26, 43, 38, 32, 79, 50] * 6)
 STARTS = (0, 0, 0)
@@ -54,7 +55,7 @@ def test_states_equal_those_of_transformers(
     oracle = save_head(tmp_path, **changes)  # type: ignore[arg-type] # a table of any of them
 
     head = load_eagle(tmp_path, target)
-    states = run_head(head, cache_of(head), TOKENS, _hidden().to(device), STARTS)
+    states = run_head(head, Cache(head), TOKENS, _hidden().to(device), STARTS)
 
     expected = _expected(oracle, target.embedding.weight.cpu()).float()
     torch.testing.assert_close(states.cpu(), expected, atol=1e-4, rtol=1e-4)
@@ -64,7 +65,7 @@ def test_decode_continues_what_prefill_began(tmp_path: Path) -> None:
     """Tokens that come in several stretches have the states of the whole, in each layer's cache."""
     target, oracle = _target(tmp_path), save_head(tmp_path, num_hidden_layers=2)
     head = load_eagle(tmp_path, target)
-    cache, own, hidden = cache_of(head), TOKENS[0], _hidden()
+    cache, own, hidden = Cache(head), TOKENS[0], _hidden()
     cuts = [(0, 5), (5, 8), (8, 9), (9, 10)]
 
     parts = [run_head(head, cache, [own[i:j]], hidden[i:j], (i,)) for i, j in cuts]
@@ -79,7 +80,7 @@ def test_bfloat16_is_near_to_float64(tmp_path: Path) -> None:
     target, oracle = load_llama(tmp_path / "target", "cpu"), save_head(tmp_path)
     head = load_eagle(tmp_path, target)
 
-    states = run_head(head, cache_of(head), TOKENS, _hidden(torch.bfloat16), STARTS)
+    states = run_head(head, Cache(head), TOKENS, _hidden(torch.bfloat16), STARTS)
 
     expected = _expected(oracle, target.embedding.weight)
     assert states.dtype is torch.bfloat16

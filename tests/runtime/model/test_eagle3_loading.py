@@ -12,12 +12,13 @@ from torch import Tensor
 
 from backend_caps.runtime.model.draft_loading import load_eagle3
 from backend_caps.runtime.model.eagle3 import Eagle3Config
-from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import eagle3_of, random_eagle, random_llama
+from tests.runtime.model.folders import refused
 from tests.runtime.model.heads import random_eagle3
 
 VOCAB_SIZE = 64
+LAYER_IDS, USES = "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"
 
 
 @pytest.fixture
@@ -65,12 +66,8 @@ def test_head_of_the_whole_vocabulary_shares_the_lm_head_that_it_lacks(
     ("keys", "expected"),
     [
         pytest.param({}, (2, 4, 5), id="default"),
-        pytest.param({"eagle_aux_hidden_state_layer_ids": [7, 1]}, (1, 7), id="inputs"),
-        pytest.param(
-            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 7]}},
-            (2, 4, 8),
-            id="SGLang",
-        ),
+        pytest.param({LAYER_IDS: [7, 1]}, (1, 7), id="inputs"),
+        pytest.param({"eagle_config": {LAYER_IDS: [1, 3, 7]}}, (2, 4, 8), id="SGLang"),
     ],
 )
 def test_config_names_the_layers_that_are_read(
@@ -90,7 +87,7 @@ def test_layers_that_the_target_lacks_are_refused(
     """Layers have to be different ones of the target, its last output included."""
     random_eagle3(tmp_path / "head", target.config, eagle_aux_hidden_state_layer_ids=layer_ids)
 
-    with pytest.raises(ModelError, match="different layers from 0 to 8, as the target has"):
+    with refused("model-config", "different layers from 0 to 8, as the target has"):
         load_eagle3(tmp_path / "head", target)
 
 
@@ -99,21 +96,15 @@ def test_layers_that_the_target_lacks_are_refused(
     [
         pytest.param({"num_hidden_layers": 2}, "num_hidden_layers is 2", id="two layers"),
         pytest.param({"norm_before_fc": True, "fc_norm": True}, "fc_norm is True", id="two norms"),
-        pytest.param(
-            {"eagle_config": {"use_aux_hidden_state": False}},
-            "eagle_config.use_aux_hidden_state is False",
-            id="no layers",
-        ),
-        pytest.param(
-            {"layer_types": ["sliding_attention"]}, "layer_types is", id="sliding attention"
-        ),
+        pytest.param({"eagle_config": {USES: False}}, f"eagle_config.{USES} is False", id="none"),
+        pytest.param({"layer_types": ["sliding_attention"]}, "layer_types is", id="sliding window"),
     ],
 )
 def test_config_of_what_is_not_computed_is_refused(
     tmp_path: Path, target: LlamaModel, keys: dict[str, object], named: str
 ) -> None:
     """A head that this runtime would compute wrongly is refused by the key that shows it."""
-    with pytest.raises(ModelError, match=named):
+    with refused("unsupported-model", named):
         random_eagle3(tmp_path / "head", target.config, **keys)
 
 
@@ -144,7 +135,7 @@ def test_d2t_that_names_no_token_of_the_target_is_refused(
     random_eagle3(tmp_path / "head", target.config)
     _rewrite(tmp_path, lambda weights: weights["d2t"][:2].copy_(torch.tensor([offset, -1])))
 
-    with pytest.raises(ModelError, match=fault):
+    with refused("model-weights", fault):
         load_eagle3(tmp_path / "head", target)
 
 
@@ -152,7 +143,7 @@ def test_head_of_eagle_is_refused(tmp_path: Path, target: LlamaModel) -> None:
     """A head of EAGLE 1 or 2 is known by its weights, and the algorithm that runs it is named."""
     random_eagle(tmp_path / "head", target.config)
 
-    with pytest.raises(ModelError, match="Run it with --speculative-algorithm EAGLE, or"):
+    with refused("head-kind", "Run it with --speculative-algorithm EAGLE, or"):
         load_eagle3(tmp_path / "head", target)
 
 

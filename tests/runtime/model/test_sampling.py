@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -178,14 +178,8 @@ def _mixed(device: torch.device) -> tuple[Tensor, SamplingBatch]:
 
 def _rows(sampling: SamplingBatch, rows: Tensor) -> SamplingBatch:
     """Take some of a batch's requests, in this order."""
-    assert sampling.top_k is not None
-    assert sampling.top_p is not None
     return SamplingBatch(
-        temperature=sampling.temperature[rows],
-        seeds=sampling.seeds[rows],
-        positions=sampling.positions[rows],
-        top_k=sampling.top_k[rows],
-        top_p=sampling.top_p[rows],
+        **{own.name: getattr(sampling, own.name)[rows] for own in fields(sampling)}
     )
 
 

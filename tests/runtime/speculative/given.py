@@ -17,7 +17,7 @@ from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.memory import PagePool, RequestMemory
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.drafter import DraftState, Followed
+from backend_caps.runtime.speculative.drafter import DraftState
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree
 from backend_caps.runtime.staging import Staging
@@ -46,8 +46,8 @@ class Given:
     def __init__(self, trees: DraftTree, log: list[str]) -> None:
         self._trees = trees
         self._log = log
-        self.reads_table_last = True
         self.reads_done: EventLike | None = None
+        self.verified: EventLike | None = None
         self.states: Tensor | None = None
         """What it was handed of the target."""
         self.next_ids: Tensor | None = None
@@ -61,19 +61,21 @@ class Given:
 
     def follow_prompts(
         self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
-    ) -> DraftState:
+    ) -> RelayPayload:
         """Note what follows prompts."""
         del forward
         self._log.append("follow")
         self.states, self.next_ids = features, next_ids
-        return DraftState()
+        return RelayPayload(next_ids)
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
+    def follow_accepted(
+        self, contexts: Contexts, accepted: Accepted, features: Tensor, verified: EventLike | None
+    ) -> tuple[RelayPayload, EventLike | None]:
         """Note what was accepted."""
         del contexts
         self._log.append("follow")
-        self.states, self.accepted = features, accepted
-        return Followed(state=DraftState(), reads_done=self.reads_done)
+        self.states, self.accepted, self.verified = features, accepted, verified
+        return RelayPayload(accepted.bonus_tokens), self.reads_done
 
 
 class Noted(FutureMap):

@@ -7,7 +7,7 @@ are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -16,21 +16,25 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from backend_caps import Plan
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.model.draft import DraftModel
-from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
-from backend_caps.runtime.model.eagle3 import Eagle3Head
-from backend_caps.runtime.model.layers import AttentionLayer
-from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import (
+    CausalContext,
+    eagle3_of,
+    eagle_of,
+    first_layers,
+    random_llama,
+)
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
+from backend_caps.runtime.speculative.drafting import load_draft
 from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.tree import DraftTree
+from tests.runtime.engines import plan_of
 from tests.runtime.speculative.drafted import Draft, Drafts, Grown, HostTree
 
 D = TypeVar("D")
@@ -42,12 +46,6 @@ _STATES_GAIN = 0.001
 enough for drafts to be right at times."""
 _NORM_GAIN = 0.02
 """Of the norm through which an EAGLE3 head reads states, for the same reason."""
-_LOADERS: Mapping[Algorithm, Callable[[Path, LlamaModel], DraftModel]] = {
-    Algorithm.EAGLE: load_eagle,
-    Algorithm.EAGLE3: load_eagle3,
-    Algorithm.STANDALONE: load_standalone,
-}
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +83,22 @@ def write_models(folder: Path) -> Models:
         target=target,
         drafts={Algorithm.EAGLE: head, Algorithm.EAGLE3: eagle3, Algorithm.STANDALONE: small},
     )
+
+
+def drafting_plan(algorithm: Algorithm, *arguments: str, topk: int = 1) -> Plan:
+    """Resolve a server that drafts in three steps, unless the arguments say another number."""
+    return plan_of(
+        *("--attention-backend", "torch_padded", "--context-length", "64"),
+        *("--speculative-algorithm", algorithm.value, "--speculative-num-steps", "3"),
+        *("--speculative-eagle-topk", str(topk), *arguments),
+    )
+
+
+def settings_of(plan: Plan) -> SpecSettings:
+    """Read how a server speculates."""
+    settings = SpecSettings.from_flags(plan.flags)
+    assert settings is not None, "an algorithm is named"
+    return settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +181,10 @@ class SlowDrafter:
 
     def __init__(self, models: Models, settings: SpecSettings) -> None:
         self._settings = settings
-        self._target: LlamaModel = load_llama(models.target, _CPU)
-        load = _LOADERS[settings.algorithm]
-        self._draft: DraftModel = load(models.drafts[settings.algorithm], self._target)
-        if isinstance(self._draft, Eagle3Head):
-            num_layers = self._target.config.num_hidden_layers
-            self._target.aux_layer_ids = self._draft.config.layers_read(num_layers)
+        self._target = load_llama(models.target, "cpu")
+        draft = load_draft(settings, self._target, models.drafts[settings.algorithm])
+        assert draft is not None, "a model drafts"
+        self._draft = draft
 
     @torch.inference_mode()
     def tree(self, read: Sequence[int]) -> HostTree:
@@ -208,27 +220,13 @@ class SlowDrafter:
 
     def _run(self, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:
         ids = torch.tensor(tokens)
-        return self._draft.hidden_states(ids, torch.arange(len(tokens)), hidden, _Causal())
+        return self._draft.hidden_states(ids, torch.arange(len(tokens)), hidden, CausalContext())
 
     def _target_states(self, tokens: Sequence[int]) -> Tensor:
         joined = self._target.hidden_states(
-            torch.tensor(tokens), torch.arange(len(tokens)), _Causal()
+            torch.tensor(tokens), torch.arange(len(tokens)), CausalContext()
         )
         return self._draft.fuse(joined[:, -self._draft.num_features :])
-
-
-class _Causal:
-    """A context in which each token sees those before it, and itself."""
-
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend without a cache."""
-        q, k, v = (
-            each.view(each.shape[0], -1, layer.qk_head_dim).movedim(0, 1) for each in (q, k, v)
-        )
-        attended = scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=layer.scaling, enable_gqa=True
-        )
-        return attended.movedim(1, 0).flatten(1)
 
 
 def _tokens_to(grown: Grown, number: int) -> Sequence[int]:

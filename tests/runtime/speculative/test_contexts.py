@@ -30,7 +30,6 @@ def _contexts(
         req_pool_indices=torch.tensor([3, 1]).to(device),
         seq_lens=torch.tensor(LENGTHS).to(device),
         seq_lens_cpu=torch.tensor(LENGTHS) if mirror else None,
-        seq_lens_sum=sum(LENGTHS) if mirror else None,
         upper_bound=None if bound is None else torch.tensor(bound),
     )
 
@@ -58,21 +57,6 @@ def _list(tensor: Tensor | None) -> list[int] | None:
     return None if tensor is None else tensor.tolist()
 
 
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
-        pytest.param(0, [[303, 304, 305], [105, 106, 107]], id="right behind"),
-        pytest.param(2, [[305, 306, 307], [107, 108, 109]], id="further on"),
-    ],
-)
-def test_slots_stand_behind_each_context(start: int, expected: list[list[int]]) -> None:
-    """Each row's slots are looked up by its own length, as int64."""
-    slots = _contexts().slots(start, 3)
-
-    assert slots.tolist() == expected
-    assert slots.dtype is torch.int64
-
-
 def test_forward_takes_tokens_request_after_request() -> None:
     """Tokens, positions and slots are in one order, and the rows are the contexts'."""
     forward = _forward(_contexts(), start=1)
@@ -81,6 +65,7 @@ def test_forward_takes_tokens_request_after_request() -> None:
     assert forward.input_ids.tolist() == [11, 12, 21, 22]
     assert forward.positions.tolist() == [3, 4, 5, 5]
     assert forward.out_cache_loc.tolist() == [304, 305, 106, 107]
+    assert forward.out_cache_loc.dtype is torch.int64
     assert forward.req_pool_indices.tolist() == [3, 1]
 
 
@@ -126,29 +111,6 @@ def test_mask_of_each_half_is_laid_out_as_one_of_its_own(*, mirror: bool) -> Non
     entries = [mask[:size].tolist() for mask, size in zip(forward.half_masks, sizes, strict=True)]
     assert entries == [exact[: sizes[0]], exact[sizes[0] :]]
     assert forward.half_masks[1] is buffer
-
-
-@pytest.mark.parametrize(
-    ("mirror", "known", "expected"),
-    [
-        pytest.param(True, 100, 100, id="somebody summed"),
-        pytest.param(True, None, 5, id="nobody summed"),
-        pytest.param(False, None, None, id="no mirror"),
-    ],
-)
-def test_contexts_of_a_step_have_the_sum_of_its_mirror(
-    mirror: bool, known: int | None, expected: int | None
-) -> None:
-    """A sum that is known is taken, one that is not is made, and no mirror has none."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    batch.seq_lens_sum = known
-    if not mirror:
-        batch.seq_lens_cpu = None
-
-    contexts = Contexts.of_step(batch, memory.rows.req_to_token)
-
-    assert contexts.seq_lens_sum == expected
 
 
 def test_forward_writes_nothing_to_the_schedulers_batch() -> None:

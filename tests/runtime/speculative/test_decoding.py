@@ -17,7 +17,6 @@ from tests.runtime.memories import make_batch, make_memory, table_of, values_of
 
 SETTINGS = SpecSettings(algorithm=Algorithm.EAGLE, topk=1, num_steps=2, num_draft_tokens=3)
 """A step accepts 3 tokens at most, and writes to 4 slots."""
-LEVELS = list(HostSeqLens)
 
 
 def _speculation(
@@ -101,19 +100,6 @@ def test_reach_is_as_if_everything_under_way_were_accepted(
     assert decoding.reach(batch) == expected
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_prepare_takes_lengths_from_the_device(level: HostSeqLens) -> None:
-    """Whatever the host has, the device's lengths are those that were published last."""
-    decoding, relay, batch = _scene(level)
-    _prepare(decoding, batch)
-    _published(relay, batch, 6, 7)
-
-    _prepare(decoding, batch)
-
-    assert batch.seq_lens.tolist() == [6, 7]
-    assert batch.mode is ForwardMode.DECODE
-
-
 @pytest.mark.parametrize(
     ("level", "expected"),
     [
@@ -122,10 +108,13 @@ def test_prepare_takes_lengths_from_the_device(level: HostSeqLens) -> None:
         pytest.param(HostSeqLens.EXACT, ([6, 7], [6, 7]), id="exact"),
     ],
 )
-def test_prepare_gives_the_host_what_the_plan_says(
+def test_prepare_takes_lengths_from_the_device(
     level: HostSeqLens, expected: tuple[object, object]
 ) -> None:
-    """Nothing, or a bound that counts the step under way, or the lengths themselves."""
+    """The device has the lengths that were published last, and the host what the plan says.
+
+    That is nothing, or a bound that counts the step under way, or the lengths themselves.
+    """
     decoding, relay, batch = _scene(level)
     _prepare(decoding, batch)
     _published(relay, batch, 6, 7)
@@ -134,6 +123,7 @@ def test_prepare_gives_the_host_what_the_plan_says(
 
     values = values_of(batch)
     assert (values["seq_lens_cpu"], values["seq_lens_cpu_upper_bound"]) == expected
+    assert (values["seq_lens"], batch.mode) == ([6, 7], ForwardMode.DECODE)
 
 
 def test_bound_is_that_of_the_lengths_that_decode_starts_from() -> None:

@@ -18,8 +18,8 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.options import EngineOptions, graph_sizes_of
-from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.drafter import DraftRunner
+from backend_caps.runtime.speculation import Algorithm
+from backend_caps.runtime.speculative.drafter import DraftForwards
 from backend_caps.runtime.step import Step, StepLauncher
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_choice import Obstacle, choose_graphs, kind_of
@@ -28,7 +28,13 @@ from tests.cases import axis
 from tests.runtime.engines import plan_of
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept
-from tests.runtime.speculative.redrafted import Models, SlowDrafter, Watch, write_models
+from tests.runtime.speculative.redrafted import (
+    Models,
+    SlowDrafter,
+    Watch,
+    drafting_plan,
+    settings_of,
+)
 
 FULL, PIECEWISE, EAGER = GraphMode
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5], [3, 5, 8, 9]]
@@ -52,20 +58,6 @@ class Forwards:
         """Count it."""
         assert self._begun is not None, "what ends has begun"
         self.counted[*self._begun, graph_mode] += 1
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """Write a target and its drafts once."""
-    return write_models(tmp_path_factory.mktemp("models"))
-
-
-def _plan(algorithm: Algorithm, topk: int, *arguments: str) -> Plan:
-    return plan_of(
-        *("--attention-backend", "torch_padded", "--context-length", "64"),
-        *("--speculative-algorithm", algorithm.value, "--speculative-num-steps", "3"),
-        *("--speculative-eagle-topk", str(topk), *arguments),
-    )
 
 
 def _run(
@@ -98,7 +90,7 @@ def _tokens(models: Models) -> list[list[int]]:
 def test_drafts_replay_graphs_in_any_order(models: Models, algorithm: Algorithm, topk: int) -> None:
     """Draft steps and draft-extends are replayed without a race, and tokens are the target's."""
     with simulate("random:3", check_races=True) as simulation:
-        tokens, forwards, kept = _run(models, algorithm, _plan(algorithm, topk))
+        tokens, forwards, kept = _run(models, algorithm, drafting_plan(algorithm, topk=topk))
 
     modes = {
         place: {mode for *own, mode in forwards.counted if (*own,) == place} for place in DRAFTED
@@ -115,13 +107,11 @@ def test_replayed_drafts_are_those_of_a_model_that_reads_everything_anew(
     models: Models, algorithm: Algorithm, topk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What graphs read of hidden states, masks and lengths is right: the drafted trees are."""
-    plan, watch = _plan(algorithm, topk), Watch.over(monkeypatch)
+    plan, watch = drafting_plan(algorithm, topk=topk), Watch.over(monkeypatch)
     with simulate("eager"):
         _run(models, algorithm, plan)
-    settings = SpecSettings.from_flags(plan.flags)
-    assert settings is not None, "an algorithm is named"
 
-    slow = SlowDrafter(models, settings)
+    slow = SlowDrafter(models, settings_of(plan))
 
     assert [own.tree for own in watch.kept] == [slow.tree(own.read) for own in watch.kept]
 
@@ -133,13 +123,11 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
     """A decode step has the event that its draft-extend's replay marks; an eager one has none."""
     marked: list[EventLike | None] = []
     found: list[EventLike | None] = []
-    run = DraftRunner.run
+    run = DraftForwards.run
 
-    def watched(
-        runner: DraftRunner, role: Role, batch: ForwardBatch, hidden: Tensor | None
-    ) -> Computed:
-        states = run(runner, role, batch, hidden)
-        if role is Role.DRAFT_EXTEND:
+    def watched(forwards: DraftForwards, batch: ForwardBatch, hidden: Tensor | None) -> Computed:
+        states = run(forwards, batch, hidden)
+        if forwards.backends.role is Role.DRAFT_EXTEND:
             marked.append(states.reads_done)
         return states
 
@@ -147,10 +135,10 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
         if step.batch.mode is ForwardMode.DECODE:
             found.append(step.output.reads_done)
 
-    monkeypatch.setattr(DraftRunner, "run", watched)
+    monkeypatch.setattr(DraftForwards, "run", watched)
     monkeypatch.setattr(StepLauncher, "barrier", barrier)
     with simulate("eager"):
-        _run(models, Algorithm.EAGLE3, _plan(Algorithm.EAGLE3, 1), sizes)
+        _run(models, Algorithm.EAGLE3, drafting_plan(Algorithm.EAGLE3), sizes)
 
     assert found, "decode steps were taken"
     assert {*map(id, found)} <= {*map(id, marked)}
@@ -158,10 +146,8 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
 
 
 def _choices(plan: Plan, role: Role, **sizes: Sequence[int]) -> dict[Phase, tuple[object, ...]]:
-    settings = SpecSettings.from_flags(plan.flags)
-    assert settings is not None, "an algorithm is named"
     options = replace(OPTIONS, **sizes)  # type: ignore[arg-type]
-    buckets = graph_sizes_of(options, settings)[role].buckets
+    buckets = graph_sizes_of(options, settings_of(plan))[role].buckets
     return {
         own.phase: (own.effective, own.obstacles[FULL])
         for own in choose_graphs(plan, SIMULATED, buckets, (), role)
@@ -172,7 +158,7 @@ def _choices(plan: Plan, role: Role, **sizes: Sequence[int]) -> dict[Phase, tupl
 @pytest.mark.parametrize("topk", [1, 2])
 def test_drafts_are_captured_where_their_backend_declares_it(topk: int) -> None:
     """Draft steps and draft-extend are captured whole; a draft model's prompts are not."""
-    plan = _plan(Algorithm.EAGLE3, topk)
+    plan = drafting_plan(Algorithm.EAGLE3, topk=topk)
 
     assert _choices(plan, Role.DRAFT) == {
         Phase.PREFILL: (EAGER, (Obstacle.DRAFT,)),
@@ -183,7 +169,7 @@ def test_drafts_are_captured_where_their_backend_declares_it(topk: int) -> None:
 
 def test_draft_s_backend_is_its_own_obstacle(models: Models) -> None:
     """A draft's backend that declares no replay keeps drafts from graphs, and not the target."""
-    plan = _plan(Algorithm.EAGLE3, 1, "--speculative-draft-attention-backend", "torch_native")
+    plan = drafting_plan(Algorithm.EAGLE3, "--speculative-draft-attention-backend", "torch_native")
     configuration = configuration_of(
         plan,
         models.target,

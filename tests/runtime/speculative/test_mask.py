@@ -28,69 +28,31 @@ _SIZES = st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(1, 6))
 
 
 @law
-@given(rng=RNGS, sizes=_SIZES, least=st.sampled_from([0, 6]))
-def test_mask_has_its_layout(rng: random.Random, sizes: tuple[int, int, int], least: int) -> None:
-    """With a mirror the mask is exactly as large as the rows, padded requests having none."""
+@given(rng=RNGS, sizes=_SIZES, least=st.sampled_from([0, 6]), knows_sum=st.booleans())
+def test_mask_has_its_layout(
+    rng: random.Random, sizes: tuple[int, int, int], least: int, *, knows_sum: bool
+) -> None:
+    """A mask is as large as the rows, and without a sum as they can be, with true entries behind.
+
+    A padded request has no row. A buffer is written whole, and memory around it is as it was.
+    """
     visible = _visible(rng, *sizes)
     lengths = [rng.randint(least, _LONGEST) for _ in range(sizes[0])]
-
-    mask = tree_mask(
-        visible,
-        torch.tensor(lengths, dtype=torch.int64),
-        seq_lens_sum=sum(lengths),
-        max_context_len=_LONGEST,
-    )
-
-    assert mask.tolist() == laid_out(visible, lengths)
-
-
-@law
-@given(rng=RNGS, sizes=_SIZES, least=st.sampled_from([0, 6]))
-def test_mask_without_a_mirror_is_as_large_as_can_be(
-    rng: random.Random, sizes: tuple[int, int, int], least: int
-) -> None:
-    """Without a sum there is room for the longest contexts, and behind the last all is true."""
-    visible = _visible(rng, *sizes)
-    lengths = [rng.randint(least, _LONGEST) for _ in range(sizes[0])]
-
-    mask = tree_mask(
-        visible,
-        torch.tensor(lengths, dtype=torch.int64),
-        seq_lens_sum=None,
-        max_context_len=_LONGEST,
-    )
-
-    expected = laid_out(visible, lengths)
-    assert mask.tolist() == expected + [True] * (mask.numel() - len(expected))
-    assert mask.numel() == sizes[0] * sizes[1] * _LONGEST
-
-
-@law
-@given(rng=RNGS, sizes=_SIZES, spare=st.integers(0, 9), knows_sum=st.booleans())
-def test_buffer_is_written_whole_and_nothing_beside_it(
-    rng: random.Random, sizes: tuple[int, int, int], spare: int, *, knows_sum: bool
-) -> None:
-    """A buffer's mask is the buffer: what it held is gone, and memory around it is as it was."""
-    visible = _visible(rng, *sizes)
-    lengths = [rng.randint(0, _LONGEST) for _ in range(sizes[0])]
     total = sum(lengths) if knows_sum else None
-    size = mask_size(sizes[0], sizes[1], seq_lens_sum=total, max_context_len=_LONGEST) + spare
-    memory = torch.zeros(size + 20, dtype=torch.bool)
-    buffer = memory[10:-10]
+    size = mask_size(sizes[0], sizes[1], seq_lens_sum=total, max_context_len=_LONGEST)
+    memory = torch.zeros(size + rng.randint(20, 29), dtype=torch.bool)
+    seq_lens = torch.tensor(lengths, dtype=torch.int64)
 
-    mask = tree_mask(
-        visible,
-        torch.tensor(lengths, dtype=torch.int64),
-        seq_lens_sum=total,
-        max_context_len=_LONGEST,
-        buffer=buffer,
+    made, written = (
+        tree_mask(visible, seq_lens, seq_lens_sum=total, max_context_len=_LONGEST, buffer=buffer)
+        for buffer in (None, memory[10:-10])
     )
 
     expected = laid_out(visible, lengths)
-    assert mask is buffer
-    assert mask.tolist() == expected + [True] * (size - len(expected))
-    assert not bool(memory[:10].any())
-    assert not bool(memory[-10:].any())
+    assert made.numel() == (len(expected) if knows_sum else sizes[0] * sizes[1] * _LONGEST)
+    for mask in (made, written):
+        assert mask.tolist() == expected + [True] * (mask.numel() - len(expected))
+    assert memory.tolist() == [*[False] * 10, *written.tolist(), *[False] * 10]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,15 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.cases import axis
-from tests.runtime.engines import PLAIN_LOOP, leaks, plan_of
+from tests.runtime.engines import PLAIN_LOOP, leaks
 from tests.runtime.observed import Kept
-from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, SlowDrafter, Watch, write_models
+from tests.runtime.speculative.redrafted import (
+    VOCAB_SIZE,
+    Models,
+    SlowDrafter,
+    Watch,
+    drafting_plan,
+)
 
 MAX_NEW_TOKENS = 12
 SHAPES = {"chain": (1, 3, 4), "tree": (2, 3, 7), "wide tree": (4, 2, 6), "one step": (3, 1, 4)}
@@ -43,12 +49,6 @@ HALVES = Way(arguments=("--enable-two-batch-overlap",))
 WAYS = {"roomy": ROOMY, "plain loop": PLAIN, "crowded": CROWDED, "halves": HALVES}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """Write a target and its drafts once."""
-    return write_models(tmp_path_factory.mktemp("models"))
-
-
 @cache
 def _prompts() -> Sequence[Sequence[int]]:
     """Draw prompts of 1 to 22 tokens."""
@@ -65,13 +65,12 @@ def _settings(algorithm: Algorithm, shape: str) -> SpecSettings:
 
 def _run(models: Models, settings: SpecSettings, way: Way) -> Kept:
     """Run the prompts to their ends, and tell of the steps."""
-    plan = plan_of(
-        *("--attention-backend", "torch_padded", "--context-length", "64"),
-        *("--speculative-algorithm", settings.algorithm.value),
-        *("--speculative-eagle-topk", str(settings.topk)),
+    plan = drafting_plan(
+        settings.algorithm,
         *("--speculative-num-steps", str(settings.num_steps)),
         *("--speculative-num-draft-tokens", str(settings.num_draft_tokens)),
         *way.arguments,
+        topk=settings.topk,
     )
     kept = Kept()
     draft = models.drafts[settings.algorithm]

@@ -9,57 +9,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.runtime.speculation import num_candidates
+from backend_caps.runtime.speculation import Algorithm, SpecSettings, num_candidates
 from backend_caps.runtime.speculative.ngram import HostTree, NgramIndex
 from tests.property.strategies import law
 
 
-class _Sizes(NamedTuple):
-    topk: int
-    num_steps: int
-    num_draft_tokens: int
-
-
 class _Limits(NamedTuple):
     max_match: int = 12
-    min_match: int = 1
     max_recent: int = 8
 
 
 _DEFAULTS = _Limits()
 
 
-def _any_sizes() -> st.SearchStrategy[_Sizes]:
-    return st.tuples(st.integers(1, 4), st.integers(1, 5)).flatmap(_any_count)
+def _sizes(topk: int, num_steps: int, num_draft_tokens: int) -> SpecSettings:
+    return SpecSettings(
+        algorithm=Algorithm.NGRAM,
+        topk=topk,
+        num_steps=num_steps,
+        num_draft_tokens=num_draft_tokens,
+    )
 
 
-def _any_count(sizes: tuple[int, int]) -> st.SearchStrategy[_Sizes]:
-    topk, num_steps = sizes
-    most = num_steps if topk == 1 else num_candidates(topk, num_steps)
-    return st.integers(num_steps + 1, most + 1).map(lambda nodes: _Sizes(topk, num_steps, nodes))
+@st.composite
+def _any_sizes(draw: st.DrawFn) -> SpecSettings:
+    topk, num_steps = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    most = num_candidates(topk, num_steps) + 1
+    return _sizes(topk, num_steps, draw(st.integers(num_steps + 1, most)))
 
 
 # The length is drawn first: lists that may have any length are mostly short.
 _TEXTS = st.tuples(st.integers(1, 6), st.integers(1, 40)).flatmap(
     lambda sizes: st.lists(st.integers(0, sizes[0] - 1), min_size=sizes[1], max_size=sizes[1])
 )
-_LIMITS = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3)).map(
-    lambda drawn: _Limits(max(drawn[:2]), min(drawn[:2]), drawn[2])
-)
+_LIMITS = st.builds(_Limits, st.integers(1, 6), st.integers(1, 3))
 
 
 def _index(tokens: Sequence[int], limits: _Limits = _DEFAULTS) -> NgramIndex:
-    index = NgramIndex(
-        max_match=limits.max_match, min_match=limits.min_match, max_recent=limits.max_recent
-    )
+    index = NgramIndex(max_match=limits.max_match, max_recent=limits.max_recent)
     index.extend(tokens)
     return index
-
-
-def _draft(index: NgramIndex, sizes: _Sizes) -> HostTree:
-    return index.draft(
-        topk=sizes.topk, num_steps=sizes.num_steps, num_draft_tokens=sizes.num_draft_tokens
-    )
 
 
 def _paths(tree: HostTree) -> list[tuple[int, ...]]:
@@ -71,7 +60,7 @@ def _paths(tree: HostTree) -> list[tuple[int, ...]]:
 
 
 def _rescanned_places(tokens: list[int], limits: _Limits) -> Iterator[int]:
-    for length in range(min(limits.max_match, len(tokens)), limits.min_match - 1, -1):
+    for length in range(min(limits.max_match, len(tokens)), 0, -1):
         ends = [
             end
             for end in range(len(tokens) - 1, length - 1, -1)
@@ -80,7 +69,7 @@ def _rescanned_places(tokens: list[int], limits: _Limits) -> Iterator[int]:
         yield from ends[: limits.max_recent]
 
 
-def _rescanned(tokens: list[int], limits: _Limits, sizes: _Sizes) -> list[tuple[int, ...]]:
+def _rescanned(tokens: list[int], limits: _Limits, sizes: SpecSettings) -> list[tuple[int, ...]]:
     """Find a tree's nodes by reading the whole context again; padding is not among them."""
     nodes: list[tuple[int, ...]] = [()]
     for end in _rescanned_places(tokens, limits):
@@ -99,11 +88,13 @@ def _rescanned(tokens: list[int], limits: _Limits, sizes: _Sizes) -> list[tuple[
 
 @given(tokens=_TEXTS, limits=_LIMITS, sizes=_any_sizes())
 @law
-def test_drafts_are_what_a_rescan_finds(tokens: list[int], limits: _Limits, sizes: _Sizes) -> None:
+def test_drafts_are_what_a_rescan_finds(
+    tokens: list[int], limits: _Limits, sizes: SpecSettings
+) -> None:
     """The index finds the same continuations, in the same order, as reading the context again."""
     found = _rescanned(tokens, limits, sizes)
 
-    tree = _draft(_index(tokens, limits), sizes)
+    tree = _index(tokens, limits).draft(sizes)
 
     assert _paths(tree)[: len(found)] == found
 
@@ -111,56 +102,42 @@ def test_drafts_are_what_a_rescan_finds(tokens: list[int], limits: _Limits, size
 @given(tokens=_TEXTS, limits=_LIMITS, sizes=_any_sizes())
 @law
 def test_padding_is_what_no_continuation_fills(
-    tokens: list[int], limits: _Limits, sizes: _Sizes
+    tokens: list[int], limits: _Limits, sizes: SpecSettings
 ) -> None:
     """Nodes beyond those that a rescan finds have tokens below topk, which any vocabulary has."""
     num_found = len(_rescanned(tokens, limits, sizes))
 
-    tree = _draft(_index(tokens, limits), sizes)
+    tree = _index(tokens, limits).draft(sizes)
 
     assert all(0 <= token < sizes.topk for token in tree.tokens[num_found:])
 
 
 @given(tokens=_TEXTS, sizes=_any_sizes())
 @law
-def test_siblings_differ(tokens: list[int], sizes: _Sizes) -> None:
-    """No two nodes continue the same parent by the same token."""
-    paths = _paths(_draft(_index(tokens), sizes))
+def test_tree_is_one_that_a_verify_takes(tokens: list[int], sizes: SpecSettings) -> None:
+    """Padding included, siblings differ, none has too many, and no node is too deep."""
+    tree = _index(tokens).draft(sizes)
 
-    assert len(set(paths)) == len(paths)
-
-
-@given(tokens=_TEXTS, sizes=_any_sizes())
-@law
-def test_no_node_has_more_than_topk_children(tokens: list[int], sizes: _Sizes) -> None:
-    """A node has at most topk children, padding included."""
-    tree = _draft(_index(tokens), sizes)
-
+    paths = _paths(tree)
+    assert len(set(paths)) == len(paths) == sizes.num_draft_tokens
     assert max(Counter(tree.parents[1:]).values()) <= sizes.topk
-
-
-@given(tokens=_TEXTS, sizes=_any_sizes())
-@law
-def test_no_node_is_deeper_than_the_steps(tokens: list[int], sizes: _Sizes) -> None:
-    """Padding goes no deeper than drafts may."""
-    tree = _draft(_index(tokens), sizes)
-
+    assert tree.depths == [len(path) for path in paths]
     assert max(tree.depths) <= sizes.num_steps
 
 
 @given(tokens=_TEXTS, cuts=st.lists(st.integers(0, 40)), limits=_LIMITS, sizes=_any_sizes())
 @law
 def test_pieces_make_the_index_of_the_whole(
-    tokens: list[int], cuts: list[int], limits: _Limits, sizes: _Sizes
+    tokens: list[int], cuts: list[int], limits: _Limits, sizes: SpecSettings
 ) -> None:
     """Tokens that come piece by piece, with drafts between, are found like those of one extend."""
     index = _index(tokens[:1], limits)
 
     for start, end in pairwise(sorted([1, len(tokens), *(max(1, cut) for cut in cuts)])):
         index.extend(tokens[start:end])
-        _draft(index, sizes)
+        index.draft(sizes)
 
-    assert _draft(index, sizes) == _draft(_index(tokens, limits), sizes)
+    assert _paths(index.draft(sizes)) == _paths(_index(tokens, limits).draft(sizes))
 
 
 @pytest.mark.parametrize("period", [1, 2, 7, 30])
@@ -172,18 +149,18 @@ def test_repeated_text_is_drafted_in_full(period: int, num_steps: int) -> None:
 
     drafted = []
     for place in range(period + 1, 4 * period):
-        drafted.append(_draft(index, _Sizes(1, num_steps, num_steps + 1)).tokens[1:])
+        drafted.append(index.draft(_sizes(1, num_steps, num_steps + 1)).tokens[1:])
         index.extend(text[place : place + 1])
 
-    expected = [tuple(text[place : place + num_steps]) for place in range(period + 1, 4 * period)]
+    expected = [text[place : place + num_steps] for place in range(period + 1, 4 * period)]
     assert drafted == expected
 
 
 def test_padding_starts_at_the_root() -> None:
     """Where nothing is found, padding fills the root's children first, then theirs."""
-    tree = _draft(_index([7]), _Sizes(2, 2, 6))
+    tree = _index([7]).draft(_sizes(2, 2, 6))
 
-    assert (tree.tokens, tree.parents) == ((7, 0, 1, 0, 1, 0), (0, 0, 0, 1, 1, 2))
+    assert (tree.tokens, tree.parents) == ([7, 0, 1, 0, 1, 0], [0, 0, 0, 1, 1, 2])
 
 
 def test_draft_without_tokens_is_refused() -> None:
@@ -191,7 +168,7 @@ def test_draft_without_tokens_is_refused() -> None:
     index = NgramIndex()
 
     with pytest.raises(AssertionError, match="a tree's root is the last token"):
-        _draft(index, _Sizes(1, 1, 2))
+        index.draft(_sizes(1, 1, 2))
 
 
 def test_tree_without_room_is_refused() -> None:
@@ -199,14 +176,13 @@ def test_tree_without_room_is_refused() -> None:
     index = _index([1, 2])
 
     with pytest.raises(AssertionError, match="a tree of 8 tokens has no room in 2 steps of 2"):
-        _draft(index, _Sizes(2, 2, 8))
+        index.draft(_sizes(2, 2, 8))
 
 
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        pytest.param(_Limits(min_match=0), "no match has 0 to 12 tokens", id="an empty match"),
-        pytest.param(_Limits(2, 3), "no match has 3 to 2 tokens", id="bounds crossed"),
+        pytest.param(_Limits(max_match=0), "no match has 0 tokens", id="an empty match"),
         pytest.param(_Limits(max_recent=0), "0 places of a suffix", id="no place"),
     ],
 )

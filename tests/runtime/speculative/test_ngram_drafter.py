@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
+from backend_caps.relay import RelayPayload
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import RequestMemory
@@ -18,14 +18,14 @@ from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative import ngram
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.ngram import HostTree, NgramDrafter, NgramIndex
+from backend_caps.runtime.speculative.ngram import NgramDrafter, NgramIndex
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree
 from backend_caps.runtime.staging import Staging
 from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.memories import enter, make_memory, make_request
 from tests.runtime.observed import Kept
-from tests.runtime.speculative import drafted
+from tests.runtime.speculative.drafted import HostTree
 from tests.runtime.speculative.redrafted import Watch
 
 CHAIN = SpecSettings(algorithm=Algorithm.NGRAM, topk=1, num_steps=3, num_draft_tokens=4)
@@ -60,27 +60,13 @@ class Scene:
         """Return what a step finds, of which these drafts read nothing."""
         return Contexts.of_step(batch, self.memory.rows.req_to_token)
 
-    def expected(self, *requests: Request) -> Sequence[HostTree]:
-        """Draft with an index that is made anew of all that each request has."""
-        return [_anew(self.settings, (*own.prompt, *own.output)) for own in requests]
-
 
 def _anew(settings: SpecSettings, tokens: Sequence[int]) -> HostTree:
     """Draft with an index that is made of tokens at once."""
     index = NgramIndex()
     index.extend(tokens)
-    return index.draft(
-        topk=settings.topk, num_steps=settings.num_steps, num_draft_tokens=settings.num_draft_tokens
-    )
-
-
-def _lists(tree: DraftTree) -> Sequence[HostTree]:
-    """Write a batch's trees down."""
-    columns = (tree.tokens.tolist(), tree.parents.tolist(), tree.depths.tolist())
-    return [
-        HostTree(tokens=tuple(tokens), parents=tuple(parents), depths=tuple(depths))
-        for tokens, parents, depths in zip(*columns, strict=True)
-    ]
+    tree = index.draft(settings)
+    return HostTree(tokens=tree.tokens, parents=tree.parents)
 
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
@@ -91,7 +77,10 @@ def test_drafts_are_those_of_each_request(settings: SpecSettings) -> None:
 
     tree = scene.draft(*requests)
 
-    assert _lists(tree) == scene.expected(*requests)
+    expected = [_anew(settings, own.prompt) for own in requests]
+    assert tree.tokens.tolist() == [own.tokens for own in expected]
+    assert tree.parents.tolist() == [own.parents for own in expected]
+    assert tree.depths.tolist() == [own.depths for own in expected]
 
 
 def test_index_is_made_once_and_reads_each_token_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,21 +124,17 @@ def test_index_forgets_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made[-1]) == len(PROMPT) + 3
 
 
-def _accepted(nothing: Tensor) -> Accepted:
-    return Accepted(path=nothing, accept_lens=nothing, tokens=nothing, bonus_tokens=nothing)
-
-
-def test_drafts_of_the_host_leave_nothing_on_the_device() -> None:
-    """There is no draft model: nothing is handed on, and the page table is not read."""
+def test_drafts_of_the_host_leave_their_tokens_alone() -> None:
+    """There is no draft model: no state is handed on, and the verify's reads are the last."""
     scene = Scene()
-    batch = ScheduleBatch.empty(scene.memory, scene.staging)
+    fields = ("path", "accept_lens", "tokens", "bonus_tokens")
+    accepted = Accepted(**dict.fromkeys(fields, NOTHING))
+    contexts = scene.contexts(ScheduleBatch.empty(scene.memory, scene.staging))
+    mark = scene.staging.streams.event()
 
-    followed = scene.drafter.follow_accepted(scene.contexts(batch), _accepted(NOTHING), NOTHING)
+    payload, reads_done = scene.drafter.follow_accepted(contexts, accepted, NOTHING, mark)
 
-    state = followed.state
-    left = (state.topk_p, state.topk_index, state.bonus_tokens, state.hidden_states)
-    assert left == (None, None, None, None)
-    assert not scene.drafter.reads_table_last
+    assert (payload, reads_done) == (RelayPayload(NOTHING), mark)
 
 
 def test_drafts_of_the_host_cross_at_once_and_never_wait() -> None:
@@ -185,14 +170,8 @@ def test_drafts_of_an_engine_continue_all_that_it_made(
     engine = Engine.from_plan(tmp_path, plan, "cpu", options=options, observer=kept)
     engine.generate([[7 * place % 31, 3] * place for place in range(1, 10)], 14)
 
-    expected = [_redrafted(settings, own.read) for own in watch.kept]
+    expected = [_anew(settings, own.read) for own in watch.kept]
 
     assert len(expected) > 20
     assert [own.tree for own in watch.kept] == expected
     assert sum(step.num_retracted for step in kept.steps) > 0
-
-
-def _redrafted(settings: SpecSettings, read: Sequence[int]) -> drafted.HostTree:
-    """Draft anew behind tokens, as the watched trees are written down."""
-    tree = _anew(settings, read)
-    return drafted.HostTree(tokens=list(tree.tokens), parents=list(tree.parents))

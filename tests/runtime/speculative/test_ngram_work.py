@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import pytest
 
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.ngram import NgramIndex
 
 _MAX_MATCH = 12
 _MAX_RECENT = 8
-_NUM_STEPS = 5
-_NUM_NODES = 32
+_SETTINGS = SpecSettings(algorithm=Algorithm.NGRAM, topk=4, num_steps=5, num_draft_tokens=32)
 _RANDOM = random.Random(0)  # noqa: S311 - a text, no secret
 _NOISE = [_RANDOM.randrange(50) for _ in range(8000)]
 
@@ -56,7 +56,7 @@ def _index(text: list[int]) -> NgramIndex:
 
 
 def _draft_looks(index: NgramIndex) -> int:
-    return _looks(lambda: index.draft(topk=4, num_steps=_NUM_STEPS, num_draft_tokens=_NUM_NODES))
+    return _looks(partial(index.draft, _SETTINGS))
 
 
 @pytest.mark.parametrize("word", _TEXTS)
@@ -67,7 +67,7 @@ def test_draft_looks_at_a_bounded_number_of_tokens(word: Callable[[int], int]) -
     num_looks = _draft_looks(index)
 
     # A look-up hashes and compares; a node is hashed once more to be stored.
-    most = 2 * _MAX_MATCH * (1 + _MAX_RECENT * _NUM_STEPS) + 3 * _NUM_NODES
+    most = 2 * _MAX_MATCH * (1 + _MAX_RECENT * _SETTINGS.num_steps) + 3 * _SETTINGS.num_draft_tokens
     assert 0 < num_looks <= most
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,14 +27,21 @@ STANDALONE = (*PADDED, "--speculative-algorithm", "STANDALONE")
 TREE = ("--speculative-eagle-topk", "4", "--speculative-num-steps", "3")
 
 
+Make = Callable[[Plan, EngineOptions], Engine]
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Write a target, and a draft of its first layer."""
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Write a target and a draft of its first layer, and make engines of them."""
     folder = tmp_path_factory.mktemp("refusals")
     target, draft = folder / "target", folder / "draft"
     random_llama(target, vocab_size=64, hidden_size=32, later_gain=0.1)
     first_layers(draft, target)
-    return target, draft
+
+    def make(plan: Plan, options: EngineOptions) -> Engine:
+        return Engine.from_plan(target, plan, "cpu", options=options, draft_model_path=draft)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -45,33 +51,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         pytest.param((*PADDED, "--speculative-algorithm", "NGRAM"), id="drafts of the host"),
     ],
 )
-def test_draft_model_that_nobody_runs_is_refused(
-    folders: tuple[Path, Path], arguments: tuple[str, ...]
-) -> None:
+def test_draft_model_that_nobody_runs_is_refused(make: Make, arguments: tuple[str, ...]) -> None:
     """A draft model is named for an algorithm that has one."""
-    target, draft = folders
-
     with pytest.raises(EngineError, match="EAGLE, EAGLE3 or STANDALONE was expected"):
-        Engine.from_plan(target, plan_of(*arguments), "cpu", options=EAGER, draft_model_path=draft)
+        make(plan_of(*arguments), EAGER)
 
 
 @pytest.mark.parametrize(
     "slot", ["--attention-backend", "--speculative-draft-attention-backend"], ids=lambda own: own
 )
-def test_trees_are_refused_for_a_backend_of_chains(folders: tuple[Path, Path], slot: str) -> None:
+def test_trees_are_refused_for_a_backend_of_chains(make: Make, slot: str) -> None:
     """A backend that takes fewer candidates than a tree has is not handed one."""
-    target, draft = folders
     plan = plan_of(*STANDALONE, *TREE, slot, "torch_native")
 
     with pytest.raises(UnfitBackendError, match="--speculative-eagle-topk is 4"):
-        Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+        make(plan, EAGER)
 
 
 def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
-    folders: tuple[Path, Path],
+    make: Make,
 ) -> None:
     """A prefill backend that reads lengths on the host gets no rows that have none there."""
-    target, draft = folders
     mixed = ("--disable-piecewise-cuda-graph", "--enable-mixed-chunk")
     routed = ("--speculative-attention-mode", "decode")
     drafted = ("--speculative-draft-attention-backend", "torch_padded")
@@ -80,16 +80,7 @@ def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
     plan = resolve(plan.uses, plan.flags, rules=RuleSet.builtin("sglang-0.5.13"), policy="quiet")
 
     with pytest.raises(UnfitBackendError, match="'torch_native' runs mixed steps with speculative"):
-        Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
-
-
-def test_more_branches_than_tokens_are_refused(tmp_path: Path) -> None:
-    """A node has no more children than the vocabulary has tokens."""
-    random_llama(tmp_path, vocab_size=32, hidden_size=32)
-    plan = plan_of(*PADDED, "--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", "40")
-
-    with pytest.raises(EngineError, match="at most the model's 32 tokens was expected"):
-        Engine.from_plan(tmp_path, plan, "cpu", options=EAGER)
+        make(plan, EAGER)
 
 
 def _of_head_size(plan: Plan, role: Role, size: int) -> Plan:
@@ -103,36 +94,29 @@ def _of_head_size(plan: Plan, role: Role, size: int) -> Plan:
     return replace(plan, uses=tuple(uses))
 
 
-def test_draft_backends_are_asked_for_the_drafts_head_size(folders: tuple[Path, Path]) -> None:
+def test_draft_backends_are_asked_for_the_drafts_head_size(make: Make) -> None:
     """What a backend of the draft takes is held to the draft's own heads."""
-    target, draft = folders
     plan = _of_head_size(plan_of(*STANDALONE), Role.DRAFT, 128)
 
     with pytest.raises(UnfitBackendError, match="takes head_size 128; here it is 8"):
-        Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+        make(plan, EAGER)
 
 
 def test_slots_behind_a_context_are_named_where_a_request_is_refused(
-    folders: tuple[Path, Path],
+    make: Make,
 ) -> None:
     """A KV cache that holds a request, and not what drafts write behind it, is told as it is."""
-    target, draft = folders
     small = replace(EAGER, max_total_tokens=10)
-    engine = Engine.from_plan(
-        target, plan_of(*STANDALONE), "cpu", options=small, draft_model_path=draft
-    )
+    engine = make(plan_of(*STANDALONE), small)
 
     with pytest.raises(RequestTooLongError, match="and 9 behind them for drafts; the KV cache has"):
         engine.submit([1, 2], Sampling(max_new_tokens=2))
 
 
-def test_prompts_are_no_full_graphs_of_a_speculating_engine(folders: tuple[Path, Path]) -> None:
+def test_prompts_are_no_full_graphs_of_a_speculating_engine(make: Make) -> None:
     """Whoever names sizes of prompts to capture is told why none is captured whole."""
-    target, draft = folders
     options = replace(EAGER, graph_token_counts=(16,))
-    engine = Engine.from_plan(
-        target, plan_of(*STANDALONE), "cpu", options=options, draft_model_path=draft
-    )
+    engine = make(plan_of(*STANDALONE), options)
 
     choices = [own for own in engine.graph_choices if own.phase.value == "prefill"]
 
@@ -145,14 +129,11 @@ def _prompts(num_prompts: int) -> Sequence[list[int]]:
 
 
 @pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])
-def test_nobody_is_let_in_whose_first_step_has_no_room(
-    folders: tuple[Path, Path], mixed: tuple[str, ...]
-) -> None:
+def test_nobody_is_let_in_whose_first_step_has_no_room(make: Make, mixed: tuple[str, ...]) -> None:
     """In a small KV cache prompts wait for the slots of their drafts, and are not run in vain."""
-    target, draft = folders
     small = replace(EAGER, max_total_tokens=80)
     plan = plan_of(*STANDALONE, *TREE, *mixed)
-    engine = Engine.from_plan(target, plan, "cpu", options=small, draft_model_path=draft)
+    engine = make(plan, small)
     requests = [engine.submit(own, Sampling(max_new_tokens=16)) for own in _prompts(6)]
 
     engine.drain()

@@ -48,34 +48,17 @@ def test_step_makes_what_the_target_says(settings: SpecSettings) -> None:
 
 @both
 def test_step_publishes_what_is_committed(settings: SpecSettings) -> None:
-    """The lengths of before, and what was accepted, the bonus token aside and the root in it."""
+    """The next step has its lengths before the draft model catches up, then its first tokens.
+
+    The lengths are those before and what was accepted, the bonus token aside and the root in it.
+    """
     scene = make_scene(settings)
 
     scene.run()
 
+    last = [own[count] for own, count in zip(said_by_the_model(), NUM_RIGHT, strict=True)]
     assert scene.relay.lengths.tolist() == [5 + 3, 0 + 2, 12 + 1]
-
-
-@both
-def test_step_stashes_each_last_token(settings: SpecSettings) -> None:
-    """What the next step begins with is what the target said last."""
-    scene = make_scene(settings)
-
-    scene.run()
-
-    expected = [
-        own[num_right] for own, num_right in zip(said_by_the_model(), NUM_RIGHT, strict=True)
-    ]
-    assert scene.relay.tokens.tolist() == expected
-
-
-@both
-def test_step_publishes_before_the_draft_model_catches_up(settings: SpecSettings) -> None:
-    """Whoever builds the next step has the lengths by then."""
-    scene = make_scene(settings)
-
-    scene.run()
-
+    assert scene.relay.tokens.tolist() == last
     assert scene.log == ["tree", "publish", "follow", "stash"]
 
 
@@ -124,25 +107,15 @@ def test_only_trees_are_closed_up(
     assert len(moves) == expected
 
 
-def test_reads_of_a_step_end_where_those_of_its_last_forward_do() -> None:
-    """Draft-extend comes behind the verify, so its point is the step's, and not the verify's."""
+def test_reads_of_a_step_end_where_the_drafter_says() -> None:
+    """Draft-extend comes behind the verify: the drafter gets its mark, and says which is last."""
     scene = make_scene(marked=True)
     scene.drafter.reads_done = DeviceStreams("cpu").event()
 
     output = scene.run()
 
     assert output.reads_done is scene.drafter.reads_done
-
-
-@pytest.mark.parametrize("reads_table_last", [True, False])
-def test_reads_of_a_replay_end_the_step_s_where_no_draft_reads(reads_table_last: bool) -> None:
-    """A draft model looks slots up behind the verify, so the verify's mark is not the last."""
-    scene = make_scene(marked=True)
-    scene.drafter.reads_table_last = reads_table_last
-
-    output = scene.run()
-
-    assert (output.reads_done is None) is reads_table_last
+    assert scene.drafter.verified not in {None, output.reads_done}
     assert output.graph_mode is GraphMode.FULL
 
 

@@ -104,7 +104,10 @@ def _repeated(path: list[int], length: int) -> list[int]:
 def test_accepted_is_the_walk_from_the_root(
     rng: random.Random, num_steps: int, odds: float, *, is_chain: bool
 ) -> None:
-    """From the root on, the child that the target named comes next, until it named none."""
+    """From the root on, the child that the target named comes next, until it named none.
+
+    A step's tokens are what the target named at these nodes; the last one is the bonus.
+    """
     trees = [
         HostTree.chain(rng, num_steps + 1) if is_chain else HostTree.drawn(rng, 10, num_steps)
         for _ in range(3)
@@ -118,17 +121,6 @@ def test_accepted_is_the_walk_from_the_root(
     paths = [tree.accepted(said) for tree, said in zip(trees, predicted, strict=True)]
     assert result.accept_lens.tolist() == [len(path) for path in paths]
     assert result.path.tolist() == [_repeated(path, num_steps + 1) for path in paths]
-
-
-@law
-@given(rng=RNGS, num_steps=_STEPS)
-def test_new_tokens_are_the_target_s_along_the_path(rng: random.Random, num_steps: int) -> None:
-    """A step's tokens are what the target named at accepted nodes; the last one is the bonus."""
-    tree = HostTree.drawn(rng, 10, num_steps)
-    predicted = _predicted(rng, tree, 0.8)
-
-    result = accepted(tree_of([tree], num_steps), torch.tensor([predicted]), num_steps=num_steps)
-
-    named = [predicted[node] for node in tree.accepted(predicted)]
-    assert result.tokens.tolist() == [_repeated(named, num_steps + 1)]
-    assert result.bonus_tokens.tolist() == named[-1:]
+    named = [[said[node] for node in path] for said, path in zip(predicted, paths, strict=True)]
+    assert result.tokens.tolist() == [_repeated(own, num_steps + 1) for own in named]
+    assert result.bonus_tokens.tolist() == [own[-1] for own in named]

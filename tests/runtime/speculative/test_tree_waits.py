@@ -17,11 +17,7 @@ from backend_caps.simulator.streams import CUDAGraph, graph
 from tests.runtime.speculative.drafted import (
     VOCAB,
     Drafts,
-    Grown,
-    any_size,
-    laid_out,
     step_of,
-    tree_from,
 )
 from tests.simulator.orders import in_every_order
 
@@ -123,33 +119,13 @@ def test_replay_takes_new_drafts(schedule: Schedule, topk: int) -> None:
 
 @_TOPKS
 @pytest.mark.parametrize("seed", range(5))
-def test_device_does_as_written_down(device: torch.device, seed: int, topk: int) -> None:
-    """On each device tree, mask and path are those that lists and loops make."""
-    rng = random.Random(seed)  # noqa: S311 - drafts
-    batch = [Drafts.drawn(rng, topk, _STEPS) for _ in range(_BATCH)]
-    num_nodes, lengths = any_size(rng, topk, _STEPS), [5, 2, 7]
-    grown = [Grown.of(drafts).tree(root, num_nodes) for root, drafts in enumerate(batch)]
-    predicted = [[rng.choice(own.tokens) for _ in own.tokens] for own in grown]
+def test_step_is_the_same_on_each_device(device: torch.device, seed: int, topk: int) -> None:
+    """On each device masks, paths and tokens are those of the CPU."""
+    inputs = _inputs(seed, topk)
 
-    tree = tree_from(batch, num_nodes, device)
-    seq_lens = torch.tensor(lengths, device=device) + num_nodes
-    mask = (
-        None
-        if tree.visible is None
-        else tree_mask(
-            tree.visible, seq_lens, seq_lens_sum=int(seq_lens.sum()), max_context_len=100
-        )
-    )
-    result = accepted(tree, torch.tensor(predicted, device=device), num_steps=_STEPS)
+    results = _step([own.to(device) for own in inputs])
 
-    visible = torch.tensor([own.visible for own in grown])
-    walked = [own.accepted(said) for own, said in zip(grown, predicted, strict=True)]
-    assert tree.tokens.tolist() == [own.tokens for own in grown]
-    assert result.accept_lens.tolist() == [len(path) for path in walked]
-    assert result.bonus_tokens.tolist() == [
-        said[path[-1]] for said, path in zip(predicted, walked, strict=True)
-    ]
-    assert mask is None or mask.tolist() == laid_out(visible, seq_lens.tolist())
+    assert _lists(results) == _lists(_step(inputs))
 
 
 @_TOPKS

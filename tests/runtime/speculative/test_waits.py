@@ -164,13 +164,9 @@ def _engine(
     )
 
 
+@cache
 def _steady(models: Path, way: Way, level: HostSeqLens = NONE, *arguments: str) -> Steady:
     """Count steps whose batch is the same, once each, on a device that works when it must."""
-    return _count(models, way, level, arguments)
-
-
-@cache
-def _count(models: Path, way: Way, level: HostSeqLens, arguments: tuple[str, ...]) -> Steady:
     totals = StepTotals(num_first=1000)
     with simulate("lazy") as simulation:
         engine = _engine(models, way, level, *arguments, observer=totals)
