@@ -121,10 +121,8 @@ def read_standings(
         pointer = backend.declaration and backend.declaration.implementation
         if backend.status is not Status.OK or not pointer:
             continue
-        implementation = Implementation.of(pointer, imports)
-        if implementation is not None:
-            standing = _standing(backend, implementation, versions, device)
-            if standing is not None:
+        if (implementation := Implementation.of(pointer, imports)) is not None:
+            if (standing := _standing(backend, implementation, versions, device)) is not None:
                 found[backend.name] = standing
     return found
 

@@ -151,6 +151,18 @@ def cases_of(
                 yield Case(check=code, scenario=scenario, schedule=schedule, seed=seed)
 
 
+def cases_by_seed(
+    code: str,
+    scenarios_of_seed: Callable[[Subject, int], Iterable[Scenario]],
+    subject: Subject,
+    effort: Effort,
+) -> Iterator[Case]:
+    """Try seed after seed in plain order, each in scenarios of its own."""
+    for seed in effort.seeds:
+        for scenario in scenarios_of_seed(subject, seed):
+            yield Case(check=code, scenario=scenario, seed=seed)
+
+
 class Verdict(Scale):
     """What became of a check, or of a claim; of several the last one here counts."""
 

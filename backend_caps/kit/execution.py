@@ -210,8 +210,7 @@ def _run_check(
         reason = f"says nothing while {', '.join(behind)} fails"
     if reason is not None:
         return CheckResult(check=check, reason=reason)
-    reason = check.excuse(rig.subject)
-    if reason is not None:
+    if (reason := check.excuse(rig.subject)) is not None:
         result = CheckResult(check=check, reason=reason)
         _tell(observers, CheckStep(result=result))
     else:

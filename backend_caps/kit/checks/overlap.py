@@ -63,8 +63,7 @@ def _run_races(rig: Rig, case: Case) -> Iterator[Fault]:
     with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
         found = Player(rig, story, overlapped=True).outputs()
     for place, turn in enumerate(story.turns):
-        differs = rig.difference(found[place], expected[place], scenario)
-        if differs is not None:
+        if (differs := rig.difference(found[place], expected[place], scenario)) is not None:
             # What comes after it reads what it wrote.
             yield Fault(
                 what=f"in turn {place}, {turn.forward.value}, {differs}; what plain order "

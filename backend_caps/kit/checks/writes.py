@@ -51,8 +51,7 @@ class SceneSnapshot:
         rows = changed_rows(self.before.pools.req_to_token, on_host(self.scene.pools.req_to_token))
         if rows:
             yield f"rows {some(rows)} of the page table changed"
-        slots = self.slots_changed() - {*writable}
-        if slots:
+        if slots := self.slots_changed() - {*writable}:
             yield f"KV of slots {some(sorted(slots))} changed, which {self._owners(slots)}"
 
     def slots_changed(self) -> set[int]:
@@ -151,8 +150,7 @@ def _changes(
     """List what changed that a forward may not change, with the line that did it."""
     saved = drawn.batch.out_cache_loc.tolist() if save_kv_cache else ()
     writable = {*saved, *range(drawn.pools.page_size)}
-    changes = list(held.changes(writable))
-    if changes:
+    if changes := list(held.changes(writable)):
         run = partial(_forward, rig, save_kv_cache=save_kv_cache)
         again = _apart(drawn, rig.device)
         site = changing_line(rig.subject, again, lambda own: any(own.changes(writable)), run)
@@ -167,8 +165,7 @@ def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
         ("keys", drawn.k, scene.pools.keys),
         ("values", drawn.v, scene.pools.values),
     ):
-        wrong = changed_rows(given.to(cache.dtype), on_host(cache)[slots])
-        if wrong:
+        if wrong := changed_rows(given.to(cache.dtype), on_host(cache)[slots]):
             what = f"{name} of new tokens {some(wrong)} are not stored as they were given"
             yield Fault(what=what)
 
@@ -188,8 +185,7 @@ def _without_saving(
     slots = scene.batch.out_cache_loc
     scene.pools.set_kv_buffer(drawn.layer, slots, scene.k, scene.v)
     output = _forward(rig, scene, save_kv_cache=False)
-    differs = difference(output, expected, rig.subject.tolerance(scenario.dtype))
-    if differs is not None:
+    if (differs := difference(output, expected, rig.subject.tolerance(scenario.dtype))) is not None:
         saving = "with save_kv_cache=False, where its tokens are stored"
         yield Fault(what=f"{saving}, {differs}; what comes out with it was expected")
 
@@ -235,12 +231,10 @@ def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
         expected = baseline_of(lambda: run(alone))
         scene = make(rows, tokens)
         held = SceneSnapshot.of(scene)
-        differs = rig.difference(run(scene), expected, scenario)
-        if differs is not None:
+        if (differs := rig.difference(run(scene), expected, scenario)) is not None:
             padded = f"padded by {rows} requests and {tokens} tokens"
             yield Fault(what=f"{padded}, {differs}; what it gives without padding was expected")
-        strays = held.slots_changed() - writable
-        if strays:
+        if strays := held.slots_changed() - writable:
             again = make(rows, tokens)
             site = changing_line(
                 rig.subject, again, lambda own: bool(own.slots_changed() - writable), run
