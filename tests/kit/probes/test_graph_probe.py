@@ -21,9 +21,7 @@ from backend_caps.kit.checks.replay import (
     wrong_replay,
 )
 from backend_caps.kit.probes.graph_probe import BATCH_SIZES, Graphs, buckets_of
-from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.bases import Padded
 from tests.kit.made import HONEST, claiming
 from tests.kit.specimen import subject_of
@@ -43,23 +41,9 @@ def rig() -> Iterator[Rig]:
 class Straying(Padded):
     """Writes keys to the slot behind the first token's, too."""
 
-    def __init__(self, site: ModelRunner) -> None:
-        super().__init__(site)
-        self._keys = site.token_to_kv_pool.get_key_buffer(0)
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Attend, and then write."""
-        output = super().forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache)
-        self._keys.index_fill_(0, batch.out_cache_loc[:1] + 1, 7)
+    def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
+        """Write there."""
+        self._kv_pool.get_key_buffer(0).index_fill_(0, batch.out_cache_loc[:1] + 1, 7)
         return output
 
 
