@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit import Forward, Scenario, draw, supplied
-from backend_caps.kit.checks.writes import SceneSnapshot, changing_line
-from backend_caps.kit.rig import changed_rows, some
+from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
+from backend_caps.kit import Effort, Forward, Scenario, cases_on, draw, supplied
+from backend_caps.kit.checks.writes import PADDING_HARMLESS, SceneSnapshot, changing_line
+from backend_caps.kit.rig import changed_rows
 from backend_caps.kit.scenes import Scene
-from tests.kit.made import HONEST
+from tests.kit.made import HONEST, claiming
 
 
 def _scene() -> Scene:
@@ -99,7 +99,10 @@ def test_line_of_others_is_none() -> None:
     assert HONEST.running_line() is None
 
 
-def test_long_lists_are_cut() -> None:
-    """The first numbers are enough."""
-    assert some(range(3)) == "0, 1, 2"
-    assert some(range(9)) == "0, 1, 2, 3, 4, 5 and 3 more"
+def test_only_what_is_replayed_is_padded() -> None:
+    """Of kinds of batches those that are claimed are tried."""
+    single = claiming(graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE}))
+
+    tried = {own.scenario for own in cases_on("sim", PADDING_HARMLESS, single, Effort.quick())}
+
+    assert {own.forward for own in tried if own is not None} == {Forward.DECODE}

@@ -15,7 +15,6 @@ from backend_caps.kit.checks.replay import (
     graphed_of,
     is_right,
     longest,
-    no_graphs,
     replayed_of,
     story,
     wrong_replay,
@@ -171,11 +170,3 @@ def test_case_that_raises_is_not_right() -> None:
         raise ValueError("no such batch")
 
     assert not is_right(run, Rig(subject=HONEST), Case(check="replay"))
-
-
-@pytest.mark.parametrize(
-    ("device", "reason"), [("cpu", "no graphs on cpu"), ("sim", None), ("cuda", None)]
-)
-def test_device_without_graphs_is_told(device: str, reason: str | None) -> None:
-    """Where there are no graphs, the reason names the device."""
-    assert no_graphs(device) == reason
