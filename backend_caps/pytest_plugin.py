@@ -164,26 +164,20 @@ def _selected(config: pytest.Config) -> _Selection:
         require_extra("kit", "pytest --backend-caps")
     except BackendCapsError as error:
         raise pytest.UsageError(f"{error}") from error
-    from backend_caps.kit import (  # noqa: PLC0415 - loads torch
-        Effort,
-        require_device,
-        subject_named,
-    )
+    from backend_caps import kit  # noqa: PLC0415 - loads torch
     from backend_caps.kit.checks import CHECKS  # noqa: PLC0415 - loads torch
 
-    given = config.option
-    effort = Effort.quick() if given.backend_caps_quick else Effort()
+    given, device = config.option, config.option.backend_caps_device
+    effort = kit.Effort.quick() if given.backend_caps_quick else kit.Effort()
     if given.backend_caps_seeds is not None:
         effort = replace(effort, seeds=range(given.backend_caps_seeds))
     try:
-        require_device(given.backend_caps_device)
+        kit.require_device(device)
         checks, registry = checks_named(CHECKS, given.backend_caps_only or ()), discover()
-        subjects = [subject_named(registry, name) for name in given.backend_caps]
+        subjects = [kit.subject_named(registry, name) for name in given.backend_caps]
     except BackendCapsError as error:
         raise pytest.UsageError(f"--backend-caps: {error}") from error
-    return _Selection(
-        subjects=subjects, checks=checks, effort=effort, device=given.backend_caps_device
-    )
+    return _Selection(subjects=subjects, checks=checks, effort=effort, device=device)
 
 
 def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.Item]:
@@ -196,8 +190,7 @@ def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.It
         of_backend = Group.from_parent(group, name=subject.name)
         for check in selection.checks:
             parent = Group.from_parent(of_backend, name=check.code)
-            reason = check.unfit(device) or check.excuse(subject)
-            if reason is not None:
+            if (reason := check.unfit(device) or check.excuse(subject)) is not None:
                 item = CaseTest.from_parent(parent, name="not-checked", subject=subject)
                 item.add_marker(pytest.mark.skip(reason=reason))
                 yield item
@@ -208,24 +201,16 @@ def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.It
 
 
 class CaseFailedError(Exception):
-    """A case found faults."""
+    """A case found faults; its text is what is shown of them."""
 
-    def __init__(self, findings: Sequence[Finding], device: str) -> None:
-        super().__init__(*findings)
-        self.findings = findings
-        self.device = device
 
-    def __str__(self) -> str:
-        return "\n\n".join("\n".join(self._lines(finding)) for finding in self.findings)
-
-    def _lines(self, finding: Finding) -> Iterator[str]:
-        claims = ", ".join(finding.claims)
-        yield f"does not hold: {claims or 'what every backend owes the engine'}"
-        yield finding.fault.what
-        if finding.fault.site is not None:
-            yield f"at {finding.fault.site}"
-        device = "" if self.device == "sim" else f" --device {self.device}"
-        yield f"replay: {finding.replay}{device}"
+def _told(finding: Finding, device: str) -> str:
+    """Say what does not hold, what was seen, at which line, and the command to see it again."""
+    claims, site = ", ".join(finding.claims), finding.fault.site
+    options = "" if device == "sim" else f" --device {device}"
+    lines = [f"does not hold: {claims or 'what every backend owes the engine'}", finding.fault.what]
+    lines += [] if site is None else [f"at {site}"]
+    return "\n".join([*lines, f"replay: {finding.replay}{options}"])
 
 
 class Group(pytest.Collector):
@@ -272,25 +257,20 @@ class CaseTest(pytest.Item):
 
         It is skipped too where a check that it stands behind has failed.
         """
-        from backend_caps.kit import (  # noqa: PLC0415 - loads torch
-            muffled,
-            run_case,
-            single_threaded,
-        )
+        from backend_caps import kit  # noqa: PLC0415 - loads torch
 
         assert self._run is not None, "a test without a case is marked as skipped"
         check, case, device = self._run
         failed, name = self.config.stash[_FAILED], self._subject.name
-        behind = [code for code in check.after if (name, code) in failed]
-        if behind:
+        if behind := [code for code in check.after if (name, code) in failed]:
             pytest.skip(f"not checked: {', '.join(behind)} failed")
-        with single_threaded(), muffled() as printed:
-            result = run_case(self._subject, check, case, device=device)
+        with kit.single_threaded(), kit.muffled() as printed:
+            result = kit.run_case(self._subject, check, case, device=device)
         for line, count in printed.lines.items():
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
         if result.findings:
             failed.add((name, check.code))
-            raise CaseFailedError(result.findings, device)
+            raise CaseFailedError("\n\n".join(_told(own, device) for own in result.findings))
         if not result.cases:
             self.user_properties.append((_BLOCKED, result.reason))
             pytest.skip(result.reason)

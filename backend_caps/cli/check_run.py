@@ -160,9 +160,7 @@ def _run(
             result = known.get(check.code) or kit.run_case(
                 subject, check, case, device=device, observers=observers, deadline_s=deadline_s
             )
-            results = kit.Results(
-                subject=subject, device=device, checks=[result], exercised=frozenset()
-            )
+            results = kit.Results(subject=subject, device=device, checks=[result])
             effort = replace(effort, seeds=(case.seed,))
     if journal is not None and journal.has_crashed:
         lines = None  # what another process counted is gone with it

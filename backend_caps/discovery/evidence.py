@@ -121,11 +121,10 @@ def read_standings(
         pointer = backend.declaration and backend.declaration.implementation
         if backend.status is not Status.OK or not pointer:
             continue
-        implementation = Implementation.of(pointer, imports)
-        if implementation is not None:
-            standing = _standing(backend, implementation, versions, device)
-            if standing is not None:
-                found[backend.name] = standing
+        if (implementation := Implementation.of(pointer, imports)) is None:
+            continue
+        if (standing := _standing(backend, implementation, versions, device)) is not None:
+            found[backend.name] = standing
     return found
 
 

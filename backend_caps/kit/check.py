@@ -72,12 +72,6 @@ class Fault:
     """The line of the backend that did it, where that is known."""
 
 
-def raised(error: Exception) -> str:
-    """Describe an error that a backend raised: its class and its first line."""
-    words = str(error).partition("\n")[0]
-    return f"raised {type(error).__name__}: {words}" if words else f"raised {type(error).__name__}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
     """A claim that may be too modest: no case needed it."""
@@ -157,6 +151,18 @@ def cases_of(
                 yield Case(check=code, scenario=scenario, schedule=schedule, seed=seed)
 
 
+def cases_by_seed(
+    code: str,
+    scenarios_of_seed: Callable[[Subject, int], Iterable[Scenario]],
+    subject: Subject,
+    effort: Effort,
+) -> Iterator[Case]:
+    """Try seed after seed in plain order, each in scenarios of its own."""
+    for seed in effort.seeds:
+        for scenario in scenarios_of_seed(subject, seed):
+            yield Case(check=code, scenario=scenario, seed=seed)
+
+
 class Verdict(Scale):
     """What became of a check, or of a claim; of several the last one here counts."""
 
@@ -195,7 +201,7 @@ class CheckResult:
     """What became of a check."""
 
     check: Check
-    status: Verdict
+    status: Verdict = Verdict.NOT_CHECKED
     reason: str = ""
     """Why it was not checked."""
     cases: Sequence[Case] = ()
@@ -207,11 +213,15 @@ class CheckResult:
     seconds: float = 0.0
     """How long it took."""
 
-    def with_case(self, case: Case, findings: Sequence[Finding]) -> CheckResult:
-        """Add a case that ran to an answer, and what it found."""
-        every = [*self.findings, *findings]
+    def with_case(self, subject: Subject, case: Case, faults: Iterable[Fault]) -> CheckResult:
+        """Add a case of a subject that ran to an answer, and what it found."""
+        name, words, claims = subject.name, subject.words, self.check.claims
+        found = [
+            Finding(subject=name, claims=claims, case=case, fault=own, words=words)
+            for own in faults
+        ]
+        every, cases = [*self.findings, *found], [*self.cases, case]
         status = Verdict.FAILED if every else Verdict.HELD
-        cases = [*self.cases, case]
         return replace(self, status=status, reason="", cases=cases, findings=every)
 
 
@@ -222,8 +232,13 @@ class Results:
     subject: Subject
     device: str
     checks: Sequence[CheckResult]
-    exercised: frozenset[str]
-    """`role/phase` of each forward that ran."""
+
+    @property
+    def exercised(self) -> frozenset[str]:
+        """`role/phase` of each forward that ran."""
+        scenarios = [case.scenario for own in self.checks for case in own.cases]
+        forwards = {own.forward for own in scenarios if own is not None}
+        return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)
 
     @property
     def findings(self) -> Sequence[Finding]:

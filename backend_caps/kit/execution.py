@@ -20,7 +20,6 @@ from backend_caps.kit.check import (
     CheckResult,
     Effort,
     Fault,
-    Finding,
     Hint,
     Results,
     Verdict,
@@ -148,7 +147,7 @@ def run_checks(
             result = _run_check(check, rig, effort, observers, failed)
         results.append(result)
         _tell(observers, CheckStep(result=result, is_done=True))
-    return Results(subject=subject, device=device, checks=results, exercised=_exercised(results))
+    return Results(subject=subject, device=device, checks=results)
 
 
 def run_case(
@@ -210,10 +209,9 @@ def _run_check(
     if behind:
         reason = f"says nothing while {', '.join(behind)} fails"
     if reason is not None:
-        return CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
-    reason = check.excuse(rig.subject)
-    if reason is not None:
-        result = CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
+        return CheckResult(check=check, reason=reason)
+    if (reason := check.excuse(rig.subject)) is not None:
+        result = CheckResult(check=check, reason=reason)
         _tell(observers, CheckStep(result=result))
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
@@ -240,8 +238,7 @@ def _run_cases(
 ) -> CheckResult:
     """Run cases until enough is found."""
     started, num_overdue = time.perf_counter(), 0
-    blocked = "it has no case for what is claimed"
-    result = CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=blocked)
+    result = CheckResult(check=check, reason="it has no case for what is claimed")
     for case in cases:
         _tell(observers, CheckStep(result=result, num_cases=len(cases), case=case))
         try:
@@ -251,19 +248,12 @@ def _run_cases(
             result = replace(result, reason=reason, num_blocked=result.num_blocked + 1)
         else:
             num_overdue += is_overdue
-            result = result.with_case(case, [_finding(check, rig, case, own) for own in faults])
+            result = result.with_case(rig.subject, case, faults)
         result = replace(result, seconds=time.perf_counter() - started)
         if len(result.findings) >= _MOST_FINDINGS or num_overdue >= _MOST_OVERDUE:
             break
     _tell(observers, CheckStep(result=result, num_cases=len(cases)))
     return result
-
-
-def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:
-    """Return `role/phase` of each forward that ran."""
-    scenarios = [case.scenario for own in results for case in own.cases]
-    forwards = {own.forward for own in scenarios if own is not None}
-    return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)
 
 
 def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
@@ -276,20 +266,10 @@ def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
                 faults.append(fault)  # noqa: PERF402 - what was found before the deadline stands
     except BaselineError:
         raise
-    except OverdueError as error:
-        is_overdue = True
-        site = rig.subject.line_in(error.__traceback__)
-        faults.append(Fault(what=did_not_end(deadline_s), site=site))
-    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
-        site = rig.subject.line_in(error.__traceback__)
-        faults.append(Fault(what=f"raised {type(error).__name__}: {error}", site=site))
+    except (OverdueError, Exception) as error:  # noqa: BLE001 - a plugin raises what it likes
+        is_overdue = isinstance(error, OverdueError)
+        what = did_not_end(deadline_s) if is_overdue else f"raised {type(error).__name__}: {error}"
+        faults.append(Fault(what=what, site=rig.subject.line_in(error.__traceback__)))
     finally:
         gc.collect(0)
     return faults, is_overdue
-
-
-def _finding(check: Check, rig: Rig, case: Case, fault: Fault) -> Finding:
-    subject = rig.subject
-    return Finding(
-        subject=subject.name, claims=check.claims, case=case, fault=fault, words=subject.words
-    )

@@ -10,7 +10,7 @@ from io import BytesIO
 from itertools import pairwise
 from typing import TypeAlias
 
-from backend_caps.kit.check import Case, Check, CheckResult, Fault, Finding
+from backend_caps.kit.check import Check, CheckResult, Fault
 from backend_caps.kit.execution import CheckStep
 from backend_caps.kit.rig import deadline_of, did_not_end
 from backend_caps.kit.subject import Subject
@@ -88,21 +88,13 @@ class Journal:
         """Return the result of a check that a crash ended, so long behind a step."""
         result, case = step.result, step.case
         if case is not None:
-            result = result.with_case(case, [self._finding(case, crash)])
+            what = str(crash)
+            if crash.is_overdue and self._deadline_s is not None:
+                what = did_not_end(deadline_of(case.num_steps, self._deadline_s))
+            sites = (Site(file, line) for file, line in crash.places if self._subject.owns(file))
+            fault = Fault(what=what, site=next(sites, None))
+            result = result.with_case(self._subject, case, [fault])
         return replace(result, seconds=result.seconds + seconds)
-
-    def _finding(self, case: Case, crash: Crash) -> Finding:
-        what = str(crash)
-        if crash.is_overdue and self._deadline_s is not None:
-            what = did_not_end(deadline_of(case.num_steps, self._deadline_s))
-        sites = (Site(file, line) for file, line in crash.places if self._subject.owns(file))
-        return Finding(
-            subject=self._subject.name,
-            claims=self._checks[case.check].claims,
-            case=case,
-            fault=Fault(what=what, site=next(sites, None)),
-            words=self._subject.words,
-        )
 
 
 class _Pickler(pickle.Pickler):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,12 @@ from backend_caps.runtime.speculation import Algorithm
 _DRAFTED_LAYERS, _LATER_GAIN = 3, 0.2
 """Layers of a target that is drafted for, and how much the later ones add: little, so that drafts
 of its first layer are often right, and not always."""
+_MAKE_DRAFT: Mapping[Algorithm | None, Callable[[Path, Path], object]] = {
+    Algorithm.EAGLE: eagle_of,
+    Algorithm.EAGLE3: eagle3_of,
+    Algorithm.STANDALONE: first_layers,
+}
+"""What makes a draft of a target; n-grams need no model."""
 
 
 @contextmanager
@@ -67,34 +73,21 @@ def small_models(
         seed: of the weights.
         sizes: of the target.
     """
+    sizes, is_drafted = sizes or ModelSizes(), algorithm is not None
     with single_threaded(), TemporaryDirectory(prefix="backend-caps-") as folder:
-        yield _written(Path(folder), algorithm, seed, sizes or ModelSizes())
-
-
-def _written(
-    folder: Path, algorithm: Algorithm | None, seed: int, sizes: ModelSizes
-) -> SmallModels:
-    target, draft = folder / "target", folder / "draft"
-    is_drafted = algorithm is not None
-    random_llama(
-        target,
-        seed=seed,
-        vocab_size=sizes.vocab_size,
-        hidden_size=sizes.num_heads * sizes.head_size,
-        num_layers=sizes.num_layers or (_DRAFTED_LAYERS if is_drafted else 2),
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        max_position_embeddings=sizes.max_position_embeddings,
-        dtype=sizes.dtype,
-        later_gain=_LATER_GAIN if is_drafted else None,
-    )
-    match algorithm:
-        case Algorithm.EAGLE:
-            eagle_of(draft, target)
-        case Algorithm.EAGLE3:
-            eagle3_of(draft, target)
-        case Algorithm.STANDALONE:
-            first_layers(draft, target)
-        case _:
-            return SmallModels(target=target, draft=None)
-    return SmallModels(target=target, draft=draft)
+        target, draft = Path(folder) / "target", Path(folder) / "draft"
+        random_llama(
+            target,
+            seed=seed,
+            vocab_size=sizes.vocab_size,
+            hidden_size=sizes.num_heads * sizes.head_size,
+            num_layers=sizes.num_layers or (_DRAFTED_LAYERS if is_drafted else 2),
+            num_heads=sizes.num_heads,
+            num_kv_heads=sizes.num_kv_heads,
+            max_position_embeddings=sizes.max_position_embeddings,
+            dtype=sizes.dtype,
+            later_gain=_LATER_GAIN if is_drafted else None,
+        )
+        if (make_draft := _MAKE_DRAFT.get(algorithm)) is not None:
+            make_draft(draft, target)
+        yield SmallModels(target=target, draft=None if make_draft is None else draft)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,38 +49,39 @@ _FLATTER = 0.75
 class Forward(Enum):
     """A forward of the engine: what its batch is for."""
 
-    PREFILL = "prefill"
-    """Prompts from their first token on."""
-    CHUNK = "chunk"
-    """Stretches of prompts, over what is cached of them."""
-    MIXED = "mixed"
-    """Stretches of prompts, and decode rows behind them."""
-    DECODE = "decode"
-    """One token a request."""
-    VERIFY = "verify"
-    """A chain of drafts for each request."""
-    TREE = "tree"
-    """A tree of drafts for each request."""
-    DRAFT = "draft"
-    """The beams of a draft step, for each request."""
-    DRAFT_EXTEND = "draft-extend"
-    """The accepted tokens of each request, for the draft model."""
+    _value_: str
+    mode: ForwardMode
+    """What the engine calls its batch."""
+    role: Role
+    """Whose forward it is."""
 
-    @property
-    def role(self) -> Role:
-        """Whose forward it is."""
-        own = {Forward.DRAFT: Role.DRAFT, Forward.DRAFT_EXTEND: Role.DRAFT_EXTEND}
-        return own.get(self, Role.TARGET)
+    def __new__(cls, word: str, mode: ForwardMode, role: Role = Role.TARGET) -> Self:
+        """Make a forward, found again by its word."""
+        forward = object.__new__(cls)
+        forward._value_, forward.mode, forward.role = word, mode, role
+        return forward
+
+    PREFILL = "prefill", ForwardMode.EXTEND
+    """Prompts from their first token on."""
+    CHUNK = "chunk", ForwardMode.EXTEND
+    """Stretches of prompts, over what is cached of them."""
+    MIXED = "mixed", ForwardMode.MIXED
+    """Stretches of prompts, and decode rows behind them."""
+    DECODE = "decode", ForwardMode.DECODE
+    """One token a request."""
+    VERIFY = "verify", ForwardMode.VERIFY
+    """A chain of drafts for each request."""
+    TREE = "tree", ForwardMode.VERIFY
+    """A tree of drafts for each request."""
+    DRAFT = "draft", ForwardMode.DECODE, Role.DRAFT
+    """The beams of a draft step, for each request."""
+    DRAFT_EXTEND = "draft-extend", ForwardMode.DRAFT_EXTEND, Role.DRAFT_EXTEND
+    """The accepted tokens of each request, for the draft model."""
 
     @property
     def phase(self) -> Phase:
         """Which backend runs it."""
         return self.mode.phase
-
-    @property
-    def mode(self) -> ForwardMode:
-        """What the engine calls its batch."""
-        return _MODES[self]
 
     @property
     def batch_kind(self) -> BatchKind:
@@ -96,16 +97,6 @@ class Forward(Enum):
         return self in {Forward.TREE, Forward.DRAFT}
 
 
-_MODES = {
-    Forward.PREFILL: ForwardMode.EXTEND,
-    Forward.CHUNK: ForwardMode.EXTEND,
-    Forward.MIXED: ForwardMode.MIXED,
-    Forward.DECODE: ForwardMode.DECODE,
-    Forward.VERIFY: ForwardMode.VERIFY,
-    Forward.TREE: ForwardMode.VERIFY,
-    Forward.DRAFT: ForwardMode.DECODE,
-    Forward.DRAFT_EXTEND: ForwardMode.DRAFT_EXTEND,
-}
 CAUSAL = tuple(forward for forward in Forward if not forward.is_tree)
 """Forwards whose tokens each see all before them."""
 

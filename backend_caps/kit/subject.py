@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from traceback import walk_tb
-from types import TracebackType
+from traceback import walk_stack, walk_tb
+from types import FrameType, TracebackType
 from typing import TypeVar, cast
 
 from backend_caps.capability.backend import Backend, Status
@@ -122,9 +122,15 @@ class Subject:
 
     def line_in(self, traceback: TracebackType | None) -> Site | None:
         """Find the innermost line of the backend's own code; None where there is none."""
-        sites = [Site(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback)]
-        own = [site for site in sites if self.owns(site.file)]
-        return own[-1] if own else None
+        return self._first_line([*walk_tb(traceback)][::-1])
+
+    def running_line(self) -> Site | None:
+        """Find the innermost line of the backend that is running; None where none is."""
+        return self._first_line(walk_stack(sys._getframe()))  # noqa: SLF001 - where it is called
+
+    def _first_line(self, frames: Iterable[tuple[FrameType, int]]) -> Site | None:
+        sites = (Site(frame.f_code.co_filename, line) for frame, line in frames)
+        return next((site for site in sites if self.owns(site.file)), None)
 
     def owns(self, file: str) -> bool:
         """Return whether a file is the backend's own code."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,12 +20,10 @@ from backend_caps.kit.probes.declaration_import import (
     ImportedDeclaration,
     ImportRequest,
     import_declaration,
-    main,
     seen,
 )
 from backend_caps.runtime.attention import AttentionBackend
 from tests.kit.made import HONEST
-from tests.kit.specimens import SUBJECTS
 
 DECLARED = Path(__file__).parent / "liars" / "declared"
 Plugin = Callable[[str], ImportRequest]
@@ -117,39 +114,6 @@ def test_shipped_declaration_holds() -> None:
     assert findings == []
 
 
-@pytest.mark.parametrize(
-    ("name", "what", "at"),
-    [
-        ("looking", "in a new process: max_speculative_topk is ", "looking_caps.py:9"),
-        ("extending", "is of type 'AcmeDeclaration', expected", "extending_caps.py:14"),
-        ("borrowing", "stated by torch_native_caps.TORCH_PADDED (", "borrowing_caps.py:5"),
-        ("renaming", "stated by torch_native_caps.TORCH_PADDED (", "renaming_caps.py:3"),
-        ("unforwarded", "Unforwarded has no init_cuda_graph_state", "declarations.py:33"),
-    ],
-)
-def test_fault_is_told_with_its_line(name: str, what: str, at: str) -> None:
-    """A declaration that is no data is told with the plugin's own line."""
-    finding = _findings(SUBJECTS[name])[0]
-
-    assert what in finding.fault.what
-    assert str(finding.fault.site).endswith(at)
-
-
-def test_heavy_import_is_told_with_the_line_that_begins_it() -> None:
-    """Torch, and the implementation with it, are found in a new process."""
-    whats = [own.fault.what for own in _findings(SUBJECTS["eager_plugin"])]
-
-    assert "importing the declaration imports torch" in whats
-    assert "importing the declaration imports the implementation" in whats
-
-
-def test_slow_import_is_told_with_its_time() -> None:
-    """An import that works for more than a second is told, once it did so twice."""
-    finding = _findings(SUBJECTS["slow"])[0]
-
-    assert finding.fault.what.endswith("s of the processor, allowed is 1.0")
-
-
 def test_methods_are_called_as_the_runtime_calls_them() -> None:
     """A method that takes something else is told, with its line."""
     findings = _findings(_of(Positional))
@@ -205,18 +169,6 @@ def test_declaration_that_is_not_there_is_told(plugin: Plugin) -> None:
 
     with pytest.raises(LookupError, match=r"nothing is bound at .*acme_caps.py:3"), _kept():
         seen(work)
-
-
-def test_child_writes_what_it_saw(plugin: Plugin, tmp_path: Path) -> None:
-    """The child's answer is JSON in a file."""
-    work = plugin("DECLARATION = Declaration()")
-    target = tmp_path / "seen.json"
-
-    with _kept():
-        status = main([json.dumps(work), str(target)])
-
-    found = json.loads(target.read_text("utf-8"))
-    assert (status, found["faults"]) == (0, [])
 
 
 def test_declaration_of_a_class_is_found(plugin: Plugin) -> None:

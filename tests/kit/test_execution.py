@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
-from typing import Never
+from typing import Any, Never
 
 import pytest
 from rich.console import Console
@@ -27,6 +27,7 @@ from backend_caps.simulator import Schedule
 from tests.kit.made import HONEST, ODD, SCENARIO, odd_check
 
 EVEN = Effort(seeds=(0, 2))
+HINT = Hint(claim="host_seq_lens", what="never read")
 
 
 def _blocked(_rig: Rig, _case: Case) -> Iterator[Fault]:
@@ -37,12 +38,8 @@ def _raising(_rig: Rig, _case: Case) -> Never:
     raise ValueError("no such row")
 
 
-def test_check_without_a_fault_holds() -> None:
-    """A claim that nothing was found against holds, with the cases that looked at it."""
-    results = run_checks(HONEST, [ODD], effort=EVEN)
-
-    assert results.claims == {"host_seq_lens": Verdict.HELD}
-    assert [case.seed for case in results.checks[0].cases] == [0, 2]
+def _asked(_subject: object, _cases: object, _rig: object) -> list[Hint]:
+    return [HINT]
 
 
 def test_check_with_a_fault_fails() -> None:
@@ -62,21 +59,34 @@ def test_check_stops_where_enough_is_found() -> None:
     assert len(results.findings) == 5
 
 
-def test_exercised_forwards_are_told() -> None:
-    """Results say whose forwards ran, by role and phase."""
+def test_check_without_a_fault_holds() -> None:
+    """A claim that nothing was found against holds, with the cases and forwards that ran."""
     results = run_checks(HONEST, [ODD], effort=EVEN)
 
+    assert results.claims == {"host_seq_lens": Verdict.HELD}
+    assert [case.seed for case in results.checks[0].cases] == [0, 2]
     assert results.exercised == {"target/decode"}
 
 
-def test_excused_check_is_not_checked() -> None:
-    """A check that does not apply says why, and its claim is not checked."""
-    excused = replace(ODD, excuse=lambda _: "it claims nothing")
+@pytest.mark.parametrize(
+    ("changes", "effort", "reason"),
+    [
+        pytest.param({"excuse": lambda _: "no claim"}, EVEN, "no claim", id="excused"),
+        pytest.param({"unfit": lambda own: f"not on {own}"}, EVEN, "not on cpu", id="unfit"),
+        pytest.param(
+            {"run": _blocked}, EVEN, "the run to compare with failed: it raised", id="no baseline"
+        ),
+        pytest.param({}, Effort(seeds=()), "it has no case for what is claimed", id="no case"),
+    ],
+)
+def test_check_that_cannot_answer_is_not_checked(
+    changes: dict[str, Any], effort: Effort, reason: str
+) -> None:
+    """It says why, and so is its claim: nothing is no pass."""
+    results = run_checks(HONEST, [replace(ODD, **changes)], device="cpu", effort=effort)
 
-    results = run_checks(HONEST, [excused])
-
-    assert results.checks[0].reason == "it claims nothing"
     assert results.claims == {"host_seq_lens": Verdict.NOT_CHECKED}
+    assert results.checks[0].reason.startswith(reason)
 
 
 def test_check_behind_a_failed_one_is_not_checked() -> None:
@@ -87,22 +97,6 @@ def test_check_behind_a_failed_one_is_not_checked() -> None:
 
     assert results.checks[1].status is Verdict.NOT_CHECKED
     assert results.checks[1].reason == "says nothing while made fails"
-
-
-def test_check_without_a_baseline_is_not_checked() -> None:
-    """Where the run to compare with fails, a case says nothing, and the reason is kept."""
-    results = run_checks(HONEST, [replace(ODD, run=_blocked)], effort=EVEN)
-
-    assert results.checks[0].status is Verdict.NOT_CHECKED
-    assert results.checks[0].reason.startswith("the run to compare with failed: it raised")
-
-
-def test_check_without_a_case_is_not_checked() -> None:
-    """No case is no pass."""
-    results = run_checks(HONEST, [ODD], effort=Effort(seeds=()))
-
-    assert results.checks[0].status is Verdict.NOT_CHECKED
-    assert results.checks[0].reason == "it has no case for what is claimed"
 
 
 def test_raised_error_is_a_fault() -> None:
@@ -122,36 +116,24 @@ def test_claim_that_one_check_failed_is_failed() -> None:
     assert failed.claims == {"host_seq_lens": Verdict.FAILED}
 
 
-def test_hints_are_asked_for_where_nothing_was_found() -> None:
-    """A claim that holds may be too modest; one that does not is not asked."""
-    hint = Hint(claim="host_seq_lens", what="never read")
-    hinting = replace(ODD, hints=lambda _subject, _cases, _rig: [hint])
+@pytest.mark.parametrize(
+    ("changes", "seed", "hints"),
+    [
+        pytest.param({}, 0, [HINT], id="held"),
+        pytest.param({}, 1, [], id="failed"),
+        pytest.param({"excuse": lambda _: "no"}, 0, [HINT], id="excused"),
+        pytest.param({"unfit": lambda _: "no"}, 0, [], id="unfit"),
+    ],
+)
+def test_hints_are_asked_for_where_nothing_was_found(
+    changes: dict[str, Any], seed: int, hints: list[Hint]
+) -> None:
+    """A claim that holds, or is too modest to be checked, may be too modest; others are not."""
+    check = replace(ODD, hints=_asked, **changes)
 
-    held = run_checks(HONEST, [hinting], effort=EVEN)
-    failed = run_checks(HONEST, [hinting], effort=Effort(seeds=(1,)))
+    results = run_checks(HONEST, [check], effort=Effort(seeds=(seed,)))
 
-    assert list(held.checks[0].hints) == [hint]
-    assert list(failed.checks[0].hints) == []
-
-
-def test_hints_are_asked_for_where_a_check_is_excused() -> None:
-    """A claim that is too modest to be checked may be too modest."""
-    hint = Hint(claim="host_seq_lens", what="never read")
-    excused = replace(ODD, excuse=lambda _: "no", hints=lambda _subject, _cases, _rig: [hint])
-
-    results = run_checks(HONEST, [excused])
-
-    assert list(results.checks[0].hints) == [hint]
-
-
-def test_check_that_a_device_cannot_run_is_not_checked() -> None:
-    """The reason is the device's, and nothing is hinted at."""
-    unfit = replace(ODD, unfit=lambda device: f"no graphs on {device}")
-
-    results = run_checks(HONEST, [unfit], device="cpu")
-
-    assert results.checks[0].status is Verdict.NOT_CHECKED
-    assert results.checks[0].reason == "no graphs on cpu"
+    assert list(results.checks[0].hints) == hints
 
 
 def test_observer_is_told_of_each_case() -> None:
@@ -200,25 +182,14 @@ def _drawn(*, terminal: bool) -> str:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param("check 2/2", id="which of how many"),
-        pytest.param("later", id="the check that runs"),
-        pytest.param("4/4 cases", id="its cases"),
-        pytest.param("4 found", id="what was found so far"),
-    ],
-)
-def test_progress_tells_how_far_it_is(words: str) -> None:
-    """On a terminal the last line has the check, its cases and the findings of all."""
-    (*_, last) = [line for line in _drawn(terminal=True).splitlines() if "check" in line]
+def test_progress_tells_how_far_it_is() -> None:
+    """The last line has the check, its cases and the findings of all; then it is erased."""
+    drawn = _drawn(terminal=True)
 
-    assert words in last
-
-
-def test_progress_is_gone_after_its_block() -> None:
-    """What follows on the terminal starts where the line was: it is erased."""
-    assert _drawn(terminal=True).endswith("\x1b[2K")
+    (*_, last) = [line for line in drawn.splitlines() if "check" in line]
+    found = [words for words in ("check 2/2", "later", "4/4 cases", "4 found") if words in last]
+    assert len(found) == 4
+    assert drawn.endswith("\x1b[2K")
 
 
 def test_progress_draws_nothing_where_there_is_no_terminal() -> None:

@@ -88,48 +88,6 @@ def test_orders_of_replays_are_plain_first() -> None:
     assert [own.scenario.max_context_len > 256 for own in cases if own.scenario].index(True) == 4
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"), [("eager", Verdict.HELD), ("lazy", Verdict.FAILED)]
-)
-def test_replays_run_ahead_of_their_results(schedule: str, expected: Verdict) -> None:
-    """A plan that is written anew in flight is wrong only where the device is late."""
-    case = _decode(REPLAY, schedule)
-
-    result = run_case(SUBJECTS["pinned_in_flight"], REPLAY, case)
-
-    assert result.status is expected
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (
-            "uploads_lengths",
-            [
-                "init_forward_metadata_out_graph reads seq_lens_cpu, a host value",
-                "init_forward_metadata_out_graph copies 32 bytes to the device; none were expected",
-            ],
-        ),
-        (
-            "asks_for_longest",
-            [
-                "init_forward_metadata_out_graph makes the host wait, by aten::_local_scalar_dense",
-                "init_forward_metadata_out_graph copies 8 bytes to the host; none were expected",
-            ],
-        ),
-    ],
-)
-def test_host_work_for_a_replay_is_told(name: str, words: list[str]) -> None:
-    """A fault says what the device did not do, and the first one on which line."""
-    subject = claims_single(SUBJECTS[name])
-
-    faults = [own.fault for own in _result(subject, METADATA).findings]
-
-    assert [own.what for own in faults] == words
-    assert faults[0].site is not None
-    assert faults[0].site.file.endswith("liars/graphs.py")
-
-
 def test_host_work_is_not_counted_on_a_real_device() -> None:
     """Nobody counts there; what is read of the host is seen all the same."""
     rig = Rig(subject=SUBJECTS["uploads_lengths"])
@@ -142,15 +100,6 @@ def test_host_work_is_not_counted_on_a_real_device() -> None:
         planner.plan(batch)
 
     assert [own.what.split()[1] for own in planner.faults()] == ["reads"]
-
-
-def test_read_behind_the_point_does_not_show_in_plain_order() -> None:
-    """A device that runs everything at once hides it: that is what other orders are for."""
-    subject, case = SUBJECTS["table_read_in_graph"], _decode(READS_END)
-
-    result = run_case(subject, READS_END, case)
-
-    assert result.status is Verdict.HELD
 
 
 def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:

@@ -10,7 +10,13 @@ import torch
 from backend_caps_torch_native import TorchPadded
 
 from backend_caps.kit import Rig, draw
-from backend_caps.kit.checks.growth import Growth, HeldMemory, held_memory, quickly_collected
+from backend_caps.kit.checks.growth import (
+    HeldMemory,
+    grown_place,
+    growth,
+    held_memory,
+    quickly_collected,
+)
 from tests.kit.made import SCENARIO
 from tests.kit.specimen import subject_of
 
@@ -38,8 +44,8 @@ def numbers(count: int) -> list[int]:
     return [0] * count
 
 
-def _growth(*moments: tuple[int, int]) -> Growth:
-    return Growth([HeldMemory(device=one, host=Counter({"Kept.all": two})) for one, two in moments])
+def _moments(*sizes: tuple[int, int]) -> list[HeldMemory]:
+    return [HeldMemory(device=one, host=Counter({"Kept.all": two})) for one, two in sizes]
 
 
 def _host(backend: object) -> Counter[str]:
@@ -66,14 +72,12 @@ def test_growth_is_from_each_moment_to_the_next(
     moments: list[tuple[int, int]], of_device: int, of_host: int
 ) -> None:
     """What stops growing has a bound."""
-    growth = _growth(*moments)
-
-    assert (growth.of_device, growth.of_host) == (of_device, of_host)
+    assert growth(_moments(*moments)) == (of_device, of_host)
 
 
 def test_growth_names_what_keeps_most() -> None:
     """The name that leads to the most that is more is told; none where nothing is more."""
-    places = [_growth((0, 1), (0, 2), (0, last)).place for last in (3, 1)]
+    places = [grown_place(_moments((0, 1), (0, 2), (0, last))) for last in (3, 1)]
 
     assert places == ["Kept.all", None]
 

@@ -9,7 +9,7 @@ from torch_native_caps import TORCH_NATIVE
 
 from backend_caps import UNDECLARED, HostSeqLens
 from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_checks
-from backend_caps.kit.checks.mirror import MIRROR_ABSENT, MIRROR_BOUND, MIRROR_READ
+from backend_caps.kit.checks.mirror import MIRROR_ABSENT, MIRROR_READ
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.kit.honest_backends import MirrorWhereThere, RoundedBound
@@ -52,18 +52,6 @@ def test_readers_of_every_forward_are_told() -> None:
 
     uses = {each.partition("there, ")[2].partition(" ")[0] for each in words}
     assert uses == {"target/decode", "target/verify", "draft/decode", "draft_extend/verify"}
-
-
-def test_prompts_are_named_where_they_matter() -> None:
-    """A length kept of them is found behind them alone."""
-    words = _words(_result(SUBJECTS["mirror_of_prompts"], MIRROR_ABSENT))
-
-    assert all("without the mirror, behind prompts that had it, tokens" in own for own in words)
-
-
-def test_honest_bound_holds() -> None:
-    """A bound that is rounded up to pages is used as one."""
-    assert _result(ROUNDED, MIRROR_BOUND).status is Verdict.HELD
 
 
 @pytest.mark.parametrize(
@@ -113,11 +101,3 @@ def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
     told = [re.sub(r":\d+", ":LINE", own.what) for own in result.hints]
     assert told == ([] if hint is None else [hint])
     assert result.status is Verdict.HELD
-
-
-def test_backend_that_fails_is_not_hinted_at() -> None:
-    """What does not run even with all that it asks for says nothing."""
-    result = _result(SUBJECTS["mirror_beside_bound"], MIRROR_READ)
-
-    assert result.status is Verdict.HELD
-    assert result.hints == ()

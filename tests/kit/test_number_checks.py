@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import ANY, OneOf, Role
 from backend_caps.kit import Check, CheckResult, Effort, Forward, Subject, Verdict, run_checks
 from backend_caps.kit.checks.numerics import BATCH_INVARIANCE, NUMERICS, ROLES
-from tests.kit.made import HONEST, claiming
-from tests.kit.specimens import SUBJECTS
+from tests.kit.made import claiming
 
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 PADDED = Subject(name="torch_padded", declaration=TORCH_PADDED)
@@ -27,14 +24,6 @@ def test_request_of_its_own_holds_in_every_batch() -> None:
     result = _result(INVARIANT, BATCH_INVARIANCE)
 
     assert (result.status, len(result.cases)) == (Verdict.HELD, 22)
-
-
-def test_shared_pages_are_told() -> None:
-    """A fault says how much of the contexts is shared, where pages are."""
-    wrong = replace(HONEST, declaration=SUBJECTS["groups_interleaved"].declaration)
-    findings = _result(wrong, NUMERICS, Effort(seeds=[1])).findings
-
-    assert any("shared" in own.fault.what for own in findings)
 
 
 def test_numerics_takes_each_size_that_is_claimed() -> None:

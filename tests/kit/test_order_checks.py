@@ -10,7 +10,6 @@ from backend_caps.kit import (
     CheckResult,
     Effort,
     Subject,
-    Verdict,
     find_case,
     run_case,
     run_checks,
@@ -55,13 +54,6 @@ def test_poll_in_prepare_is_a_wait() -> None:
     words = _words(_result(polls, SYNC_FREE_PREPARE))
 
     assert any("made the host wait, by Event.query, again and again" in each for each in words)
-
-
-def test_wait_that_is_not_claimed_away_is_none() -> None:
-    """Who claims no sync-free prepare may wait in it."""
-    result = _result(SUBJECTS["pinned_ring_that_waits"], SYNC_FREE_PREPARE)
-
-    assert (result.status, result.hints) == (Verdict.HELD, ())
 
 
 @pytest.mark.parametrize(

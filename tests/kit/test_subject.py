@@ -8,7 +8,7 @@ from backend_caps import Declaration, HostSeqLens, Part, Phase, discover
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.kit import KitError, Subject
-from tests.kit.made import HONEST, claiming
+from tests.kit.made import HONEST
 
 
 def _found(declaration: Declaration | None, status: Status = Status.OK) -> Backend:
@@ -79,8 +79,3 @@ def test_line_is_the_innermost_of_the_backend() -> None:
     assert site is not None
     assert Path(site.file).name == "paged.py"
     assert HONEST.line_in(elsewhere.tb) is None
-
-
-def test_claims_decide_what_is_supplied() -> None:
-    """Another claim is another subject."""
-    assert claiming(host_seq_lens=HostSeqLens.EXACT).claim("host_seq_lens") is HostSeqLens.EXACT

@@ -37,13 +37,6 @@ def test_two_batch_starves_each_stream() -> None:
     assert "starve:0" in faulted <= others
 
 
-def test_equal_halves_may_hide_a_lie() -> None:
-    """Who makes room by the other half is right where both are as large."""
-    result = _result(SUBJECTS["room_of_the_first_half"], TWO_BATCH, 1)
-
-    assert result.status is Verdict.HELD
-
-
 def test_serving_is_after_whatever_it_needs() -> None:
     """Serving says nothing where another check has found why tokens are wrong."""
     quiet = {"memory", "mirror-read", "determinism", "batch-invariance", "declaration-hygiene"}

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit import Forward, Scenario, draw, supplied
-from backend_caps.kit.checks.writes import SceneSnapshot, changing_line, running_line
-from backend_caps.kit.rig import changed_rows, some
+from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
+from backend_caps.kit import Effort, Forward, Scenario, cases_on, draw, supplied
+from backend_caps.kit.checks.writes import PADDING_HARMLESS, SceneSnapshot, changing_line
+from backend_caps.kit.rig import changed_rows
 from backend_caps.kit.scenes import Scene
-from tests.kit.made import HONEST
+from tests.kit.made import HONEST, claiming
 
 
 def _scene() -> Scene:
@@ -83,10 +83,9 @@ def test_bits_are_compared() -> None:
 
 def test_line_is_that_of_the_change() -> None:
     """Of the backend's lines the one is found behind which something is not as it was."""
-    scene = _scene()
-    held = SceneSnapshot.of(scene)
-
-    site = changing_line(HONEST, lambda: any(held.changes(())), lambda: scene.run(HONEST.build))
+    site = changing_line(
+        HONEST, _scene(), lambda held: any(held.changes(())), lambda own: own.run(HONEST.build)
+    )
 
     assert site is not None
     assert site.file.endswith("paged.py")
@@ -94,15 +93,16 @@ def test_line_is_that_of_the_change() -> None:
 
 def test_line_of_others_is_none() -> None:
     """A change that no line of the backend brings about has no line."""
-    tensor = torch.zeros(1)
-
-    site = changing_line(HONEST, lambda: bool(tensor), lambda: tensor.add_(1))
+    site = changing_line(HONEST, _scene(), lambda held: any(held.changes(())), _longer)
 
     assert site is None
-    assert running_line(HONEST) is None
+    assert HONEST.running_line() is None
 
 
-def test_long_lists_are_cut() -> None:
-    """The first numbers are enough."""
-    assert some(range(3)) == "0, 1, 2"
-    assert some(range(9)) == "0, 1, 2, 3, 4, 5 and 3 more"
+def test_only_what_is_replayed_is_padded() -> None:
+    """Of kinds of batches those that are claimed are tried."""
+    single = claiming(graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE}))
+
+    tried = {own.scenario for own in cases_on("sim", PADDING_HARMLESS, single, Effort.quick())}
+
+    assert {own.forward for own in tried if own is not None} == {Forward.DECODE}

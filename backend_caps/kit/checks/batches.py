@@ -91,8 +91,7 @@ def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
         ]
     for batch, of_batch, right in zip(batches, found, expected, strict=True):
         for half, output in of_batch:
-            differs = rig.difference(output, right[half], scenario)
-            if differs is not None:
+            if (differs := rig.difference(output, right[half], scenario)) is not None:
                 yield Fault(what=_told(batch, half, order, differs))
                 return
 

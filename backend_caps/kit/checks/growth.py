@@ -7,15 +7,16 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import islice, pairwise
+from itertools import islice, pairwise, starmap
+from operator import lt
 from types import CellType, FunctionType, MethodType, ModuleType
 
 import torch
 
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Subject, scenarios_of
-from backend_caps.kit.check import cases_of, scenario_of
+from backend_caps.kit.check import scenario_of
 from backend_caps.kit.probes.playback import SteadyRun
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Simulation
@@ -38,32 +39,18 @@ class HeldMemory:
     """Bytes, by the attribute of the object, a class or a module that leads to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """What was held at some moments, each as many steps behind the one before."""
-
-    moments: Sequence[HeldMemory]
-
-    @property
-    def of_device(self) -> int:
-        """What the device holds more, where it grew from each moment to the next; else 0."""
-        return _steady([own.device for own in self.moments])
-
-    @property
-    def of_host(self) -> int:
-        """Bytes that the host holds more, where it grew from each moment to the next; else 0."""
-        return _steady([own.host.total() for own in self.moments])
-
-    @property
-    def place(self) -> str | None:
-        """What leads to the most that is more; None where nothing does."""
-        more = self.moments[-1].host - self.moments[0].host
-        return max(more, key=lambda name: (more[name], name)) if more else None
+def growth(moments: Sequence[HeldMemory]) -> tuple[int, int]:
+    """Return what device and host hold more, each where it grew from moment to moment; else 0."""
+    device = [own.device for own in moments]
+    host = [own.host.total() for own in moments]
+    more = [own[-1] - own[0] if all(starmap(lt, pairwise(own))) else 0 for own in (device, host)]
+    return more[0], more[1]
 
 
-def _steady(sizes: Sequence[int]) -> int:
-    grew = all(later > earlier for earlier, later in pairwise(sizes))
-    return sizes[-1] - sizes[0] if grew else 0
+def grown_place(moments: Sequence[HeldMemory]) -> str | None:
+    """Return what leads to the most that is more; None where nothing does."""
+    more = moments[-1].host - moments[0].host
+    return max(more, key=lambda name: (more[name], name)) if more else None
 
 
 def held_memory(
@@ -182,11 +169,9 @@ as what is kept of changing batches is now more and now less."""
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    few = replace(effort, seeds=effort.seeds[:1])
-    scenarios = islice(scenarios_of(subject, _FORWARDS), 1)
-    return [
-        replace(case, num_steps=effort.num_steps) for case in cases_of("memory", scenarios, few)
-    ]
+    for scenario in islice(scenarios_of(subject, _FORWARDS), 1):
+        for seed in effort.seeds[:1]:
+            yield Case(check="memory", scenario=scenario, seed=seed, num_steps=effort.num_steps)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -196,18 +181,17 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         measure = partial(held_memory, rig.subject, steady.backend, simulation, rig.device)
         num_steps = case.num_steps
         if num_steps < _ENOUGH:
-            few = _measured(steady, measure, num_steps, _FEW)
-            if not few.of_device and not few.of_host:
+            if not any(growth(_measured(steady, measure, num_steps, _FEW))):
                 return
             # What is kept for the latest batches grows at first, too.
             num_steps = _ENOUGH
-        growth = _measured(steady, measure, num_steps, _MANY)
-    yield from _faults(growth, num_steps, rig.device)
+        moments = _measured(steady, measure, num_steps, _MANY)
+    yield from _faults(moments, num_steps, rig.device)
 
 
 def _measured(
     steady: SteadyRun, measure: Callable[[], HeldMemory], num_steps: int, num_parts: int
-) -> Growth:
+) -> Sequence[HeldMemory]:
     """Run so many steps in all, and measure several times in the second half."""
     steady.run(max(0, num_steps // 2 - steady.num_steps))
     moments = []
@@ -215,18 +199,19 @@ def _measured(
         steady.run(num_more)
         steady.settle()
         moments.append(measure())
-    return Growth(moments)
+    return moments
 
 
-def _faults(growth: Growth, num_steps: int, device: str) -> Iterator[Fault]:
-    first, last = growth.moments[0], growth.moments[-1]
-    most = "" if growth.place is None else f", most of it kept by {growth.place}"
+def _faults(moments: Sequence[HeldMemory], num_steps: int, device: str) -> Iterator[Fault]:
+    first, last = moments[0], moments[-1]
+    (of_device, of_host), place = growth(moments), grown_place(moments)
+    most = "" if place is None else f", most of it kept by {place}"
     expected = f"by the end of {num_steps} steps{most}; what the first half of them left was enough"
-    if growth.of_device:
+    if of_device:
         unit = "bytes" if device == "cuda" else "blocks"
         what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
         yield Fault(what=what)
-    elif growth.of_host:
+    elif of_host:
         held = first.host.total(), last.host.total()
         yield Fault(what=f"host memory grew from {held[0]} to {held[1]} bytes {expected}")
 

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Scenario, Subject, draw, on_host
-from backend_caps.kit.check import cases_of, counted, long_cases, raised, scenario_of
+from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Subject, draw, on_host
+from backend_caps.kit.check import cases_of, counted, long_cases, scenario_of
 from backend_caps.kit.probes.seq_lens import (
     BOUND,
     MIRROR,
-    Read,
     Reads,
     describe_reads,
     level_of,
@@ -50,38 +49,35 @@ def _excuse(levels: Sequence[HostSeqLens], reason: str, subject: Subject) -> str
 
 
 def _outcome(
-    rig: Rig, scenario: Scenario, run: Callable[[], Tensor], expected: Tensor
+    rig: Rig, case: Case, right: Callable[[], Tensor], run: Callable[[], Tensor]
 ) -> tuple[str | None, Site | None]:
-    """Run, and say how it failed or differs, and at which line of the backend; None: not."""
+    """Say how a run failed, or differs from the right one, and at which line; None: not."""
+    expected = baseline_of(right)
     try:
         found = run()
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
-        return f"it {raised(error)}", rig.subject.line_in(error.__traceback__)
-    return rig.difference(found, expected, scenario), None
+        first_line = str(error).partition("\n")[0]
+        told = ": ".join(filter(None, (type(error).__name__, first_line)))
+        return f"it raised {told}", rig.subject.line_in(error.__traceback__)
+    return rig.difference(found, expected, scenario_of(case)), None
 
 
 def _run_absent(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario, scenes = scenario_of(case), scenes_of(rig.subject, case)
-    expected = baseline_of(lambda: run_with_lengths(rig, scenes, HostSeqLens.EXACT))
-    level = level_of(rig.subject, scenario)
-    what, site = _outcome(rig, scenario, lambda: run_with_lengths(rig, scenes, level), expected)
+    forward, scenes = scenario_of(case).forward, scenes_of(rig.subject, case)
+    level, run = level_of(rig.subject, scenario_of(case)), partial(run_with_lengths, rig, scenes)
+    what, site = _outcome(rig, case, partial(run, HostSeqLens.EXACT), partial(run, level))
     if what is not None:
-        reads = _mirror_reads(rig, case, level)
-        site = site or next((own.site for own in reads), None)
+        watch = Reads(rig.subject)
+        with suppress(Exception):  # what was read before it raised counts
+            run(HostSeqLens.EXACT, reads=watch)
+        reads = watch.of(MIRROR | BOUND if level is HostSeqLens.NONE else MIRROR)
         behind = "" if scenes[1] is None else ", behind prompts that had it,"
         seen = ""
         if reads:
-            use = f"{scenario.forward.role.value}/{scenario.forward.phase.value}"
-            seen = f"; where it is there, {use} reads {describe_reads(reads, rig.subject.root)}"
+            use, where = f"{forward.role.value}/{forward.phase.value}", rig.subject.root
+            seen = f"; where it is there, {use} reads {describe_reads(reads, where)}"
+        site = site or next((own.site for own in reads), None)
         yield Fault(what=f"without the mirror{behind} {what}{seen}", site=site)
-
-
-def _mirror_reads(rig: Rig, case: Case, level: HostSeqLens) -> Sequence[Read]:
-    """Run again with the mirror, and list the lines that read what is not claimed."""
-    reads = Reads(rig.subject)
-    with suppress(Exception):  # what was read before it raised counts
-        run_with_lengths(rig, scenes_of(rig.subject, case), HostSeqLens.EXACT, reads=reads)
-    return reads.of(MIRROR | BOUND if level is HostSeqLens.NONE else MIRROR)
 
 
 MIRROR_ABSENT = Check(
@@ -101,13 +97,8 @@ def _cases_bound(subject: Subject, effort: Effort) -> Iterable[Case]:
 def _run_bound(rig: Rig, case: Case) -> Iterator[Fault]:
     scenes = scenes_of(rig.subject, case)
     bounds, reads = loose_bounds(scenes[0], case), Reads(rig.subject)
-    expected = baseline_of(lambda: run_with_lengths(rig, scenes, _BOUND))
-    what, site = _outcome(
-        rig,
-        scenario_of(case),
-        lambda: run_with_lengths(rig, scenes, _BOUND, bounds=bounds, reads=reads),
-        expected,
-    )
+    run = partial(run_with_lengths, rig, scenes, _BOUND)
+    what, site = _outcome(rig, case, run, partial(run, bounds=bounds, reads=reads))
     if what is not None:
         site = site or next((own.site for own in reads.of(BOUND)), None)
         lengths = scenes[0].batch.seq_lens.tolist()
@@ -156,24 +147,22 @@ def _candidate(
 
     A bound costs no wait: that an output is the same without one asks for nothing.
     """
-    read = next((one for case in cases for one in _reads(rig, level, case)), None)
-    if read is None:
+    reads, names = Reads(rig.subject), MIRROR if level is HostSeqLens.EXACT else BOUND
+    for case in cases:
+        run_with_lengths(rig, scenes_of(rig.subject, case), level, reads=reads)
+        if reads.of(names):
+            break
+    else:
         return "never read", HostSeqLens.NONE
     if level is not HostSeqLens.EXACT or rig.device == "cuda":
         # A wrong length may end in a fault of the real device, after which nothing runs on it.
         return None
     if all(_is_same(rig, case, HostSeqLens.NONE) for case in cases):
-        where = describe_reads([read], rig.subject.root)
+        where = describe_reads(reads.of(names)[:1], rig.subject.root)
         return f"reads {where}, and outputs are the same without it", HostSeqLens.NONE
     if all(_is_same(rig, case, HostSeqLens.EXACT) for case in cases):
         return "outputs are the same with a loose bound in its place", HostSeqLens.UPPER_BOUND
     return None
-
-
-def _reads(rig: Rig, level: HostSeqLens, case: Case) -> Sequence[Read]:
-    reads = Reads(rig.subject)
-    run_with_lengths(rig, scenes_of(rig.subject, case), level, reads=reads)
-    return reads.of(MIRROR if level is HostSeqLens.EXACT else BOUND)
 
 
 def _is_same(rig: Rig, case: Case, level: HostSeqLens) -> bool:
@@ -211,26 +200,17 @@ def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 
 def _run_context(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
-    scene = _full_scene(scenario, case.seed)
-    expected = baseline_of(lambda: _outputs(rig, scene, HostSeqLens.EXACT))
-    level = level_of(rig.subject, scenario)
-    what, site = _outcome(rig, scenario, lambda: _outputs(rig, scene, level), expected)
+    level, most = level_of(rig.subject, scenario_of(case)), scenario_of(case).max_context_len
+    # Of its batches one has a context that is as long as the page table is wide.
+    seeds = (4 * number + max(1, case.seed % 4) for number in count(case.seed))
+    drawn = (draw(scenario_of(case), seed) for seed in seeds)
+    scene = next(own for own in drawn if int(own.batch.seq_lens.max()) == most)
+    run = partial(_outputs, rig, scene)
+    what, site = _outcome(rig, case, partial(run, HostSeqLens.EXACT), partial(run, level))
     if what is not None:
-        width = scene.pools.req_to_token.shape[1]
         first = int(scene.batch.seq_lens.min())
-        yield Fault(
-            what=f"behind a forward of {first} tokens, with a context of {width}, which is the "
-            f"page table's width, {what}",
-            site=site,
-        )
-
-
-def _full_scene(scenario: Scenario, seed: int) -> Scene:
-    """Draw a batch of which one context is as long as the page table is wide."""
-    most = scenario.max_context_len
-    drawn = (draw(scenario, 4 * number + max(1, seed % 4)) for number in count(seed))
-    return next(own for own in drawn if int(own.batch.seq_lens.max()) == most)
+        what = f"with a context of {most}, which is the page table's width, {what}"
+        yield Fault(what=f"behind a forward of {first} tokens, {what}", site=site)
 
 
 def _outputs(rig: Rig, scene: Scene, level: HostSeqLens) -> Tensor:

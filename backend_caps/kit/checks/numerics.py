@@ -6,16 +6,24 @@ The same for the same batch, and for a request in any batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.kit import CAUSAL, Effort, Fault, Forward, Rig, Scenario, Subject, draw, on_host
-from backend_caps.kit.check import Case, Check, cases_of, scenario_of, unless_claimed
+from backend_caps.kit.check import (
+    EAGER,
+    Case,
+    Check,
+    cases_by_seed,
+    cases_of,
+    scenario_of,
+    unless_claimed,
+)
 from backend_caps.kit.rig import baseline_of, difference
 from backend_caps.kit.scenarios import (
     MOST_REQUESTS,
@@ -31,7 +39,7 @@ from backend_caps.kit.scenarios import (
 from backend_caps.kit.scenes import Scene, dice_of, reference_attention, sharing
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.simulator import Schedule
+from backend_caps.simulator import OrderPolicy, Schedule
 
 
 def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -47,13 +55,10 @@ def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
     output = rig.plain(scene)
     if output.dtype != scene.q.dtype:
         yield Fault(what=f"its output is {output.dtype}, of queries of {scene.q.dtype}")
-    differs = rig.difference(output, reference_attention(scene), scenario)
-    if differs is not None:
-        lengths = scene.batch.seq_lens.tolist()
-        new = list(scene.counts)
-        yield Fault(
-            what=f"beside float64 {differs}; contexts of {lengths} tokens, {new} of them new{told}"
-        )
+    if (differs := rig.difference(output, reference_attention(scene), scenario)) is not None:
+        lengths, new = scene.batch.seq_lens.tolist(), list(scene.counts)
+        contexts = f"contexts of {lengths} tokens, {new} of them new{told}"
+        yield Fault(what=f"beside float64 {differs}; {contexts}")
 
 
 def _shared(scene: Scene) -> tuple[Scene, str]:
@@ -118,18 +123,13 @@ def _combined(subject: Subject, plain: Scenario, dice: random.Random) -> Scenari
     )
 
 
-def _cases_numerics(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return chain.from_iterable(
-        cases_of(
-            "numerics",
-            dict.fromkeys(_scenarios_numerics(subject, seed)),
-            replace(effort, seeds=(seed,)),
-        )
-        for seed in effort.seeds
-    )
-
-
-NUMERICS = Check(about=CATALOG["numerics"], cases=_cases_numerics, run=fault_beside_float64)
+NUMERICS = Check(
+    about=CATALOG["numerics"],
+    cases=partial(
+        cases_by_seed, "numerics", lambda own, seed: dict.fromkeys(_scenarios_numerics(own, seed))
+    ),
+    run=fault_beside_float64,
+)
 
 
 _WIDTHS = (2, 3, 8)
@@ -173,16 +173,14 @@ def _bit_scenarios(subject: Subject, seed: int) -> Iterator[Scenario]:
             yield replace(of_forward[forward], min_context_len=_LONG)
 
 
-_ORDERS = (Schedule.parse("eager"), Schedule.parse("lazy"))
+_ORDERS = (EAGER, Schedule(OrderPolicy.LAZY))
 _TIMES_AGAIN = 2
 
 
-def _cases_determinism(subject: Subject, effort: Effort) -> Iterable[Case]:
+def _cases_determinism(subject: Subject, effort: Effort) -> Iterator[Case]:
     """Take one order a seed, and each forward in it."""
-    for seed in effort.seeds:
-        order = _ORDERS[seed % len(_ORDERS)]
-        scenarios = _bit_scenarios(subject, seed)
-        yield from cases_of("determinism", scenarios, replace(effort, seeds=(seed,)), [order])
+    for case in cases_by_seed("determinism", _bit_scenarios, subject, effort):
+        yield replace(case, schedule=_ORDERS[case.seed % len(_ORDERS)])
 
 
 def _run_determinism(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -195,8 +193,7 @@ def _run_determinism(rig: Rig, case: Case) -> Iterator[Fault]:
         again = [_once(there, backend) for _ in range(_TIMES_AGAIN)]
         elsewhere = rig.eager(scene)
     for who, found in (*(("the same", one) for one in again), ("a new", elsewhere)):
-        differs = difference(found, expected, 0.0)
-        if differs is not None:
+        if (differs := difference(found, expected, 0.0)) is not None:
             yield Fault(what=f"the same batch again, in {who} backend: {differs}")
             return
 
@@ -215,13 +212,6 @@ DETERMINISM = Check(
 )
 
 
-def _cases_invariance(subject: Subject, effort: Effort) -> Iterable[Case]:
-    for seed in effort.seeds:
-        yield from cases_of(
-            "batch-invariance", _bit_scenarios(subject, seed), replace(effort, seeds=(seed,))
-        )
-
-
 def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
     dice = dice_for(scenario, case.seed)
@@ -230,14 +220,11 @@ def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
     for company in _companies(dice):
         some = scene.select(company)
         for request, found in zip(company, _of_requests(some, rig.plain(some)), strict=True):
-            differs = difference(found, expected[request], 0.0)
-            if differs is not None:
+            if (differs := difference(found, expected[request], 0.0)) is not None:
                 others = ", ".join(str(other) for other in company if other != request)
                 beside = f"beside {others}" if others else "alone"
-                yield Fault(
-                    what=f"request {request} of {MOST_REQUESTS} has other bits {beside}: "
-                    f"of its own {differs}"
-                )
+                bits = f"request {request} of {MOST_REQUESTS} has other bits {beside}"
+                yield Fault(what=f"{bits}: of its own {differs}")
                 return
 
 
@@ -258,6 +245,6 @@ def _of_requests(scene: Scene, output: Tensor) -> Sequence[Tensor]:
 BATCH_INVARIANCE = Check(
     about=CATALOG["batch-invariance"],
     excuse=unless_claimed("batch_invariant"),
-    cases=_cases_invariance,
+    cases=partial(cases_by_seed, "batch-invariance", _bit_scenarios),
     run=_run_invariance,
 )

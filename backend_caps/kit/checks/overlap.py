@@ -60,16 +60,17 @@ def _run_races(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
     story = story_of(rig.subject, scenario, case.seed)
     expected = _in_plain_order(rig, story)
-    found, races = _overlapped(rig, story, case.schedule)
+    with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
+        found = Player(rig, story, overlapped=True).outputs()
     for place, turn in enumerate(story.turns):
-        differs = rig.difference(found[place], expected[place], scenario)
-        if differs is not None:
+        if (differs := rig.difference(found[place], expected[place], scenario)) is not None:
             # What comes after it reads what it wrote.
             yield Fault(
                 what=f"in turn {place}, {turn.forward.value}, {differs}; what plain order "
                 "gives was expected"
             )
             break
+    races = () if simulation is None else simulation.races
     yield from islice(_race_faults(races, rig.subject, _NAMES), _MOST_RACES)
 
 
@@ -78,14 +79,6 @@ def _in_plain_order(rig: Rig, story: Story) -> Sequence[Tensor]:
     with rig.running():
         whole = baseline_of(lambda: torch.cat([*Player(rig, story).outputs()]))
     return torch.split(whole, [len(turn.scene.q) for turn in story.turns])
-
-
-def _overlapped(
-    rig: Rig, story: Story, schedule: Schedule
-) -> tuple[Sequence[Tensor], Sequence[Race]]:
-    with rig.running(schedule, check_races=schedule == EAGER) as simulation:
-        found = Player(rig, story, overlapped=True).outputs()
-    return found, () if simulation is None else simulation.races
 
 
 def _race_faults(
@@ -122,10 +115,9 @@ _FORWARD_STREAM = 2
 
 
 def _excuse_serving(subject: Subject) -> str | None:
-    dtypes = {scenario.dtype for scenario in scenarios_of(subject, _FORWARDS)}
-    if dtypes - {"float32"}:
-        return "it does not take float32, and rounder numbers may choose other tokens"
-    return None
+    is_rounder = any(own.dtype != "float32" for own in scenarios_of(subject, _FORWARDS))
+    reason = "it does not take float32, and rounder numbers may choose other tokens"
+    return reason if is_rounder else None
 
 
 def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
@@ -152,28 +144,20 @@ def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
 def _run_serving(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
     trace = trace_of(rig.subject, scenario, case.seed)
-    settings = trace.speculation
-    algorithm = None if settings is None else settings.algorithm
     # Each capture of a graph collects garbage.
-    with (
-        quickly_collected(),
-        small_models(algorithm, sizes=sizes_of(scenario)) as models,
-    ):
-
-        def served(own: ServerTrace) -> ServedTrace:
-            return serve(rig.subject, own, models, rig.device)
+    with quickly_collected(), small_models(trace.algorithm, sizes=sizes_of(scenario)) as models:
 
         def served_plainly(own: ServerTrace) -> ServedTrace:
             with rig.running():
-                return served(own)
+                return serve(rig, own, models)
 
         right = replace(baseline_of(lambda: served_plainly(trace.undrafted)), accepted={})
-        if settings is not None and settings.has_draft_model:
+        if trace.has_draft_model:
             drafted = baseline_of(lambda: served_plainly(trace.plainly))
             right = replace(right, accepted=drafted.accepted)
         with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
             try:
-                found = served(trace)
+                found = serve(rig, trace, models)
             except UnfitBackendError as error:  # as the backend itself declares
                 raise BaselineError(problem=str(error)) from error
         races = () if simulation is None else simulation.races
@@ -193,11 +177,9 @@ def _faults(trace: ServerTrace, found: ServedTrace, right: ServedTrace) -> Itera
         known = right.accepted.get(number, {})
         for start, count in of_request.items():
             if known.get(start, count) != count:
-                what = (
-                    f"request {number} got {count} tokens of the draft behind its token {start}; "
-                    f"in the plain loop the same draft gives {known[start]}"
-                )
-                yield Fault(what=f"{how}, {what}")
+                what = f"request {number} got {count} tokens of the draft behind its token {start}"
+                plainly = f"in the plain loop the same draft gives {known[start]}"
+                yield Fault(what=f"{how}, {what}; {plainly}")
     if found.left_over:
         yield Fault(what=f"{how}, {' and '.join(found.left_over)} did not come back")
 

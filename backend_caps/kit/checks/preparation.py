@@ -98,8 +98,7 @@ class Planner:
         for wait in self._waits[:1]:
             yield Fault(what=f"{where} makes the host wait, by {wait.cause}", site=wait.site)
         for side in ("device", "host"):
-            moved = max((getattr(own, f"bytes_to_{side}") for own in self._spent), default=0)
-            if moved:
+            if moved := max((getattr(own, f"bytes_to_{side}") for own in self._spent), default=0):
                 yield Fault(what=f"{where} copies {moved} bytes to the {side}; none were expected")
 
 

@@ -294,8 +294,7 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
 def _require_right(graphs: Graphs, scene: Scene, eager: Tensor) -> None:
     """Raise where a replay is wrong in this order whether or not anybody writes."""
     left = graphs.launch(graphs.bring(scene))
-    wrong = difference(left.attended(), eager, graphs.tolerance)
-    if wrong is not None:
+    if (wrong := difference(left.attended(), eager, graphs.tolerance)) is not None:
         raise BaselineError(problem=f"in a replay that nobody disturbs, {wrong}")
 
 
@@ -324,8 +323,7 @@ def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterat
     claimed = max(reads_end_of(subject, own) for own in late)
     cases = _lazy_cases(subject, late, HINTED)
     earlier = [own for own in SharedReadsEnd if own < claimed]
-    point = first_right(earlier, _faults_at, rig, cases)
-    if point is not None:
+    if (point := first_right(earlier, _faults_at, rig, cases)) is not None:
         yield Hint(
             claim="shared_reads_end",
             what=f"declared {claimed.name}; what was written behind {point.name} changed "

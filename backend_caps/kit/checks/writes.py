@@ -7,7 +7,6 @@ and value heads, D and Dv their sizes.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -35,69 +34,58 @@ class SceneSnapshot:
 
     scene: Scene
     """Where they are now."""
-    batch: Mapping[str, object]
-    """What the batch had, by name; tensors are copies, on the host."""
-    table: Tensor
-    """The page table, host."""
-    keys: Tensor
-    """[S, Hk, D], host."""
-    values: Tensor
-    """[S, Hk, Dv], host."""
+    before: Scene
+    """Copies of what they had, on the host."""
 
     @classmethod
     def of(cls, scene: Scene) -> Self:
         """Keep a scene as it is now. Sync: the host waits."""
-        pools = scene.pools
-        return cls(
-            scene=scene,
-            batch=_fields(scene.batch),
-            table=on_host(pools.req_to_token),
-            keys=on_host(pools.keys),
-            values=on_host(pools.values),
-        )
+        return cls(scene=scene, before=_apart(scene, "cpu"))
 
     def changes(self, writable: Collection[int]) -> Iterator[str]:
         """List what changed, but for these slots of the KV cache. Sync: the host waits."""
-        for name, now in _fields(self.scene.batch).items():
-            before = self.batch[name]
+        for name in (own.name for own in fields(ForwardBatch)):
+            before, now = getattr(self.before.batch, name), getattr(self.scene.batch, name)
             if not _is_same(before, now):
                 yield f"{name} of the batch was {_shown(before)}, and is {_shown(now)} now"
-        pools = self.scene.pools
-        rows = changed_rows(self.table, on_host(pools.req_to_token))
+        rows = changed_rows(self.before.pools.req_to_token, on_host(self.scene.pools.req_to_token))
         if rows:
             yield f"rows {some(rows)} of the page table changed"
-        slots = self.slots_changed() - {*writable}
-        if slots:
+        if slots := self.slots_changed() - {*writable}:
             yield f"KV of slots {some(sorted(slots))} changed, which {self._owners(slots)}"
 
     def slots_changed(self) -> set[int]:
         """List the slots whose keys or values are not as they were. Sync: the host waits."""
-        pools = self.scene.pools
-        pairs = (self.keys, pools.keys), (self.values, pools.values)
-        return {slot for before, now in pairs for slot in changed_rows(before, on_host(now))}
+        before, now = self.before.pools, self.scene.pools
+        pairs = (before.keys, now.keys), (before.values, now.values)
+        return {slot for old, new in pairs for slot in changed_rows(old, on_host(new))}
 
     def _owners(self, slots: Collection[int]) -> str:
         """Name the owners of slots."""
+        table = self.before.pools.req_to_token
         rows = on_host(self.scene.batch.req_pool_indices).tolist()
         lengths = on_host(self.scene.batch.seq_lens).tolist()
         owners = [
             str(place)
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
-            if row and not {*slots}.isdisjoint(self.table[row, :length].tolist())
+            if row and not {*slots}.isdisjoint(table[row, :length].tolist())
         ]
         return f"hold the context of request {', '.join(owners)}" if owners else "are nobody's"
 
 
 def changing_line(
-    subject: Subject, has_changed: Callable[[], bool], run: Callable[[], object]
+    subject: Subject,
+    scene: Scene,
+    has_changed: Callable[[SceneSnapshot], bool],
+    run: Callable[[Scene], object],
 ) -> Site | None:
-    """Run once more, and find the backend's first line behind which something has changed.
+    """Run a scene, and find the backend's first line behind which something in it has changed.
 
     Sync: the host waits behind each operator.
     """
-    watch = _ChangeWatch(subject, has_changed)
+    watch = _ChangeWatch(subject, partial(has_changed, SceneSnapshot.of(scene)))
     with watch:
-        run()
+        run(scene)
     return watch.site
 
 
@@ -121,34 +109,16 @@ class _ChangeWatch(TorchDispatchMode):
         del types
         result = func(*args, **(kwargs or {}))
         if self.site is None and self._has_changed():
-            self.site = running_line(self._subject)
+            self.site = self._subject.running_line()
         return result
 
 
-def running_line(subject: Subject) -> Site | None:
-    """Find the innermost line of the backend that is running; None where none is."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the traceback module takes the whole stack down
-    while frame.f_back is not None and not subject.owns(frame.f_code.co_filename):
-        frame = frame.f_back
-    file = frame.f_code.co_filename
-    return Site(file, frame.f_lineno) if subject.owns(file) else None
-
-
-def _fields(batch: ForwardBatch) -> Mapping[str, object]:
-    """Copy what a batch has, by name."""
-    found = {own.name: getattr(batch, own.name) for own in fields(batch)}
-    return {
-        name: on_host(value) if isinstance(value, Tensor) else value
-        for name, value in found.items()
-    }
-
-
-def _is_same(one: object, other: object) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return (
-            one.shape == other.shape and one.dtype == other.dtype and not changed_rows(one, other)
-        )
-    return type(one) is type(other) and one == other
+def _is_same(before: object, now: object) -> bool:
+    """Compare what a batch had, on the host, with what it has."""
+    if isinstance(before, Tensor) and isinstance(now, Tensor):
+        is_alike = before.shape == now.shape and before.dtype == now.dtype
+        return is_alike and not changed_rows(before, on_host(now))
+    return type(before) is type(now) and before == now
 
 
 def _shown(value: object) -> str:
@@ -180,15 +150,10 @@ def _changes(
     """List what changed that a forward may not change, with the line that did it."""
     saved = drawn.batch.out_cache_loc.tolist() if save_kv_cache else ()
     writable = {*saved, *range(drawn.pools.page_size)}
-    changes = list(held.changes(writable))
-    if changes:
+    if changes := list(held.changes(writable)):
+        run = partial(_forward, rig, save_kv_cache=save_kv_cache)
         again = _apart(drawn, rig.device)
-        before = SceneSnapshot.of(again)
-        site = changing_line(
-            rig.subject,
-            lambda: any(before.changes(writable)),
-            lambda: _forward(rig, again, save_kv_cache=save_kv_cache),
-        )
+        site = changing_line(rig.subject, again, lambda own: any(own.changes(writable)), run)
         saving = "" if save_kv_cache else "with save_kv_cache=False "
         yield from (Fault(what=f"{saving}{what}", site=site) for what in changes)
 
@@ -200,8 +165,7 @@ def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
         ("keys", drawn.k, scene.pools.keys),
         ("values", drawn.v, scene.pools.values),
     ):
-        wrong = changed_rows(given.to(cache.dtype), on_host(cache)[slots])
-        if wrong:
+        if wrong := changed_rows(given.to(cache.dtype), on_host(cache)[slots]):
             what = f"{name} of new tokens {some(wrong)} are not stored as they were given"
             yield Fault(what=what)
 
@@ -221,12 +185,9 @@ def _without_saving(
     slots = scene.batch.out_cache_loc
     scene.pools.set_kv_buffer(drawn.layer, slots, scene.k, scene.v)
     output = _forward(rig, scene, save_kv_cache=False)
-    differs = difference(output, expected, rig.subject.tolerance(scenario.dtype))
-    if differs is not None:
-        yield Fault(
-            what=f"with save_kv_cache=False, where its tokens are stored, {differs}; what comes "
-            "out with it was expected"
-        )
+    if (differs := difference(output, expected, rig.subject.tolerance(scenario.dtype))) is not None:
+        saving = "with save_kv_cache=False, where its tokens are stored"
+        yield Fault(what=f"{saving}, {differs}; what comes out with it was expected")
 
 
 def _apart(drawn: Scene, device: str) -> Scene:
@@ -259,89 +220,60 @@ _NAN = -torch.nan
 """Of another sign than the poison of free slots, so that a write to those shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Padding:
-    """How much larger a graph is than its batch."""
-
-    rows: int = 0
-    tokens: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.rows} requests and {self.tokens} tokens"
-
-
-def _excuse_padding(subject: Subject) -> str | None:
-    if not replayed_forwards(subject):
-        return "it claims no graph_replay, and only what is replayed is padded"
-    return None
-
-
 def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
-    kind = scenario.forward.batch_kind
     drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
-    padding = _drawn_padding(case, drawn)
-    with rig.running():
-        alone = _as_graph(rig, drawn, kind, _Padding())
-        expected = baseline_of(lambda: _output(rig, alone, len(drawn.q)))
-        scene = _as_graph(rig, drawn, kind, padding)
-        held = SceneSnapshot.of(scene)
-        differs = rig.difference(_output(rig, scene, len(drawn.q)), expected, scenario)
-        if differs is not None:
-            yield Fault(
-                what=f"padded by {padding}, {differs}; what it gives without padding was expected"
-            )
-        yield from _strays(rig, drawn, held, partial(_as_graph, rig, drawn, kind, padding))
-
-
-def _strays(
-    rig: Rig, drawn: Scene, held: SceneSnapshot, make_again: Callable[[], Scene]
-) -> Iterator[Fault]:
-    """List written slots that are neither the tokens' nor the padding's."""
+    make = partial(_as_graph, rig, drawn, scenario.forward.batch_kind)
+    run, (rows, tokens) = partial(_output, rig, len(drawn.q)), _drawn_padding(case, drawn)
     writable = {*drawn.batch.out_cache_loc.tolist(), *range(drawn.pools.page_size)}
-    strays = held.slots_changed() - writable
-    if strays:
-        again = make_again()
-        before = SceneSnapshot.of(again)
-        site = changing_line(
-            rig.subject,
-            lambda: bool(before.slots_changed() - writable),
-            lambda: _output(rig, again, len(drawn.q)),
-        )
-        what = f"a padded batch wrote to slots {some(sorted(strays))}, which are not the padding's"
-        yield Fault(what=what, site=site)
+    with rig.running():
+        alone = make(0, 0)
+        expected = baseline_of(lambda: run(alone))
+        scene = make(rows, tokens)
+        held = SceneSnapshot.of(scene)
+        if (differs := rig.difference(run(scene), expected, scenario)) is not None:
+            padded = f"padded by {rows} requests and {tokens} tokens"
+            yield Fault(what=f"{padded}, {differs}; what it gives without padding was expected")
+        if strays := held.slots_changed() - writable:
+            again = make(rows, tokens)
+            site = changing_line(
+                rig.subject, again, lambda own: bool(own.slots_changed() - writable), run
+            )
+            slots = some(sorted(strays))
+            what = f"a padded batch wrote to slots {slots}, which are not the padding's"
+            yield Fault(what=what, site=site)
 
 
-def _drawn_padding(case: Case, drawn: Scene) -> _Padding:
-    """Draw how much is padded: of a mixed batch rows and tokens each by itself."""
+def _drawn_padding(case: Case, drawn: Scene) -> tuple[int, int]:
+    """Draw rows and tokens of padding: of a mixed batch each by itself."""
     dice = random.Random(f"padding of {case.name}")  # noqa: S311 - no secrets
     rows = dice.randint(1, _MOST_ROWS)
     if drawn.batch.extend_seq_lens is not None:
-        return _Padding(rows=rows, tokens=dice.randint(1, 2 * rows))
-    return _Padding(rows=rows, tokens=rows * len(drawn.q) // len(drawn.counts))
+        return rows, dice.randint(1, 2 * rows)
+    return rows, rows * len(drawn.q) // len(drawn.counts)
 
 
-def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, padding: _Padding) -> Scene:
+def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -> Scene:
     """Load a batch to where a graph of this size reads it, with tokens of NaN behind its own."""
     extends, mask = drawn.batch.extend_seq_lens, drawn.batch.tree_mask
     last = None if extends is None else extends.cumsum(0) - 1
     scene = replace(drawn, batch=replace(drawn.batch, last_token_indices=last)).on(rig.device)
     bucket = Bucket(
         kind=kind,
-        batch_size=drawn.batch.batch_size + padding.rows,
-        num_tokens=drawn.batch.num_tokens + padding.tokens,
+        batch_size=drawn.batch.batch_size + rows,
+        num_tokens=drawn.batch.num_tokens + tokens,
     )
     mask_size = 0 if mask is None else len(mask) + _SPARE_ENTRIES
     buffers = GraphBuffers([bucket], scene.q.device, mask_size)
     q, k, v = (
-        torch.cat([own, own.new_full((padding.tokens, *own.shape[1:]), _NAN)])
+        torch.cat([own, own.new_full((tokens, *own.shape[1:]), _NAN)])
         for own in (scene.q, scene.k, scene.v)
     )
     batch = buffers.share_of(bucket, HostSeqLens.EXACT).load(scene.batch)
     return replace(scene, batch=batch, q=q, k=k, v=v)
 
 
-def _output(rig: Rig, scene: Scene, num_tokens: int) -> Tensor:
+def _output(rig: Rig, num_tokens: int, scene: Scene) -> Tensor:
     """Run it as in front of a capture, and return what its own tokens have: [T, Hq, Dv], host."""
     backend, batch = rig.build(scene.pools), scene.batch
     backend.init_cuda_graph_state(batch.batch_size, batch.num_tokens)
@@ -350,9 +282,10 @@ def _output(rig: Rig, scene: Scene, num_tokens: int) -> Tensor:
     return on_host(scene.forward(backend)[:num_tokens])
 
 
+_NOT_REPLAYED = "it claims no graph_replay, and only what is replayed is padded"
 PADDING_HARMLESS = Check(
     about=CATALOG["padding-harmless"],
-    excuse=_excuse_padding,
+    excuse=lambda own: None if replayed_forwards(own) else _NOT_REPLAYED,
     cases=lambda own, effort: rotated_cases(
         "padding-harmless", own, replayed_forwards(own), effort
     ),

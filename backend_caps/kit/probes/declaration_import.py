@@ -212,8 +212,7 @@ def _foreign(
             value = attrgetter(word)(module)
         if not isinstance(value, Declaration | Capabilities):
             continue
-        owner = _home(value, place)
-        if owner is not None:
+        if (owner := _home(value, place)) is not None:
             theirs = value.capabilities if isinstance(value, Declaration) else value
             yield node.lineno, owner, theirs
 

@@ -23,7 +23,6 @@ from backend_caps.kit import Forward, Rig, Scenario, on_host
 from backend_caps.kit.rig import changed_rows
 from backend_caps.kit.scenarios import MOST_REQUESTS, TREE_NODES, VERIFIED, dice_for, draw_requests
 from backend_caps.kit.scenes import Scene
-from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
@@ -108,11 +107,9 @@ class ForwardResult:
     Shapes: S slots in the KV cache.
     """
 
-    streams: DeviceStreams
-    """The device's."""
-    stream: StreamLike
-    """Where it was copied, and where the host waits for it."""
-    device_attended: Tensor
+    graphs: Graphs
+    """On whose forward stream it was copied, which the host waits for."""
+    output: Tensor
     """[T, Hq, Dv], device."""
     keys: Tensor
     """[S, Hk, D], device."""
@@ -121,16 +118,18 @@ class ForwardResult:
 
     def attended(self) -> Tensor:
         """Bring the output to the host: [T, Hq, Dv]. Sync: the stream."""
-        with self.streams.using(self.stream):
-            return on_host(self.device_attended)
+        return self._on_host(self.output)
+
+    def _on_host(self, tensor: Tensor) -> Tensor:
+        with self.graphs.streams.using(self.graphs.forward_stream):
+            return on_host(tensor)
 
     def strays(self, scene: Scene) -> Sequence[int]:
         """List slots that were written and are neither the scene's own nor padding's.
 
         Sync: the stream.
         """
-        with self.streams.using(self.stream):
-            keys, values = on_host(self.keys), on_host(self.values)
+        keys, values = self._on_host(self.keys), self._on_host(self.values)
         before = scene.pools
         changed = {*changed_rows(before.keys, keys), *changed_rows(before.values, values)}
         return sorted(changed - {*range(before.page_size), *scene.batch.out_cache_loc.tolist()})
@@ -240,8 +239,7 @@ class Graphs:
         batch = self.load(there)
         with self.streams.using(self.forward_stream):
             self.proxy.init_forward_metadata(batch)
-            context = ForwardContext(self.proxy, batch)
-            self._layer(context)
+            self._layer(ForwardContext(self.proxy, batch))
         return self.left(there)
 
     def left(self, there: Scene) -> ForwardResult:
@@ -251,11 +249,9 @@ class Graphs:
         """
         heads = there.layer.tp_q_head_num, there.layer.v_head_dim
         with self.streams.using(self.forward_stream):
-            attended = self._layer.attended[: len(there.q)].clone().view(-1, *heads)
             return ForwardResult(
-                stream=self.forward_stream,
-                streams=self.streams,
-                device_attended=attended,
+                graphs=self,
+                output=self._layer.attended[: len(there.q)].clone().view(-1, *heads),
                 keys=self.pools.keys.clone(),
                 values=self.pools.values.clone(),
             )
@@ -266,17 +262,11 @@ class Graphs:
         Stream: the current one. Sync: none. Allocates: nothing.
         """
         self.pools.req_to_token.zero_()
-        for shared in (
-            batch.req_pool_indices,
-            batch.seq_lens,
-            batch.out_cache_loc,
-            batch.positions,
-            batch.extend_seq_lens,
-            batch.extend_prefix_lens,
-            batch.last_token_indices,
-        ):
-            if shared is not None:
-                shared.zero_()
+        for own in (batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc, batch.positions):
+            own.zero_()
+        for extend in (batch.extend_seq_lens, batch.extend_prefix_lens, batch.last_token_indices):
+            if extend is not None:
+                extend.zero_()
 
 
 def _layer(whole: Scene, num_tokens: int) -> _Layer:

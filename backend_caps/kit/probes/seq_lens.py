@@ -135,14 +135,8 @@ class Reads:
         frame = sys._getframe(2)  # noqa: SLF001 - the reader's, behind this and `__getattribute__`
         if frame.f_globals["__name__"] in _PASSING_ON:
             return
-        first = site = Site(frame.f_code.co_filename, frame.f_lineno)
-        while not self.subject.owns(site.file):
-            if frame.f_back is None:
-                site = first
-                break
-            frame = frame.f_back
-            site = Site(frame.f_code.co_filename, frame.f_lineno)
-        self.seen.append(Read(name, site))
+        reader = Site(frame.f_code.co_filename, frame.f_lineno)
+        self.seen.append(Read(name, self.subject.running_line() or reader))
 
 
 def describe_reads(reads: Sequence[Read], root: Path) -> str:

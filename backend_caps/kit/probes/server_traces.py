@@ -15,6 +15,7 @@ from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.kit.models import ModelSizes, SmallModels
+from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, Scenario, dice_for, forwards_of, roles_of
 from backend_caps.kit.subject import Subject
 from backend_caps.resolution.engine import RUNTIME
@@ -73,6 +74,16 @@ class ServerTrace:
     def speculation(self) -> SpecSettings | None:
         """What drafts; None where nothing does."""
         return SpecSettings.from_flags(self.flags)
+
+    @property
+    def algorithm(self) -> Algorithm | None:
+        """How it drafts; None where nothing does."""
+        return None if self.speculation is None else self.speculation.algorithm
+
+    @property
+    def has_draft_model(self) -> bool:
+        """Whether a model drafts."""
+        return self.speculation is not None and self.speculation.has_draft_model
 
     @property
     def told(self) -> str:
@@ -164,12 +175,11 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
     replayed = bool(kinds) and dice.random() < 0.6  # noqa: PLR2004 - more often than not
     chunk = 8 if is_mixed else dice.choice((None, 4, 8))
     may_halve = subject.claim("two_batch_overlap") is True
+    prompts_by = f"{subject.name} for prompts" if seed % 4 in {0, 3} else None
     flags = ServerFlags.model_validate(
         {
             "attention_backend": subject.name,
-            "prefill_attention_backend": f"{subject.name} for prompts"
-            if seed % 4 in {0, 3}
-            else None,
+            "prefill_attention_backend": prompts_by,
             "page_size": scenario.page_size,
             "enable_mixed_chunk": is_mixed,
             "disable_cuda_graph": not replayed,
@@ -302,36 +312,39 @@ def sizes_of(scenario: Scenario) -> ModelSizes:
     )
 
 
-def serve(subject: Subject, trace: ServerTrace, models: SmallModels, device: str) -> ServedTrace:
-    """Run a trace by the engine, to its end.
+def serve(rig: Rig, trace: ServerTrace, models: SmallModels) -> ServedTrace:
+    """Run a trace by the engine, to its end, within `Rig.running`.
 
     Raises:
         BackendCapsError: the engine does not take the backend, as it declares itself.
         Exception: whatever the backend raises.
     """
     watch = StepWatch()
-    settings = trace.speculation
-    engine = Engine.from_plan(
+    with Engine.from_plan(
         models.target,
-        trace.plan(subject),
-        device,
+        trace.plan(rig.subject),
+        rig.device,
         options=trace.options,
         observer=watch,
-        draft_model_path=models.draft if settings and settings.has_draft_model else None,
-    )
-    with engine:
-        requests = _play(trace, engine, watch)
+        draft_model_path=models.draft if trace.has_draft_model else None,
+    ) as engine:
+        outputs = _play(trace, engine, watch)
         engine.drain()
+        memory = engine.memory
+        missing = {
+            "rows": engine.options.max_running_requests - memory.rows.num_free,
+            "pages": memory.pages.num_pages - memory.pages.num_free,
+        }
         return ServedTrace(
-            outputs=[list(request.output) for request in requests],
+            outputs=outputs,
             accepted=watch.accepted,
             num_retracted=watch.num_retracted,
-            left_over=_left_over(engine),
+            left_over=[f"{count} {name}" for name, count in missing.items() if count],
         )
 
 
-def _play(trace: ServerTrace, engine: Engine, watch: StepWatch) -> Sequence[Request]:
-    """Submit, abort and step as the trace says, until nothing is left to do."""
+def _play(trace: ServerTrace, engine: Engine, watch: StepWatch) -> Sequence[Sequence[int]]:
+    """Submit, abort and step as the trace says, until nothing is left to do: each output."""
     requests: dict[int, Request] = {}
     last = max(own.submitted_at for own in trace.asked)
     step = 0
@@ -344,11 +357,4 @@ def _play(trace: ServerTrace, engine: Engine, watch: StepWatch) -> Sequence[Requ
         watch.take(engine.step())
         step += 1
         assert step < _MOST_STEPS, f"{len(trace.asked)} requests did not end in {step} steps"
-    return [requests[place] for place in range(len(trace.asked))]
-
-
-def _left_over(engine: Engine) -> list[str]:
-    memory = engine.memory
-    rows = engine.options.max_running_requests - memory.rows.num_free
-    pages = memory.pages.num_pages - memory.pages.num_free
-    return [f"{count} {name}" for name, count in (("rows", rows), ("pages", pages)) if count]
+    return [list(requests[place].output) for place in range(len(trace.asked))]

@@ -32,10 +32,11 @@ def main(seeds: int) -> None:
     console.print(honest_table(honest))
     wrong = [own.name for own in LIARS if [*liars[own.name].findings] != [own.check]]
     wrong += [name for name, runs in honest.items() if any(run.findings for run in runs)]
-    for trial in (liars[name] for name in wrong if name in liars):
-        _tell(trial, console)
-    for trial in (run for name in wrong for run in honest.get(name, ())):
-        _tell(trial, console)
+    for name in wrong:
+        for trial in [liars[name]] if name in liars else honest[name]:
+            for code, found in trial.findings.items():
+                told = f"{trial.name} by {code}: {found[0]}"
+                console.print(told, markup=False, soft_wrap=True)
     num = len(LIARS) + len(honest)
     took = time.perf_counter() - started
     console.print(f"{num - len(wrong)} of {num} are told rightly, in {took:.0f} s")
@@ -44,9 +45,7 @@ def main(seeds: int) -> None:
 
 def liars_table(trials: dict[str, Trial]) -> Table:
     """Draw what found each liar."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("liar", "lie", "seen", "expected", "found by", "verdict"):
-        drawn.add_column(name, overflow="fold")
+    drawn = _table("liar", "lie", "seen", "expected", "found by", "verdict")
     for own in LIARS:
         found = [*trials[own.name].findings]
         is_right = found == [own.check]
@@ -59,9 +58,7 @@ def liars_table(trials: dict[str, Trial]) -> Table:
 
 def honest_table(trials: dict[str, list[Trial]]) -> Table:
     """Draw what was found of honest backends: nothing is right."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("honest backend", "cases", "seconds", "found by", "verdict"):
-        drawn.add_column(name, overflow="fold")
+    drawn = _table("honest backend", "cases", "seconds", "found by", "verdict")
     for name, runs in trials.items():
         found = ", ".join(code for run in runs for code in run.findings)
         verdict = "[red]falsely failed[/]" if found else "[green]held[/]"
@@ -70,9 +67,11 @@ def honest_table(trials: dict[str, list[Trial]]) -> Table:
     return drawn
 
 
-def _tell(trial: Trial, console: Console) -> None:
-    for code, found in trial.findings.items():
-        console.print(f"{trial.name} by {code}: {found[0]}", markup=False, soft_wrap=True)
+def _table(*columns: str) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        drawn.add_column(name, overflow="fold")
+    return drawn
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ class Padded:
         """Make another batch of one whose layer runs."""
         return batch
 
+    def saved(self, batch: ForwardBatch, *, save_kv_cache: bool) -> bool:
+        """Say whether new tokens are stored, right before they are attended to."""
+        del batch
+        return save_kv_cache
+
     def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
         """Make another output of a layer's."""
         del batch
@@ -67,7 +72,8 @@ class Padded:
     ) -> Tensor:
         """Attend between `before` and `after`."""
         batch = self.before(batch)
-        output = self._backend.forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache)
+        saves = self.saved(batch, save_kv_cache=save_kv_cache)
+        output = self._backend.forward(q, k, v, layer, batch, save_kv_cache=saves)
         return self.after(batch, output)
 
 

@@ -51,11 +51,15 @@ class Unforwarded:
         self._part.init_forward_metadata_in_graph(batch)
 
 
-def _declared(module: str, lie: str, seen: str, declaration: Declaration | None = None) -> Specimen:
-    """Make a liar of a declaration in the folder; one that is given is not imported here."""
+def _declared(module: str, seen: str, declaration: Declaration | None = None) -> Specimen:
+    """Make a liar of a module in the folder, which says what it does in its first line.
+
+    A declaration that is given is not imported here.
+    """
     file = _FOLDER / f"{module.replace('.', '/')}.py"
     lines = file.read_text("utf-8").splitlines()
     line = next(at for at, text in enumerate(lines, start=1) if "DECLARATION" in text)
+    lie = lines[0].strip('"')
     subject = Subject(
         name=module.partition(".")[0].removesuffix("_caps"),
         declaration=declaration or _imported(module),
@@ -75,41 +79,12 @@ def _imported(module: str) -> Declaration:
 
 
 LIARS: tuple[Specimen, ...] = (
-    _declared(
-        "torch_dtypes_caps",
-        "Imports torch to name its dtypes.",
-        "modelled on airflow#29625",
-    ),
-    _declared(
-        "eager_plugin.caps",
-        "Declares inside a package that imports the implementation.",
-        "modelled on torch-spyre#3659",
-    ),
-    _declared(
-        "slow_caps",
-        "Looks about for a second before it declares.",
-        "modelled on opentelemetry-python#3054",
-        _FEW,
-    ),
-    _declared(
-        "borrowing_caps",
-        "Copies another plugin's declaration, and with it claims that it does not state.",
-        "modelled on torchtitan#3709",
-    ),
-    _declared(
-        "renaming_caps",
-        "Declares another plugin's very object.",
-        "modelled on torchtitan#3709",
-    ),
-    _declared(
-        "looking_caps",
-        "Declares something else in each process.",
-        "modelled on sglang#35343",
-    ),
-    _declared(
-        "extending_caps",
-        "Declares by a subclass, which no other process can read.",
-        "modelled on vllm-ascend#4400",
-    ),
+    _declared("torch_dtypes_caps", "modelled on airflow#29625"),
+    _declared("eager_plugin.caps", "modelled on torch-spyre#3659"),
+    _declared("slow_caps", "modelled on opentelemetry-python#3054", _FEW),
+    _declared("borrowing_caps", "modelled on torchtitan#3709"),
+    _declared("renaming_caps", "modelled on torchtitan#3709"),
+    _declared("looking_caps", "modelled on sglang#35343"),
+    _declared("extending_caps", "modelled on vllm-ascend#4400"),
     *specimens_of(__name__),
 )

@@ -14,7 +14,6 @@ from torch import Tensor
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.bases import Padded
 from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
@@ -67,19 +66,10 @@ class PageOverrun(Padded):
 class SavesAnyway(Padded):
     """Takes `save_kv_cache=False`, and saves."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
+    def saved(self, batch: ForwardBatch, *, save_kv_cache: bool) -> bool:
         """Ignore it."""
-        del save_kv_cache
-        return super().forward(q, k, v, layer, batch, save_kv_cache=True)
+        del batch, save_kv_cache
+        return True
 
 
 @liar("inputs-untouched", seen="modelled on a cache of another dtype", **NO_GRAPHS)
@@ -97,24 +87,18 @@ class RoundedKeys(Padded):
 class NewTokensApart(Padded):
     """Takes `save_kv_cache=False`, and attends to what is stored without the batch's own."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Hide them, and put them back."""
-        if save_kv_cache:
-            return super().forward(q, k, v, layer, batch, save_kv_cache=True)
+    def saved(self, batch: ForwardBatch, *, save_kv_cache: bool) -> bool:
+        """Hide those that are stored."""
         values, slots = self._kv_pool.get_value_buffer(0), batch.out_cache_loc
-        stored = values[slots]
-        values[slots] = 0
-        output = super().forward(q, k, v, layer, batch, save_kv_cache=False)
-        values[slots] = stored
+        self._stored = None if save_kv_cache else values[slots]
+        if not save_kv_cache:
+            values[slots] = 0
+        return save_kv_cache
+
+    def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
+        """Put them back."""
+        if self._stored is not None:
+            self._kv_pool.get_value_buffer(0)[batch.out_cache_loc] = self._stored
         return output
 
 

@@ -65,13 +65,13 @@ def _honest(name: str) -> Subject:
 def _try(subject: Subject, codes: Sequence[str], effort: Effort) -> Trial:
     with muffled():
         results = run_checks(subject, checks_named(CHECKS, codes), effort=effort)
-    found: dict[str, tuple[str, ...]] = {}
-    for own in results.checks:
-        if own.findings:
-            found[own.check.code] = tuple(f"{f.fault.what}; {f.replay}" for f in own.findings)
     return Trial(
         name=subject.name,
-        findings=found,
+        findings={
+            own.check.code: tuple(f"{each.fault.what}; {each.replay}" for each in own.findings)
+            for own in results.checks
+            if own.findings
+        },
         num_cases=sum(len(own.cases) for own in results.checks),
         seconds=sum(own.seconds for own in results.checks),
     )

@@ -15,15 +15,12 @@ from backend_caps.kit.checks.replay import (
     graphed_of,
     is_right,
     longest,
-    no_graphs,
     replayed_of,
     story,
     wrong_replay,
 )
 from backend_caps.kit.probes.graph_probe import BATCH_SIZES, Graphs, buckets_of
-from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.bases import Padded
 from tests.kit.made import HONEST, claiming
 from tests.kit.specimen import subject_of
@@ -43,23 +40,9 @@ def rig() -> Iterator[Rig]:
 class Straying(Padded):
     """Writes keys to the slot behind the first token's, too."""
 
-    def __init__(self, site: ModelRunner) -> None:
-        super().__init__(site)
-        self._keys = site.token_to_kv_pool.get_key_buffer(0)
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Attend, and then write."""
-        output = super().forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache)
-        self._keys.index_fill_(0, batch.out_cache_loc[:1] + 1, 7)
+    def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
+        """Write there."""
+        self._kv_pool.get_key_buffer(0).index_fill_(0, batch.out_cache_loc[:1] + 1, 7)
         return output
 
 
@@ -187,11 +170,3 @@ def test_case_that_raises_is_not_right() -> None:
         raise ValueError("no such batch")
 
     assert not is_right(run, Rig(subject=HONEST), Case(check="replay"))
-
-
-@pytest.mark.parametrize(
-    ("device", "reason"), [("cpu", "no graphs on cpu"), ("sim", None), ("cuda", None)]
-)
-def test_device_without_graphs_is_told(device: str, reason: str | None) -> None:
-    """Where there are no graphs, the reason names the device."""
-    assert no_graphs(device) == reason

@@ -12,7 +12,6 @@ from backend_caps.kit import Forward, Rig, Scenario, supplied
 from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player, SteadyRun
 from backend_caps.kit.probes.stories import story_of
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.bases import Padded
 from tests.kit.made import HONEST, SCENARIO
 from tests.kit.specimen import subject_of
@@ -104,19 +103,11 @@ class Remembering(Padded):
 
     outputs: ClassVar[list[Tensor]] = []
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
+    def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
         """Remember it."""
-        self.outputs.append(super().forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache))
-        return self.outputs[-1]
+        del batch
+        self.outputs.append(output)
+        return output
 
 
 def _noted(num_steps: int, scenario: Scenario = SCENARIO, *, settle: bool = False) -> list[str]:

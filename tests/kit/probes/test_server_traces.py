@@ -144,12 +144,9 @@ def _trace(forward: Forward, seed: int) -> tuple[ServerTrace, Scenario]:
 def _served(
     trace: ServerTrace, scenario: Scenario, device: str = "sim", subject: Subject = HONEST
 ) -> ServedTrace:
-    algorithm = None if trace.speculation is None else trace.speculation.algorithm
-    with (
-        small_models(algorithm, sizes=sizes_of(scenario)) as models,
-        Rig(subject=subject, device=device).running(),
-    ):
-        return serve(subject, trace, models, device)
+    rig = Rig(subject=subject, device=device)
+    with small_models(trace.algorithm, sizes=sizes_of(scenario)) as models, rig.running():
+        return serve(rig, trace, models)
 
 
 @pytest.mark.parametrize("device", ["sim", "cpu"])

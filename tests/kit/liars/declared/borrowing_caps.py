@@ -1,4 +1,4 @@
-"""Takes another plugin's declaration, and says one thing of its own."""
+"""Copies another plugin's declaration, and with it claims that it does not state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares by a class of its own, with a field that nobody else knows."""
+"""Declares by a subclass, which no other process can read."""
 
 from __future__ import annotations
 

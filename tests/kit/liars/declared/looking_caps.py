@@ -1,4 +1,4 @@
-"""Declares by what it finds in the process that reads it."""
+"""Declares something else in each process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives another plugin's declaration a name of its own."""
+"""Declares another plugin's very object."""
 
 from torch_native_caps import TORCH_PADDED as DECLARATION
 

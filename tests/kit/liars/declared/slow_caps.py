@@ -1,4 +1,4 @@
-"""Looks about before it declares."""
+"""Looks about for a second before it declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names its dtypes by torch."""
+"""Imports torch to name its dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares within the package, whose own module runs first."""
+"""Declares inside a package that imports the implementation."""
 
 from __future__ import annotations
 
