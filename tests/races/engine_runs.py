@@ -20,7 +20,7 @@ from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTrait
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.runtime.stats import EveryObserver, StepObserver
 from backend_caps.simulator.device import simulate
 from backend_caps.simulator.simulation import Simulation
 from tests.races.accepts import Accepts
@@ -153,7 +153,7 @@ def oracle_of_drafts(trace: Trace, folder: Path) -> Accepts:
 
 
 def _run_plain(trace: Trace, folder: Path) -> list[Request]:
-    engine = _plain_engine(trace, None, folder, NoObserver())
+    engine = _plain_engine(trace, None, folder, EveryObserver(()))
     requests = [engine.submit(own.prompt, own.sampling) for own in trace.asked]
     engine.drain()
     return requests

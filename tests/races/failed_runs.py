@@ -14,7 +14,7 @@ from pathlib import Path
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.stats import NoObserver, StepStats
+from backend_caps.runtime.stats import EveryObserver, StepStats
 from backend_caps.runtime.step import StepOutput, Worker
 from backend_caps.simulator.device import simulate
 from backend_caps.simulator.queues import Op
@@ -48,7 +48,7 @@ def run_ended(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Fail a step where the seed is even, else delete the engine, and list what is wrong."""
     trace, fails = trace_of(case), case.seed % 2 == 0
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        observer = FailingObserver() if fails else NoObserver()
+        observer = FailingObserver() if fails else EveryObserver(())
         engine = Engine.from_plan(
             folder, plan_of(trace), "sim", options=options_of(trace), observer=observer
         )
@@ -132,13 +132,13 @@ def run_profiled(case: Case, folder: Path) -> tuple[Finding, ...]:
 def _profile(engine: Engine, simulation: Simulation) -> list[Finding]:
     clock = IdleClock(simulation)
     profiler = ChunkProfiler(
-        runner=FailingRunner(Worker(engine.model, engine.backends, {})),
-        memory=engine.memory,
-        relay=engine.relay,
-        staging=engine.staging,
-        step_streams=engine.step_streams,
-        vocab_size=VOCAB_SIZE,
-        clock=clock,
+        FailingRunner(Worker(engine.model, engine.backends, {})).forward,
+        engine.memory,
+        engine.relay,
+        engine.staging,
+        engine.step_streams,
+        VOCAB_SIZE,
+        clock,
     )
     try:
         for size in _SIZES:

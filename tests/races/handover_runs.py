@@ -16,7 +16,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.disaggregation import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.runtime.stats import EveryObserver, StepObserver
 from backend_caps.simulator.device import simulate
 from tests.races.cases import Case, Finding, collect_cycles, findings_after
 from tests.races.engine_runs import (
@@ -48,7 +48,7 @@ def run_handovers(case: Case, folder: Path) -> tuple[Finding, ...]:
     right = None if trace.speculation is None else oracle_of_drafts(trace, folder)
     watch = Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        prefill = _half(trace, "prefill", folder, NoObserver())
+        prefill = _half(trace, "prefill", folder, EveryObserver(()))
         decode = _half(trace, "decode", folder, watch.accepts)
         submit = partial(_take_over, decode, _run_prompts(trace, prefill))
         requests = play(trace, decode, watch, submit)

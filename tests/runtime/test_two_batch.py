@@ -13,7 +13,7 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.two_batch import split
 from backend_caps.simulator import simulate
-from tests.runtime.graphs.rig import CONFIG, Requests
+from tests.runtime.graphs.rig import Requests
 from tests.runtime.two_batches import Call, Noted, World
 
 MIXED: Requests = ((0, 7), (3, 2), (4, 5), (9, 1), (2, 1))
@@ -192,28 +192,6 @@ def test_verified_trees_see_what_they_see_in_the_whole(
     torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("mode", "requests", "num_scored"),
-    [
-        pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1)), 3, id="last tokens"),
-        pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), 9, id="every token"),
-    ],
-)
-def test_call_scores_the_tokens_that_the_model_scores(
-    mode: ForwardMode, requests: Requests, num_scored: int
-) -> None:
-    """Logits are of each request's last token, or of every one, in the order of the batch."""
-    whole, halves = World("cpu"), World("cpu")
-    batch = halves.batch(mode, requests)
-
-    logits = halves.runner()(batch, mode.phase)
-
-    hidden, lasts = whole.whole(batch), batch.last_token_indices
-    expected = whole.model.lm_head(hidden if lasts is None else hidden[lasts])
-    assert logits.shape == (num_scored, CONFIG.vocab_size)
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-
-
 def test_layers_of_the_halves_take_turns(calls: list[Call]) -> None:
     """Both halves are prepared, then each runs a layer before either runs the next one."""
     world = World("cpu", "noted")
@@ -245,6 +223,6 @@ def test_forward_never_waits_for_the_device(
         simulation.host_waits.clear()
         simulation.hidden_syncs.clear()
 
-        runner(batch, batch.mode.phase)
+        runner.hidden_states(batch, batch.mode.phase)
 
     assert (simulation.host_waits, simulation.hidden_syncs) == ([], [])

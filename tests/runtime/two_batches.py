@@ -165,8 +165,8 @@ class World:
 
     def runner(self) -> TwoBatchRunner:
         """Make what runs halves in turn."""
-        streams = DeviceStreams(self.device)
-        return TwoBatchRunner(self.model, (self.backends(), self.backends()), streams)
+        backends, streams = (self.backends(), self.backends()), DeviceStreams(self.device)
+        return TwoBatchRunner(self.model, backends, streams, frozenset(Phase))
 
     def whole(self, batch: ForwardBatch) -> Tensor:
         """Run a batch as one: [T, H]; its trees are those of its halves."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -30,7 +30,7 @@ from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphHalves, GraphRunner
-from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.memory import Pools, ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.llama import LlamaModel
@@ -66,12 +66,8 @@ Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens of each request."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Pools):
     """The pools."""
-
-    req_to_token_pool: ReqToTokenPool
-    token_to_kv_pool: TokenToKVPool
 
     def keys_and_values(self) -> list[Tensor]:
         """List the KV cache's tensors, layer by layer."""
@@ -178,7 +174,7 @@ class Rig:
         if in_halves:
             uses = uses_of("torch_padded", TORCH_PADDED, [Phase.DECODE])
             eager = PhaseBackends(uses, Role.TARGET, self.site)
-            self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams)
+            self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams, frozenset(Phase))
             self._halves = GraphHalves(
                 compute=lambda contexts: self.model.lm_head(self.two_batch.states(contexts)),
                 backend=self.second,
@@ -272,9 +268,7 @@ class Rig:
         """Run a forward without a graph: the logits, device."""
         with self.streams.using(self.stream):
             self.backend.init_forward_metadata(batch)
-            context = ForwardContext(self.backend, batch)
-            model = self.model
-            return model(batch.input_ids, batch.positions, context, batch.last_token_indices)
+            return scores_of(self.model, ForwardContext(self.backend, batch))
 
     def eager(self, batch: ForwardBatch) -> Tensor:
         """Run a forward without a graph, and leave the KV cache as it was: the logits, host."""
