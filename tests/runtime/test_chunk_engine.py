@@ -79,14 +79,6 @@ def test_profile_of_an_engine_leaves_no_trace(engine: Engine, kind: type[Worker]
     assert engine.generate([PROMPT], max_new_tokens=8) == before
 
 
-def test_profile_of_an_engine_that_fails_says_so(engine: Engine) -> None:
-    """What the first real forward raised is the reason why sizes stay fixed."""
-    sizes = _profiler(engine, BrokenWorker).profile(*LIMITS)
-
-    assert sizes.fit is None
-    assert sizes.off == "the forward of 80 tokens raised BrokenKernelError: out of memory"
-
-
 def test_prompt_in_dynamic_chunks_has_the_same_tokens(folder: Path, device: torch.device) -> None:
     """A prompt that the scheduler cuts by a fit is followed by what follows it in one piece."""
     chunks = Chunks()
