@@ -5,7 +5,7 @@ test that has to fail; it exits with 1 where a test passes all the same. Before,
 run unbroken, and have to pass. `--find TESTS...` runs these tests instead of the named ones, and
 prints what fails first: for a break whose test is not known yet.
 
-The breaks stand in `hops.toml`; they were chosen from the code, before the tests were looked at.
+The breaks were chosen from the code, before the tests were looked at.
 """
 
 from __future__ import annotations
@@ -44,13 +44,8 @@ class Break:
     """What has to fail."""
 
 
-def _read() -> tuple[Break, ...]:
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["break"]
-    return tuple(Break(**own) for own in tables)
-
-
-BREAKS = _read()
-"""The table, in the order of the hops."""
+_STORED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+BREAKS = tuple(Break(**own) for own in _STORED["break"])
 
 
 def broken_text(text: str, own: Break) -> str:

@@ -30,24 +30,6 @@ def _tensor(batch: ForwardBatch, name: str) -> Tensor:
     return tensor
 
 
-def test_split_cuts_a_batch_by_the_number_of_its_requests() -> None:
-    """Half of the requests stand in the first half, and the odd one in the second."""
-    batch = World("cpu").batch(ForwardMode.DECODE, DECODE)
-
-    first, second = split(batch)
-
-    assert (first.batch_size, second.batch_size) == (2, 3)
-
-
-def test_split_cuts_the_tokens_of_ragged_requests_where_the_second_half_begins() -> None:
-    """However many tokens a request brings, they stay with it."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-
-    first, second = split(batch)
-
-    assert (first.num_tokens, second.num_tokens) == (7 + 2, 5 + 1 + 1)
-
-
 @pytest.mark.parametrize(
     ("mode", "requests", "names"),
     [
@@ -99,23 +81,25 @@ def test_tree_mask_of_a_whole_batch_is_never_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "requests"),
+    ("mode", "requests", "sizes"),
     [
-        pytest.param(ForwardMode.DECODE, DECODE, id="decode"),
-        pytest.param(ForwardMode.VERIFY, VERIFY, id="chains"),
-        pytest.param(ForwardMode.MIXED, MIXED, id="mixed"),
+        pytest.param(ForwardMode.DECODE, DECODE, [(2, 2), (3, 3)], id="decode"),
+        pytest.param(ForwardMode.VERIFY, VERIFY, [(2, 6), (2, 6)], id="chains"),
+        pytest.param(ForwardMode.MIXED, MIXED, [(2, 7 + 2), (3, 5 + 1 + 1)], id="mixed"),
     ],
 )
-def test_split_needs_no_mirror(mode: ForwardMode, requests: Requests) -> None:
-    """Without host lengths a batch is cut at the same places, and its halves have none either."""
+def test_split_cuts_by_requests_and_needs_no_mirror(
+    mode: ForwardMode, requests: Requests, sizes: list[tuple[int, int]]
+) -> None:
+    """The odd request stands in the second half; without host lengths halves have none either."""
     batch = World("cpu").batch(mode, requests)
-    bare = replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
 
-    halves = split(bare)
+    halves = split(batch)
+    bare = split(replace(batch, seq_lens_cpu=None, seq_lens_sum=None))
 
-    sizes = [(own.batch_size, own.num_tokens) for own in split(batch)]
     assert [(own.batch_size, own.num_tokens) for own in halves] == sizes
-    assert [(own.seq_lens_cpu, own.seq_lens_sum) for own in halves] == [(None, None)] * 2
+    assert [(own.batch_size, own.num_tokens) for own in bare] == sizes
+    assert [(own.seq_lens_cpu, own.seq_lens_sum) for own in bare] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize(

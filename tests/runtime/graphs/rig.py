@@ -214,27 +214,8 @@ class Rig:
 
     def batch(self, requests: Requests, *, kind: BatchKind, seed: int = 0) -> ForwardBatch:
         """Make a forward's batch: request i has row i + 1 or another, by the seed."""
-        generator = torch.Generator().manual_seed(seed)
-        device = self.streams.device
-        rows = torch.randperm(MAX_REQUESTS, generator=generator)[: len(requests)] + 1
-        prefixes = torch.tensor([cached for cached, _ in requests])
-        extends = torch.tensor([new for _, new in requests])
-        seq_lens = prefixes + extends
-        owners, positions = token_positions(prefixes, extends, int(extends.sum()))
-        ids = torch.randint(CONFIG.vocab_size, positions.shape, generator=generator)
         with self.streams.using(self.stream):
-            placed, at = rows.to(device)[owners.to(device)], positions.to(device)
-            table = self.site.req_to_token_pool.req_to_token
-            batch = ForwardBatch(
-                mode=ForwardMode.DECODE,
-                input_ids=ids.to(device),
-                positions=at,
-                req_pool_indices=rows.to(device),
-                seq_lens=seq_lens.to(device),
-                out_cache_loc=table[placed, at].to(torch.int64),
-                seq_lens_cpu=seq_lens,
-                seq_lens_sum=int(seq_lens.sum()),
-            )
+            batch = draw_batch(self.site, requests, seed)
             return batch if kind is not BatchKind.MIXED_BATCH else extended(batch, requests)
 
     def tree_batch(
@@ -298,6 +279,27 @@ class Rig:
         """Copy a tensor to the host once the device is done."""
         self.streams.synchronize()
         return tensor.to("cpu", copy=True)
+
+
+def draw_batch(site: Site, requests: Requests, seed: int) -> ForwardBatch:
+    """Make a batch of cached and new tokens of each request, in rows by the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(MAX_REQUESTS, generator=generator)[: len(requests)] + 1
+    prefixes, extends = torch.tensor(requests, dtype=torch.int64).unbind(1)
+    owners, positions = token_positions(prefixes, extends, int(extends.sum()))
+    ids = torch.randint(CONFIG.vocab_size, positions.shape, generator=generator)
+    seq_lens, table = prefixes + extends, site.req_to_token_pool.req_to_token
+    placed, at = rows[owners].to(table.device), positions.to(table.device)
+    return ForwardBatch(
+        mode=ForwardMode.DECODE,
+        input_ids=ids.to(table.device),
+        positions=at,
+        req_pool_indices=rows.to(table.device),
+        seq_lens=seq_lens.to(table.device),
+        out_cache_loc=table[placed, at].to(torch.int64),
+        seq_lens_cpu=seq_lens,
+        seq_lens_sum=int(seq_lens.sum()),
+    )
 
 
 def random_requests(kind: BatchKind, seed: int) -> Requests:
