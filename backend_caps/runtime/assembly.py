@@ -12,7 +12,7 @@ from backend_caps.capability.kind import Role
 from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
-from backend_caps.runtime.disaggregation import PromptCaches, PromptTransfer, fingerprint
+from backend_caps.runtime.disaggregation import PromptTransfer, fingerprint
 from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.graphs.capture import HalvesModel, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
@@ -46,7 +46,7 @@ from backend_caps.startup.graph_choice import halved_phases
 
 
 class Parts:
-    """What an engine is made of, streams and scheduler aside.
+    """What an engine is made of, its scheduler aside.
 
     Models are loaded, their memory and attention made, and their graphs captured.
 
@@ -55,8 +55,6 @@ class Parts:
         options: room and cutting.
         model_path: the target's folder.
         draft_model_path: the folder of what drafts.
-        staging: carries host numbers to the device.
-        step_streams: the streams of steps.
         capture_observer: is called on the progress of captures.
 
     Raises:
@@ -68,15 +66,15 @@ class Parts:
         self,
         configuration: Configuration,
         options: EngineOptions,
-        *,
         model_path: str | Path,
         draft_model_path: str | Path | None,
-        staging: Staging,
-        step_streams: StepStreams,
-        capture_observer: CaptureObserver | None = None,
+        capture_observer: CaptureObserver | None,
     ) -> None:
         plan, self._configuration = configuration.plan, configuration
-        self._staging, self._step_streams = staging, step_streams
+        self.step_streams = StepStreams.drawn_from(configuration.streams)
+        """The streams of steps."""
+        self.staging = staging = Staging(configuration.streams)
+        """Carries host numbers to the device."""
         self._observer = capture_observer
         settings = self._settings = _settings(configuration, options, draft_model_path)
         lookahead = 0 if settings is None else settings.lookahead
@@ -120,7 +118,7 @@ class Parts:
             partial(states_of if head is None else scores_of, model),
             backends,
             configuration,
-            stream=self._step_streams.forward,
+            stream=self.step_streams.forward,
             mask_size=num_queries * self._pools.req_to_token_pool.req_to_token.shape[1],
             in_pieces=PieceModel(states=model.hidden_states, head=head),
             halves=None if two_batch is None else _halves_model(two_batch, head),
@@ -137,9 +135,7 @@ class Parts:
         self.worker = Worker(model, backends, {} if settings is not None else graphs, two_batch)
         """Runs plain forwards of the target."""
         self._target = TargetRunner(model, backends, graphs, two_batch)
-        self.runner: StepRunner = PlainRunner(
-            worker=self.worker, relay=configuration.future_map, staging=self._staging
-        )
+        self.runner: StepRunner = PlainRunner(self.worker, configuration.future_map, self.staging)
         """Runs a step's forwards."""
         self.decoding: Decoding = PlainDecoding()
         """Makes the next step of running requests."""
@@ -162,8 +158,8 @@ class Parts:
             self.model,
             self._draft_model,
             self._pools,
-            self._staging,
-            forward_stream=self._step_streams.forward,
+            self.staging,
+            forward_stream=self.step_streams.forward,
             capture_observer=self._observer,
         )
         if drafting.shape != configuration.draft:
@@ -176,7 +172,7 @@ class Parts:
             settings=settings,
             relay=relay,
             pools=self._pools,
-            staging=self._staging,
+            staging=self.staging,
         )
         is_overlapped = configuration.plan.relays_speculation
         self.decoding = SpeculativeDecoding(settings, relay, overlapped=is_overlapped)
@@ -185,20 +181,17 @@ class Parts:
         if mode == "null":
             return None
         drafting, model, draft = self._drafting, self.model, self._draft_model
-        caches = PromptCaches(
+        return PromptTransfer(
+            sends=mode == "prefill",
             memory=self.waiting.memory,
             target=self._pools.token_to_kv_pool,
             draft=None if drafting is None else drafting.cache,
             num_slots_behind=self.waiting.num_slots_behind,
             model=fingerprint(model.config, model),
             draft_model=None if draft is None else fingerprint(draft.config, draft),
-        )
-        return PromptTransfer(
-            mode=mode,
-            caches=caches,
             relay=self._configuration.future_map,
-            staging=self._staging,
-            step_streams=self._step_streams,
+            staging=self.staging,
+            step_streams=self.step_streams,
         )
 
 

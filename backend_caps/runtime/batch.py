@@ -198,24 +198,11 @@ class ScheduleBatch:
     def prepare_for_decode(self) -> None:
         """Make this batch's next step: one more token of each request.
 
-        Slots come from the lengths before the token is added, out of place: a step that runs may
-        still read the old lengths.
-
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.
         """
-        mirror = self.mirror
-        lengths = mirror.tolist()
-        rows = [request.row for request in self.requests]
-        self.memory.grow(rows, [length + 1 for length in lengths])
-        self.out_cache_loc = self.memory.slots_of(self.req_pool_indices, self.seq_lens)
-        self.seq_lens = self.seq_lens + 1
-        self.seq_lens_cpu = mirror + 1
-        self.seq_lens_cpu_upper_bound = self.seq_lens_sum = None
-        self.mode = ForwardMode.DECODE
-        self.extend_seq_lens = self.extend_prefix_lens = self.mixed_lens_cpu = None
-        self.samples = (True,) * len(self.requests)
-        self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
+        self._grow_for_decode([length + 1 for length in self.mirror.tolist()])
+        self.make_plain()
 
     def prepare_for_speculation(self, lengths: Sequence[int], spec_info: SpecInfo) -> None:
         """Make this batch's next step a speculative one.
@@ -230,17 +217,21 @@ class ScheduleBatch:
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.
         """
+        self._grow_for_decode(lengths)
+        self.spec_info = spec_info
+
+    def _grow_for_decode(self, lengths: Sequence[int]) -> None:
         self.memory.grow([request.row for request in self.requests], lengths)
         self._forget_the_step()
         self.mode = ForwardMode.DECODE
         self.samples = (True,) * len(self.requests)
-        self.spec_info = spec_info
 
     def make_plain(self) -> None:
-        """Make a speculative step one of a token a request: its row in a mixed batch.
+        """Make a decode step one of a token a request, as a speculative one's row is when mixed.
 
-        Lengths are as the relay has just said. What the host has of them grows with them, and what
-        it does not have it does not get.
+        Slots come from the lengths before the token is added, out of place: a step that runs may
+        still read the old lengths. What the host has of them grows with them, and what it does not
+        have it does not get.
         """
         self.out_cache_loc = self.memory.slots_of(self.req_pool_indices, self.seq_lens)
         self.seq_lens = self.seq_lens + 1

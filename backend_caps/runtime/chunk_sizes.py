@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import isqrt, lcm
-from typing import Protocol
+from math import isqrt
 
 import torch
 
@@ -100,7 +98,8 @@ class ChunkSizes:
         size = self.chunked_prefill_size
         if self.fit is None:
             return size
-        a, b = _whole(Fraction(self.fit.a), Fraction(self.fit.b))
+        (a, of_a), (b, of_b) = self.fit.a.as_integer_ratio(), self.fit.b.as_integer_ratio()
+        a, b = a * of_b, b * of_a  # in a unit of time in which both are whole
         target = (a * size + b) * size
         # f(h + x) - f(h) = a * x**2 + (2 * a * h + b) * x; where it meets the target, rounded down.
         slope = 2 * a * prefix_len + b
@@ -110,12 +109,6 @@ class ChunkSizes:
     def chunk_size(self, request: Request) -> int:
         """Return how many tokens of a request's prompt its next step may have."""
         return self.next_chunk(request.num_prefilled if request.row else 0)
-
-
-def _whole(a: Fraction, b: Fraction) -> tuple[int, int]:
-    """Return a and b in a unit of time in which both are whole."""
-    units = lcm(a.denominator, b.denominator)
-    return int(a * units), int(b * units)
 
 
 def fit_chunk_times(samples: Sequence[ChunkSample]) -> ChunkTimeFit | str:
@@ -156,22 +149,15 @@ def _least_squares(samples: Sequence[ChunkSample]) -> ChunkTimeFit:
     return ChunkTimeFit(a=a / longest**2, b=b / longest, c=c)
 
 
-class ForwardRunner(Protocol):
-    """What runs a forward: a `Worker`."""
-
-    def forward(self, batch: ForwardBatch, /) -> object:
-        """Enqueue a forward on the current stream."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChunkProfiler:
     """Time prefills, with an engine's own pools, relay and streams.
 
     Nothing else may run on them meanwhile: a server profiles before its first request.
     """
 
-    runner: ForwardRunner
-    """Runs forwards."""
+    forward: Callable[[ForwardBatch], object]
+    """Enqueues a forward on the current stream."""
     memory: RequestMemory
     """Rows and pages; as many are free afterwards as before."""
     relay: FutureMap
@@ -250,7 +236,7 @@ class ChunkProfiler:
         with self.staging.streams.using(self.step_streams.forward):
             # Prompt tokens are still on the host here: they cross at forward entry.
             self.relay.resolve_future(batch)
-            self.runner.forward(ForwardBatch.init_new(batch, self.staging))
+            self.forward(ForwardBatch.init_new(batch, self.staging))
         self.staging.streams.synchronize()
         return self.clock() - began_s
 

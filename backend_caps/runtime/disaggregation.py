@@ -16,15 +16,14 @@ Shapes: as in `runtime.request`; B requests in a batch, S tokens that a request 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from backend_caps.relay import FutureMap, RelayPayload
-from backend_caps.relay.streams import EventLike, StepStreams
+from backend_caps.relay.streams import EventLike, StepStreams, StreamLike
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.memory import Layout, RequestMemory, TokenToKVPool
@@ -74,12 +73,15 @@ def fingerprint(config: LlamaConfig, model: Weighted) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCaches:
-    """Where keys and values of prompts stand, and of which models they are."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class PromptTransfer:
+    """Copy what prompts left to the host, or from the host into rows and slots of requests."""
 
+    sends: bool
+    """Whether prompts leave (`--disaggregation-mode prefill`); else they come in."""
     memory: RequestMemory
     target: TokenToKVPool
+    """Where keys and values of prompts stand."""
     draft: TokenToKVPool | None
     """The cache of the model that drafts, in the same slots; None where none does."""
     num_slots_behind: int
@@ -88,117 +90,18 @@ class PromptCaches:
     """The target's fingerprint."""
     draft_model: str | None
     """The fingerprint of the model that drafts."""
+    relay: FutureMap
+    """Has the draft's state, and takes what the next step starts from."""
+    staging: Staging
+    """Carries host numbers to the device."""
+    step_streams: StepStreams
+    """The streams of steps."""
+    _transfer: StreamLike = field(init=False)
+    _crossings: dict[Request, tuple[PromptStates, EventLike]] = field(default_factory=dict)
+    """States on their way to the host: nothing until the event."""
 
-    def layouts(self, num_tokens: int) -> Mapping[str, Layout]:
-        """Return the layouts of keys and values of a prompt of so many tokens, by name."""
-        found = dict(zip(("keys", "values"), self.target.layouts(num_tokens), strict=True))
-        if self.draft is not None:
-            drafted = self.draft.layouts(num_tokens + self.num_slots_behind)
-            found |= zip(("draft_keys", "draft_values"), drafted, strict=True)
-        return found
-
-    def slots(self, row: Tensor, num_tokens: int) -> Tensor:
-        """Look up the slots of a prompt, and of what a draft has read behind it.
-
-        row         [1] int64, device  the request's
-        num_tokens  T
-        returns     [S] int64, device
-
-        Stream: the current one, which must be the schedule stream. Sync: none.
-        """
-        size = num_tokens + self.num_slots_behind
-        positions = torch.arange(size, device=row.device)
-        return self.memory.slots_of(row.expand(size), positions)
-
-    def load(self, slots: Tensor, num_tokens: int) -> PromptStates:
-        """Read the keys and values of a prompt into memory of their own.
-
-        slots       [S] int64, device
-        num_tokens  T
-
-        Stream: the current one, which must be the forward stream. Sync: none.
-        """
-        keys, values = self.target.load(slots[:num_tokens])
-        draft_keys, draft_values = (None, None) if self.draft is None else self.draft.load(slots)
-        return PromptStates(
-            keys=keys, values=values, draft_keys=draft_keys, draft_values=draft_values
-        )
-
-    def store(self, slots: Tensor, states: PromptStates) -> None:
-        """Write the keys and values of a prompt to its slots.
-
-        slots   [S] int64, device
-        states  device
-
-        Stream: the current one, behind all that was given to the forward stream. Sync: none.
-        Keeps: nothing; all is copied from.
-        """
-        self.target.store(slots[: states.keys.shape[1]], states.keys, states.values)
-        if self.draft is not None:
-            assert states.draft_keys is not None, "a handover that fits has them"
-            assert states.draft_values is not None, "a handover that fits has them"
-            self.draft.store(slots, states.draft_keys, states.draft_values)
-
-    def misfits(self, handover: Handover, layouts: Mapping[str, Layout]) -> Iterator[str]:
-        """List what a handover has otherwise than `layouts` and the models here.
-
-        What is not read may be there: states of a draft, where the engine does not speculate.
-        """
-        if handover.model != self.model:
-            yield f"it is of model {handover.model[:12]}, and the engine has {self.model[:12]}"
-        if self.draft_model is not None and handover.draft_model != self.draft_model:
-            of = "none" if handover.draft_model is None else handover.draft_model[:12]
-            yield f"its draft model is {of}, and the engine has {self.draft_model[:12]}"
-        for name, (shape, dtype) in layouts.items():
-            own = handover.states.tensors.get(name)
-            if own is None:
-                yield f"it has no {name}"
-                continue
-            if own.device.type != "cpu":
-                yield f"its {name} are on {own.device}, and not on the host"
-            if tuple(own.shape) != shape:
-                yield f"its {name} have shape {tuple(own.shape)} instead of {shape}"
-            if own.dtype is not dtype:
-                yield f"its {name} are {own.dtype} instead of {dtype}"
-
-
-class _Crossing(NamedTuple):
-    """States on their way to the host."""
-
-    states: PromptStates
-    """On the host; nothing until `copied`."""
-    copied: EventLike
-
-
-class PromptTransfer:
-    """Copy what prompts left to the host, or from the host into rows and slots of requests.
-
-    Args:
-        mode: the flags' `--disaggregation-mode`: `prefill` sends, `decode` receives.
-        caches: where prompts stand.
-        relay: has the draft's state, and takes what the next step starts from.
-        staging: carries host numbers to the device.
-        step_streams: the streams of steps.
-    """
-
-    def __init__(
-        self,
-        *,
-        mode: str,
-        caches: PromptCaches,
-        relay: FutureMap,
-        staging: Staging,
-        step_streams: StepStreams,
-    ) -> None:
-        self.sends = mode == "prefill"
-        """Whether prompts leave; else they come in."""
-        self._caches = caches
-        self._relay = relay
-        self._staging = staging
-        self._streams = staging.streams
-        self._on = step_streams
-        self._transfer = self._streams.private_stream()
-        self._crossings: dict[Request, _Crossing] = {}
+    def __post_init__(self) -> None:
+        self._transfer = self.staging.streams.private_stream()
 
     def send(self, request: Request) -> None:
         """Enqueue the copy of what a prompt left; then its row and pages may be given back.
@@ -208,21 +111,22 @@ class PromptTransfer:
         to pin for it takes this thread the time to lock its pages, some GiB a second.
         Keeps: what it reads, until the copy is done.
         """
-        row = self._staging.upload(((request.row,),))[0]
-        slots = self._caches.slots(row, len(request.prefill))
-        self._on.forward.wait_stream(self._on.schedule)
-        with self._streams.using(self._on.forward):
-            states = self._with_draft_state(self._caches.load(slots, len(request.prefill)), row)
+        streams = self.staging.streams
+        row = self.staging.upload(((request.row,),))[0]
+        slots = self._slots(row, len(request.prefill))
+        self.step_streams.forward.wait_stream(self.step_streams.schedule)
+        with streams.using(self.step_streams.forward):
+            states = self._with_draft_state(self._load(slots, len(request.prefill)), row)
             for lent in (row, slots):
-                self._streams.keep_alive(lent)
-        copied = self._streams.event()
-        self._transfer.wait_stream(self._on.forward)
-        with self._streams.using(self._transfer):
-            on_host = states.mapped(self._staging.to_host)
+                streams.keep_alive(lent)
+        copied = streams.event()
+        self._transfer.wait_stream(self.step_streams.forward)
+        with streams.using(self._transfer):
+            on_host = states.mapped(self.staging.to_host)
             for own in states.tensors.values():
-                self._streams.keep_alive(own)
+                streams.keep_alive(own)
             copied.record(self._transfer)
-        self._crossings[request] = _Crossing(on_host, copied)
+        self._crossings[request] = on_host, copied
 
     def handovers(
         self,
@@ -259,15 +163,15 @@ class PromptTransfer:
             request: its prompt has run, and its first token is made.
             sampling: of the whole output.
         """
-        crossing = self._crossings.pop(request)
-        crossing.copied.synchronize()
+        states, copied = self._crossings.pop(request)
+        copied.synchronize()
         return Handover(
             prompt=request.prompt,
             sampling=sampling,
             token=request.output[0],
-            states=crossing.states,
-            model=self._caches.model,
-            draft_model=self._caches.draft_model,
+            states=states,
+            model=self.model,
+            draft_model=self.draft_model,
         )
 
     def fitting(self, handover: Handover) -> PromptStates:
@@ -276,10 +180,9 @@ class PromptTransfer:
         Raises:
             EngineError: `handover`: it cannot go on with it, for all the reasons that are named.
         """
-        layouts = dict(self._caches.layouts(len(handover.prompt)))
-        for field in self._relay.layout.draft:
-            layouts[field.name] = field.row_shape, field.dtype
-        if problems := "; ".join(self._caches.misfits(handover, layouts)):
+        layouts = dict(self._layouts(len(handover.prompt)))
+        layouts |= {own.name: (own.row_shape, own.dtype) for own in self.relay.layout.draft}
+        if problems := "; ".join(self._misfits(handover, layouts)):
             raise EngineError(
                 "handover",
                 f"the handover does not fit this engine: {problems}. The states of the same "
@@ -301,22 +204,23 @@ class PromptTransfer:
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.
         """
+        streams = self.staging.streams
         batch, numbers = self._batch_of(requests)
         slots = [
-            self._caches.slots(numbers[0, place : place + 1], len(own.prefill))
+            self._slots(numbers[0, place : place + 1], len(own.prefill))
             for place, own in enumerate(requests)
         ]
-        self._transfer.wait_stream(self._on.schedule)
-        with self._streams.using(self._transfer):
+        self._transfer.wait_stream(self.step_streams.schedule)
+        with streams.using(self._transfer):
             arrived = [
-                own.states.mapped(self._staging.carry) for own in requests if own.states is not None
+                own.states.mapped(self.staging.carry) for own in requests if own.states is not None
             ]
-            self._transfer.wait_stream(self._on.forward)
+            self._transfer.wait_stream(self.step_streams.forward)
             for own, states in zip(slots, arrived, strict=True):
-                self._caches.store(own, states)
+                self._store(own, states)
             self._tell_relay(batch, _payload(numbers[2], arrived))
             for lent in (numbers, *slots):
-                self._streams.keep_alive(lent)
+                streams.keep_alive(lent)
         for request in requests:
             request.states = None
         return batch
@@ -326,11 +230,11 @@ class PromptTransfer:
 
         Outside speculation lengths stay with the batch: the relay carries tokens alone.
         """
-        rows, forward = batch.req_pool_indices, self._on.forward
-        if self._relay.speculative:
-            self._relay.bootstrap(rows, batch.seq_lens, payload, forward_stream=forward)
+        rows, forward = batch.req_pool_indices, self.step_streams.forward
+        if self.relay.speculative:
+            self.relay.bootstrap(rows, batch.seq_lens, payload, forward_stream=forward)
             return
-        self._relay.stash(rows, payload)
+        self.relay.stash(rows, payload)
         forward.wait_stream(self._transfer)
 
     def _batch_of(self, requests: Sequence[Request]) -> tuple[ScheduleBatch, Tensor]:
@@ -339,14 +243,14 @@ class PromptTransfer:
         returns  the batch
                  [3, B] int64, device  rows, lengths and tokens
         """
-        memory = self._caches.memory
+        memory = self.memory
         rows = [request.row for request in requests]
         lengths = [len(request.prefill) for request in requests]
-        memory.grow(rows, [length + self._caches.num_slots_behind for length in lengths])
-        numbers = self._staging.upload((rows, lengths, [own.output[-1] for own in requests]))
+        memory.grow(rows, [length + self.num_slots_behind for length in lengths])
+        numbers = self.staging.upload((rows, lengths, [own.output[-1] for own in requests]))
         batch = ScheduleBatch(
             memory=memory,
-            staging=self._staging,
+            staging=self.staging,
             mode=ForwardMode.EXTEND,
             requests=tuple(requests),
             generations=tuple(request.generation for request in requests),
@@ -364,14 +268,86 @@ class PromptTransfer:
 
         row  [1] int64, device
         """
-        if self._caches.draft is None:
+        if self.draft is None:
             return states
-        batch = ScheduleBatch.empty(self._caches.memory, self._staging)
+        batch = ScheduleBatch.empty(self.memory, self.staging)
         left = DraftState()
         batch.req_pool_indices, batch.spec_info = row, left
-        self._relay.resolve_future(batch)
-        fields = self._relay.layout.draft
+        self.relay.resolve_future(batch)
+        fields = self.relay.layout.draft
         return replace(states, **{own.name: getattr(left, own.name)[0] for own in fields})
+
+    def _layouts(self, num_tokens: int) -> Mapping[str, Layout]:
+        """Return the layouts of keys and values of a prompt of so many tokens, by name."""
+        found = dict(zip(("keys", "values"), self.target.layouts(num_tokens), strict=True))
+        if self.draft is not None:
+            drafted = self.draft.layouts(num_tokens + self.num_slots_behind)
+            found |= zip(("draft_keys", "draft_values"), drafted, strict=True)
+        return found
+
+    def _slots(self, row: Tensor, num_tokens: int) -> Tensor:
+        """Look up the slots of a prompt, and of what a draft has read behind it.
+
+        row         [1] int64, device  the request's
+        num_tokens  T
+        returns     [S] int64, device
+
+        Stream: the current one, which must be the schedule stream. Sync: none.
+        """
+        size = num_tokens + self.num_slots_behind
+        positions = torch.arange(size, device=row.device)
+        return self.memory.slots_of(row.expand(size), positions)
+
+    def _load(self, slots: Tensor, num_tokens: int) -> PromptStates:
+        """Read the keys and values of a prompt into memory of their own.
+
+        slots       [S] int64, device
+        num_tokens  T
+
+        Stream: the current one, which must be the forward stream. Sync: none.
+        """
+        keys, values = self.target.load(slots[:num_tokens])
+        draft_keys, draft_values = (None, None) if self.draft is None else self.draft.load(slots)
+        return PromptStates(
+            keys=keys, values=values, draft_keys=draft_keys, draft_values=draft_values
+        )
+
+    def _store(self, slots: Tensor, states: PromptStates) -> None:
+        """Write the keys and values of a prompt to its slots.
+
+        slots   [S] int64, device
+        states  device
+
+        Stream: the current one, behind all that was given to the forward stream. Sync: none.
+        Keeps: nothing; all is copied from.
+        """
+        self.target.store(slots[: states.keys.shape[1]], states.keys, states.values)
+        if self.draft is not None:
+            assert states.draft_keys is not None, "a handover that fits has them"
+            assert states.draft_values is not None, "a handover that fits has them"
+            self.draft.store(slots, states.draft_keys, states.draft_values)
+
+    def _misfits(self, handover: Handover, layouts: Mapping[str, Layout]) -> Iterator[str]:
+        """List what a handover has otherwise than `layouts` and the models here.
+
+        What is not read may be there: states of a draft, where the engine does not speculate.
+        """
+        if handover.model != self.model:
+            yield f"it is of model {handover.model[:12]}, and the engine has {self.model[:12]}"
+        if self.draft_model is not None and handover.draft_model != self.draft_model:
+            of = "none" if handover.draft_model is None else handover.draft_model[:12]
+            yield f"its draft model is {of}, and the engine has {self.draft_model[:12]}"
+        for name, (shape, dtype) in layouts.items():
+            own = handover.states.tensors.get(name)
+            if own is None:
+                yield f"it has no {name}"
+                continue
+            if own.device.type != "cpu":
+                yield f"its {name} are on {own.device}, and not on the host"
+            if tuple(own.shape) != shape:
+                yield f"its {name} have shape {tuple(own.shape)} instead of {shape}"
+            if own.dtype is not dtype:
+                yield f"its {name} are {own.dtype} instead of {dtype}"
 
 
 def _payload(tokens: Tensor, arrived: Sequence[PromptStates]) -> RelayPayload:
@@ -379,8 +355,9 @@ def _payload(tokens: Tensor, arrived: Sequence[PromptStates]) -> RelayPayload:
 
     A field is in none of the requests' states, or in each.
     """
-    payload = RelayPayload(tokens)
-    for name in ("topk_p", "topk_index", "hidden_states"):
-        if name in arrived[0].tensors:
-            setattr(payload, name, torch.stack([own.tensors[name] for own in arrived]))
-    return payload
+    drafted = {
+        name: torch.stack([own.tensors[name] for own in arrived])
+        for name in ("topk_p", "topk_index", "hidden_states")
+        if name in arrived[0].tensors
+    }
+    return RelayPayload(tokens, **drafted)

@@ -13,7 +13,7 @@ import torch
 
 from backend_caps.capability.kind import Role
 from backend_caps.relay import FutureMap
-from backend_caps.relay.streams import DeviceStreams, StepStreams
+from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.assembly import Parts
@@ -25,8 +25,7 @@ from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.options import EngineOptions, check_flags
 from backend_caps.runtime.request import Request, Sampling, check_length, checked_tokens
 from backend_caps.runtime.scheduler import NewToken, Scheduler
-from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.runtime.stats import EveryObserver, StepObserver
 from backend_caps.runtime.step import StepLauncher
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_choice import GraphChoice
@@ -65,17 +64,8 @@ class Engine:
         self.options = options or EngineOptions()
         self.streams = configuration.streams
         self.device = self.streams.device
-        self.step_streams = StepStreams.drawn_from(self.streams)
-        self.staging = Staging(self.streams)
-        parts = Parts(
-            configuration,
-            self.options,
-            model_path=model_path,
-            draft_model_path=draft_model_path,
-            staging=self.staging,
-            step_streams=self.step_streams,
-            capture_observer=capture_observer,
-        )
+        parts = Parts(configuration, self.options, model_path, draft_model_path, capture_observer)
+        self.staging, self.step_streams = parts.staging, parts.step_streams
         self.model, self.memory, self.graphs = parts.model, parts.waiting.memory, parts.graphs
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
@@ -85,16 +75,11 @@ class Engine:
         self._worker, self.waiting = parts.worker, parts.waiting
         self._transfer = parts.transfer
         self.scheduler = Scheduler(
-            launcher=StepLauncher(
-                runner=parts.runner,
-                relay=self.relay,
-                staging=self.staging,
-                step_streams=self.step_streams,
-            ),
+            launcher=StepLauncher(parts.runner, self.relay, self.staging, self.step_streams),
             waiting=parts.waiting,
             decoding=parts.decoding,
             mixed=self.plan.flags.enable_mixed_chunk,
-            observer=observer or NoObserver(),
+            observer=observer or EveryObserver(()),
             transfer=parts.transfer,
         )
         self._num_requests = 0
@@ -179,7 +164,8 @@ class Engine:
 
         `max_new_tokens` bounds each output where no `sampling` is given; greedy by default.
         """
-        requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
+        self._require_mode("generate", "null")
+        requests = self._enter(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
         for _ in self._tokens_of(requests):
             pass
         if not self.scheduler.has_requests:
@@ -197,7 +183,8 @@ class Engine:
 
         A reader that stops early aborts its requests.
         """
-        requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
+        self._require_mode("generate", "null")
+        requests = self._enter(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
         return self._tokens_of(requests)
 
     def _tokens_of(self, requests: Sequence[Request]) -> Generator[tuple[int, int]]:
@@ -230,18 +217,15 @@ class Engine:
                 with theirs.
         """
         self._require_mode("submit", "null")
-        return self._enter(self._checked(prompt, sampling), sampling)
+        return self._enter((prompt,), sampling)[0]
 
-    def _submit_all(self, prompts: Iterable[Sequence[int]], sampling: Sampling) -> list[Request]:
+    def _enter(self, prompts: Iterable[Sequence[int]], sampling: Sampling) -> list[Request]:
         """Take all prompts in, or none where one of them is refused."""
-        self._require_mode("generate", "null")
         checked = [self._checked(prompt, sampling) for prompt in prompts]
-        return [self._enter(prompt, sampling) for prompt in checked]
-
-    def _enter(self, prompt: tuple[int, ...], sampling: Sampling) -> Request:
-        request = self._made(prompt, sampling)
-        self.scheduler.add(request)
-        return request
+        requests = [self._made(prompt, sampling) for prompt in checked]
+        for request in requests:
+            self.scheduler.add(request)
+        return requests
 
     def _made(self, prompt: tuple[int, ...], sampling: Sampling) -> Request:
         self._require_running()
@@ -271,9 +255,7 @@ class Engine:
         """
         transfer = self._require_mode("hand_over", "prefill")
         assert transfer is not None, "an engine of this mode has one"
-        first = replace(sampling, max_new_tokens=1)
-        checked = [self._checked(prompt, first) for prompt in token_ids]
-        requests = [self._enter(prompt, first) for prompt in checked]
+        requests = self._enter(token_ids, replace(sampling, max_new_tokens=1))
         return transfer.handovers(requests, sampling, step=self.step, abort=self.abort)
 
     def take_over(self, handover: Handover) -> Request:
@@ -359,12 +341,12 @@ class Engine:
         """
         self._require_running()
         profiler = ChunkProfiler(
-            runner=self._worker,
-            memory=self.memory,
-            relay=self.relay,
-            staging=self.staging,
-            step_streams=self.step_streams,
-            vocab_size=self.model.config.vocab_size,
+            self._worker.forward,
+            self.memory,
+            self.relay,
+            self.staging,
+            self.step_streams,
+            self.model.config.vocab_size,
         )
         size = self.options.chunked_prefill_size or 0
         self.waiting.chunk_sizes = sizes = profiler.profile(size, self.memory.page_size)

@@ -86,6 +86,14 @@ class ForwardBatch:
         lens = self.extend_seq_lens_cpu
         return lens[0] if lens is not None and len(set(lens)) == 1 else None
 
+    def last_of(self, rows: Tensor) -> Tensor:
+        """Return the rows of T that logits are made of; all, where the batch names no last tokens.
+
+        Stream: the current one. Sync: none. Allocates: the result, where it is not all of them.
+        """
+        last = self.last_token_indices
+        return rows if last is None else rows.index_select(0, last)
+
     @classmethod
     def init_new(cls, batch: ScheduleBatch, staging: Staging) -> Self:
         """Make a step's tensors, once its tokens are there (`FutureMap.resolve_future`).

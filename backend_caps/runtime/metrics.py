@@ -5,7 +5,7 @@ Nothing here asks the device or the batch: a metric that waits for a step would 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from backend_caps.extras import require_extra
@@ -32,6 +32,28 @@ _SECONDS = (
 )
 """From a copy of a few bytes to a prefill: what the host does in a step takes such times."""
 _WAITS = (0, 1, 2, 3, 4)
+_NAMESPACE = "backend_caps"
+_TEXTS = {
+    "num_running_reqs": "Requests that have a row of the pool.",
+    "num_queue_reqs": "Requests whose prompt has not run, or not all of it.",
+    "decode_sum_seq_lens": "Tokens of all contexts of the last decode step; where a speculative "
+    "plan has no mirror of the lengths, as many as the host has seen.",
+    "generation_tokens": "Tokens that requests got.",
+    "retractions": "Requests that were taken out of the KV cache to make room.",
+    "steps": "Processed steps, by kind and by what ran them.",
+    "step_host_seconds": "The host's time for a step, the model's and waits aside.",
+    "transferred_bytes": "Bytes that the plan makes cross between host and device.",
+    "step_planned_waits": "Times that the plan makes the host wait for the device in a step: for "
+    "the tokens, and in speculative steps for lengths where a backend reads them. Hidden waits are "
+    "not seen.",
+    "publish_to_host_seconds": "From the launch of the step that published lengths to the host "
+    "having them; counts speculative steps that wait for lengths, and stays 0 without speculative "
+    "decoding.",
+    "step_wait_seconds": "The host's time waiting for a step's tokens.",
+    "step_in_flight_seconds": "From a step's launch to the host having its tokens.",
+    "overlap_ratio": "The share of the last step's time in flight in which the host did not wait.",
+}
+"""What each metric says of itself."""
 
 
 class Metrics:
@@ -50,7 +72,14 @@ class Metrics:
         self, registry: CollectorRegistry | None = None, *, has_streams: bool = True
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._make_metrics()
+        own = self.registry
+        self._running = _gauge(own, "num_running_reqs")
+        self._queued = _gauge(own, "num_queue_reqs")
+        self._decode_lengths = _gauge(own, "decode_sum_seq_lens")
+        self._made = _counter(own, "generation_tokens")
+        self._retractions = _counter(own, "retractions")
+        self._steps = _counter(own, "steps", "mode", "run")
+        self._host = _histogram(own, "step_host_seconds")
         self._streams = _StreamMetrics(self.registry) if has_streams else None
 
     def observe(self, stats: StepStats) -> None:
@@ -108,74 +137,20 @@ class Metrics:
             server.server_close()
             thread.join()
 
-    def _make_metrics(self) -> None:
-        registry = self.registry
-        self._running = _gauge(
-            registry, "num_running_reqs", "Requests that have a row of the pool."
-        )
-        self._queued = _gauge(
-            registry, "num_queue_reqs", "Requests whose prompt has not run, or not all of it."
-        )
-        self._decode_lengths = _gauge(
-            registry,
-            "decode_sum_seq_lens",
-            "Tokens of all contexts of the last decode step; where a speculative plan has no "
-            "mirror of the lengths, as many as the host has seen.",
-        )
-        self._made = _counter(registry, "generation_tokens", "Tokens that requests got.")
-        self._retractions = _counter(
-            registry, "retractions", "Requests that were taken out of the KV cache to make room."
-        )
-        self._steps = _counter(
-            registry, "steps", "Processed steps, by kind and by what ran them.", "mode", "run"
-        )
-        self._host = _histogram(
-            registry,
-            "step_host_seconds",
-            "The host's time for a step, the model's and waits aside.",
-        )
-
 
 class _StreamMetrics:
     """Count what is there only where the device works beside the host: waits, and what crosses."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._launched_s: float | None = None
-        crossed = _counter(
-            registry,
-            "transferred_bytes",
-            "Bytes that the plan makes cross between host and device.",
-            "direction",
-        )
+        crossed = _counter(registry, "transferred_bytes", "direction")
         self._to_host = crossed.labels(direction="to_host")
         self._to_device = crossed.labels(direction="to_device")
-        self._planned_waits = _histogram(
-            registry,
-            "step_planned_waits",
-            "Times that the plan makes the host wait for the device in a step: for the tokens, and "
-            "in speculative steps for lengths where a backend reads them. Hidden waits are not "
-            "seen.",
-            _WAITS,
-        )
-        self._publish_to_host = _histogram(
-            registry,
-            "publish_to_host_seconds",
-            "From the launch of the step that published lengths to the host having them; counts "
-            "speculative steps that wait for lengths, and stays 0 without speculative decoding.",
-        )
-        self._wait = _histogram(
-            registry, "step_wait_seconds", "The host's time waiting for a step's tokens."
-        )
-        self._in_flight = _histogram(
-            registry,
-            "step_in_flight_seconds",
-            "From a step's launch to the host having its tokens.",
-        )
-        self._overlap = _gauge(
-            registry,
-            "overlap_ratio",
-            "The share of the last step's time in flight in which the host did not wait.",
-        )
+        self._planned_waits = _histogram(registry, "step_planned_waits", _WAITS)
+        self._publish_to_host = _histogram(registry, "publish_to_host_seconds")
+        self._wait = _histogram(registry, "step_wait_seconds")
+        self._in_flight = _histogram(registry, "step_in_flight_seconds")
+        self._overlap = _gauge(registry, "overlap_ratio")
 
     def observe(self, stats: StepStats) -> None:
         """Take in a step whose result was processed."""
@@ -191,18 +166,19 @@ class _StreamMetrics:
         self._overlap.set(stats.overlap_ratio)
 
 
-def _gauge(registry: CollectorRegistry, name: str, text: str) -> Gauge:
-    return Gauge(f"backend_caps_{name}", text, registry=registry)
+def _gauge(registry: CollectorRegistry, name: str) -> Gauge:
+    return Gauge(name, _TEXTS[name], namespace=_NAMESPACE, registry=registry)
 
 
-def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
-    return Counter(f"backend_caps_{name}", text, labels, registry=registry)
+def _counter(registry: CollectorRegistry, name: str, *labels: str) -> Counter:
+    return Counter(name, _TEXTS[name], labels, namespace=_NAMESPACE, registry=registry)
 
 
 def _histogram(
-    registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...] = _SECONDS
+    registry: CollectorRegistry, name: str, buckets: Sequence[float] = _SECONDS
 ) -> Histogram:
-    return Histogram(f"backend_caps_{name}", text, buckets=buckets, registry=registry)
+    text = _TEXTS[name]
+    return Histogram(name, text, namespace=_NAMESPACE, registry=registry, buckets=buckets)
 
 
 def _name(sample: Sample) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 
 import torch
@@ -27,6 +29,11 @@ from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.startup.configuration import GraphSizes
 from backend_caps.startup.graph_modes import mixed_buckets, uniform_buckets
+
+_SIZES = (
+    *("max_running_requests", "max_total_tokens", "max_prefill_tokens"),
+    *("chunked_prefill_size", "max_graph_batch_size"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +69,7 @@ class EngineOptions:
     largest step."""
 
     def __post_init__(self) -> None:
-        sizes = {
-            "max_running_requests": self.max_running_requests,
-            "max_total_tokens": self.max_total_tokens,
-            "max_prefill_tokens": self.max_prefill_tokens,
-            "chunked_prefill_size": self.chunked_prefill_size,
-            "max_graph_batch_size": self.max_graph_batch_size,
-        }
-        for name, size in sizes.items():
+        for name, size in zip(_SIZES, attrgetter(*_SIZES)(self), strict=True):
             if size is not None:
                 check_size(name, size)
 
@@ -83,8 +83,11 @@ def graph_sizes_of(
     phase from them: its sizes are named all the same. A draft model's batch sizes are those of
     decode; with one step, nothing is drafted beyond what draft-extend leaves.
     """
-    uniform = partial(uniform_buckets, _batch_sizes(options), pads=options.pads_graphs)
-    mixed = mixed_buckets(options.max_running_requests, options.graph_token_counts)
+    rows, named = options.max_running_requests, options.graph_batch_sizes
+    most = min(rows, options.max_graph_batch_size or rows)
+    batch_sizes = (*(size for size in named if size < most), most) if named else ()
+    uniform = partial(uniform_buckets, batch_sizes, pads=options.pads_graphs)
+    mixed = mixed_buckets(rows, options.graph_token_counts)
     buckets = {Phase.DECODE: uniform(), Phase.PREFILL: mixed}
     if speculation is not None:
         buckets[Phase.VERIFY] = uniform(speculation.num_draft_tokens)
@@ -98,12 +101,6 @@ def graph_sizes_of(
         Role.DRAFT: GraphSizes(buckets={Phase.DECODE: steps}),
         Role.DRAFT_EXTEND: GraphSizes(buckets={Phase.VERIFY: accepted}),
     }
-
-
-def _batch_sizes(options: EngineOptions) -> Sequence[int]:
-    rows, sizes = options.max_running_requests, options.graph_batch_sizes
-    most = min(rows, options.max_graph_batch_size or rows)
-    return (*(size for size in sizes if size < most), most) if sizes else ()
 
 
 def check_token_counts(
@@ -215,9 +212,6 @@ MISFITS = frozenset(map(_unsupported, (*CHECKED_AGAINST.values(), "speculative_t
 """The codes of problems with which no engine starts."""
 
 
-_DRAFTING = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
-
-
 def check_fit(
     plan: Plan, model: LlamaModel, streams: DeviceStreams, draft: LlamaConfig | None = None
 ) -> None:
@@ -245,12 +239,15 @@ def check_fit(
             f"was expected. Lower it, or correct max_position_embeddings in the model's "
             f"config.json.",
         )
-    found = _found(model.dtype, streams, page_size_of(plan))
-    own = replace(plan, uses=tuple(use for use in plan.uses if use.role is Role.TARGET))
-    misfits = list(_misfits(own, config, found))
+    found = {
+        "dtype": str(model.dtype),
+        "attention_arch": AttentionArch.MHA,  # a Llama's
+        "page_size": page_size_of(plan),
+        "device": None if streams.traits.is_stand_in else streams.device.type,
+    }
+    misfits = list(_misfits(plan, {Role.TARGET}, config, found))
     if draft is not None:
-        own = replace(plan, uses=tuple(use for use in plan.uses if use.role in _DRAFTING))
-        misfits += _misfits(own, draft, found)
+        misfits += _misfits(plan, {Role.DRAFT, Role.DRAFT_EXTEND}, draft, found)
     misfits += _blind_in_mixed_steps(plan)
     if misfits:
         raise UnfitBackendError(problems=tuple(dict.fromkeys(misfits)))
@@ -278,20 +275,13 @@ def _blind_in_mixed_steps(plan: Plan) -> Iterator[str]:
             )
 
 
-def _found(dtype: torch.dtype, streams: DeviceStreams, page_size: int) -> Mapping[str, object]:
-    """List what is the same for the target and for what drafts."""
-    return {
-        "dtype": str(dtype),
-        "attention_arch": AttentionArch.MHA,  # a Llama's
-        "page_size": page_size,
-        "device": None if streams.traits.is_stand_in else streams.device.type,
-    }
-
-
-def _misfits(plan: Plan, config: LlamaConfig, found: Mapping[str, object]) -> Iterator[str]:
-    """Say what a plan's backends do not take of a model, and what to do about it."""
+def _misfits(
+    plan: Plan, roles: AbstractSet[Role], config: LlamaConfig, found: Mapping[str, object]
+) -> Iterator[str]:
+    """Say what the backends of some roles do not take of a model, and what to do about it."""
     facts = Facts.model_validate({**plan.facts.known(), **found, "head_size": config.head_dim})
-    known = resolve(plan.uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
+    uses = tuple(use for use in plan.uses if use.role in roles)
+    known = resolve(uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
     overridden = {
         _unsupported(CHECKED_AGAINST[name]) for name, _ in plan.overrides if name in CHECKED_AGAINST
     }

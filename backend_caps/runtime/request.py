@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from math import inf
 from operator import index
 
 from torch import Tensor
@@ -78,26 +79,14 @@ class Sampling:
     """Tokens that end the output, of which they are the last; None is the model's own."""
 
     def __post_init__(self) -> None:
-        tokens, top_k, stops = self.max_new_tokens, self.top_k, self.stop_token_ids
+        top_k = self.top_k
         limits = (
-            ("max_new_tokens", _is_whole(tokens) and tokens >= 1, "a whole number from 1"),
+            ("max_new_tokens", _is_whole(self.max_new_tokens, 1), "a whole number from 1"),
             ("temperature", 0 <= self.temperature < 2**31, "0 or more and below 2**31"),
-            (
-                "top_k",
-                top_k is None or (_is_whole(top_k) and top_k >= 1),
-                "a whole number from 1, or None",
-            ),
+            ("top_k", top_k is None or _is_whole(top_k, 1), "a whole number from 1, or None"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            (
-                "seed",
-                _is_whole(self.seed) and 0 <= self.seed < 2**63,
-                "a whole number, 0 or more and below 2**63",
-            ),
-            (
-                "stop_token_ids",
-                stops is None or _are_tokens(stops),
-                "a frozenset of tokens, or None",
-            ),
+            ("seed", _is_whole(self.seed, 0, 2**63), "a whole number, 0 or more and below 2**63"),
+            ("stop_token_ids", _are_tokens(self.stop_token_ids), "a frozenset of tokens, or None"),
         )
         for name, holds, expected in limits:
             if not holds:
@@ -109,13 +98,13 @@ class Sampling:
         return self.temperature == 0 or self.top_k == 1
 
 
-def _is_whole(value: object) -> bool:
-    """Tell whether a value is a whole number, and no truth value."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_whole(value: object, first: float = -inf, end: float = inf) -> bool:
+    """Tell whether a value is a whole number within bounds, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool) and first <= value < end
 
 
 def _are_tokens(value: object) -> bool:
-    return isinstance(value, frozenset) and all(map(_is_whole, value))
+    return value is None or (isinstance(value, frozenset) and all(map(_is_whole, value)))
 
 
 class FinishReason(Enum):
@@ -226,9 +215,6 @@ class Request:
             self.finish_reason = FinishReason.LENGTH
 
 
-_CACHE = "the KV cache"
-
-
 def checked_tokens(prompt: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """Return a prompt's tokens; whole numbers of any kind are taken.
 
@@ -258,12 +244,9 @@ def check_length(num_prompt_tokens: int, max_new_tokens: int, memory: RequestMem
     Raises:
         RequestTooLongError: it is longer than the context, or than the whole KV cache.
     """
-    limits = {
-        "the context": memory.rows.max_context_len,
-        _CACHE: memory.pages.num_pages * memory.page_size,
-    }
-    for name, limit in limits.items():
-        behind = memory.rows.lookahead if name == _CACHE else 0
+    rows, num_slots = memory.rows, memory.pages.num_pages * memory.page_size
+    limits = (("the context", rows.max_context_len, 0), ("the KV cache", num_slots, rows.lookahead))
+    for name, limit, behind in limits:
         if num_prompt_tokens + max_new_tokens - 1 + behind > limit:
             raise RequestTooLongError(
                 num_prompt_tokens=num_prompt_tokens,

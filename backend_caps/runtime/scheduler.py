@@ -13,6 +13,8 @@ plain loop has waited for the step's tokens by then, and so for all of the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -67,48 +69,35 @@ class NewToken(NamedTuple):
     """What it goes on by."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Scheduler:
-    """Run requests in steps.
+    """Run requests in steps."""
 
-    Args:
-        launcher: runs steps.
-        waiting: the requests that are not running yet, and the memory that all of them share.
-        decoding: how running requests go on.
-        mixed: whether decode rows join steps of prompts.
-        observer: is called with every processed step.
-        transfer: of prompts between engines; None where they run and are gone on with here.
-    """
+    launcher: StepLauncher
+    """Runs steps."""
+    waiting: WaitingLine
+    """The requests that are not running yet, and the memory that all of them share."""
+    decoding: Decoding
+    """How running requests go on."""
+    mixed: bool
+    """Whether decode rows join steps of prompts."""
+    observer: StepObserver
+    """Called with every processed step."""
+    transfer: PromptTransfer | None
+    """Of prompts between engines; None where they run and are gone on with here."""
+    _running: ScheduleBatch = field(init=False)
+    _last: ScheduleBatch | None = None
+    _in_flight: Step | None = None
+    _num_retracted: int = 0
+    _open: set[Request] = field(default_factory=set)
 
-    def __init__(
-        self,
-        *,
-        launcher: StepLauncher,
-        waiting: WaitingLine,
-        decoding: Decoding,
-        mixed: bool,
-        observer: StepObserver,
-        transfer: PromptTransfer | None = None,
-    ) -> None:
-        self._launcher = launcher
-        self._memory = waiting.memory
-        self._staging = launcher.staging
-        self._streams = launcher.staging.streams
-        self._schedule_stream = launcher.step_streams.schedule
-        self._waiting = waiting
-        self._decoding = decoding
-        self._mixed = mixed
-        self.observer = observer
-        self._transfer = transfer
-        self._running = ScheduleBatch.empty(self._memory, self._staging)
-        self._last: ScheduleBatch | None = None
-        self._in_flight: Step | None = None
-        self._num_retracted = 0
-        self._open: set[Request] = set()
+    def __post_init__(self) -> None:
+        self._running = self._empty_batch()
 
     @property
     def has_work(self) -> bool:
         """Whether a request waits or runs, or a result is to be processed."""
-        return bool(len(self._waiting) or self._running.requests or self._last or self._in_flight)
+        return bool(len(self.waiting) or self._running.requests or self._last or self._in_flight)
 
     @property
     def has_requests(self) -> bool:
@@ -118,7 +107,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Take a request in."""
         self._open.add(request)
-        self._waiting.add(request)
+        self.waiting.add(request)
 
     def abort(self, request: Request) -> None:
         """Give a request up, unless it has ended. A token that is under way is dropped.
@@ -136,7 +125,7 @@ class Scheduler:
             )
         request.finish_reason = FinishReason.ABORT
         request.states = None
-        self._waiting.drop(request)
+        self.waiting.drop(request)
         self._let_go(request)
 
     @torch.inference_mode()
@@ -145,29 +134,34 @@ class Scheduler:
 
         Where drafts are looked up on the host, that result comes first: they continue it.
         """
-        with self._streams.using(self._schedule_stream):
-            made = self._settle(None) if self._decoding.follows_results else ()
+        with self._on_schedule_stream():
+            made = self._settle(None) if self.decoding.follows_results else ()
             clock = StepClock(now_s())
             batch = self._next_batch(clock)
-            step = None if batch is None else self._launcher.launch(batch, clock)
+            step = None if batch is None else self.launcher.launch(batch, clock)
             if step is not None:
-                self._launcher.barrier(step)
+                self.launcher.barrier(step)
             return (*made, *self._settle(step))
 
     @torch.inference_mode()
     def step_plain(self) -> Sequence[NewToken]:
         """Launch the next step, and process its result."""
-        with self._streams.using(self._schedule_stream):
+        with self._on_schedule_stream():
             clock = StepClock(now_s())
             batch = self._next_batch(clock)
-            return () if batch is None else self._process(self._launcher.launch(batch, clock))
+            return () if batch is None else self._process(self.launcher.launch(batch, clock))
 
     @torch.inference_mode()
     def step_idle(self) -> None:
         """Run a step without requests, as a rank does whose peers have some."""
-        with self._streams.using(self._schedule_stream):
-            batch = ScheduleBatch.empty(self._memory, self._staging)
-            self._process(self._launcher.launch(batch, StepClock(now_s())))
+        with self._on_schedule_stream():
+            self._process(self.launcher.launch(self._empty_batch(), StepClock(now_s())))
+
+    def _on_schedule_stream(self) -> AbstractContextManager[object]:
+        return self.launcher.staging.streams.using(self.launcher.step_streams.schedule)
+
+    def _empty_batch(self) -> ScheduleBatch:
+        return ScheduleBatch.empty(self.waiting.memory, self.launcher.staging)
 
     def _settle(self, step: Step | None) -> Sequence[NewToken]:
         """Put a step in the place of the one under way, and process that one's result."""
@@ -179,41 +173,41 @@ class Scheduler:
         self._join_running()
         self._drop_done()
         self._take_over()
-        mixes = self._mixed and self._make_room()
-        stretches = self._waiting.admit(self._num_pages_kept())
+        mixes = self.mixed and self._make_room()
+        stretches = self.waiting.admit(self._num_pages_kept())
         if not stretches:
             return self._decode_batch(clock)
         batch = ScheduleBatch.prepare_for_extend(
             [stretch.request for stretch in stretches],
             [stretch.num_tokens for stretch in stretches],
-            self._memory,
-            self._staging,
-            self._waiting.num_slots_behind,
+            self.waiting.memory,
+            self.launcher.staging,
+            self.waiting.num_slots_behind,
         )
-        self._decoding.enter(batch.requests)
+        self.decoding.enter(batch.requests)
         if mixes:
-            self._decoding.prepare_mixed(self._running, clock)
+            self.decoding.prepare_mixed(self._running, clock)
             _count_steps(self._running)
             batch.mix_with_running(self._running)
-            self._running = ScheduleBatch.empty(self._memory, self._staging)
+            self._running = self._empty_batch()
         self._last = batch
         _count_launched(batch)
         return batch
 
     def _take_over(self) -> None:
         """Let requests run whose prompts ran elsewhere, as far as there is room for them."""
-        if self._transfer is None or self._transfer.sends:
+        if self.transfer is None or self.transfer.sends:
             return
-        arrived = self._waiting.admit_arrived(self._num_pages_kept())
+        arrived = self.waiting.admit_arrived(self._num_pages_kept())
         if arrived:
-            batch = self._transfer.enter(arrived)
-            self._decoding.enter(batch.requests)
+            batch = self.transfer.enter(arrived)
+            self.decoding.enter(batch.requests)
             self._running.merge(batch)
 
     def _decode_batch(self, clock: StepClock) -> ScheduleBatch | None:
         if not self._make_room():
             return None
-        self._decoding.prepare(self._running, clock)
+        self.decoding.prepare(self._running, clock)
         _count_steps(self._running)
         _count_launched(self._running)
         return self._running
@@ -240,17 +234,17 @@ class Scheduler:
 
         No request is retracted for pages that the step under way gives back at its end.
         """
-        requests, memory = self._running.requests, self._memory
+        requests, memory = self._running.requests, self.waiting.memory
         rows = [request.row for request in requests]
-        missing = memory.pages_missing(rows, self._decoding.reach(self._running))
+        missing = memory.pages_missing(rows, self.decoding.reach(self._running))
         if sum(missing) <= memory.pages.num_free:
             return bool(requests)
         if sum(missing) <= memory.pages.num_free + self._num_pages_coming():
             return False
-        if self._waiting.give_up_cut() is not None:
+        if self.waiting.give_up_cut() is not None:
             self._num_retracted += 1
         for request in choose_retractions(requests, missing, memory):
-            self._waiting.retract(request)
+            self.waiting.retract(request)
             self._num_retracted += 1
         keep = [place for place, request in enumerate(requests) if request.row]
         self._running.filter(keep)
@@ -259,7 +253,7 @@ class Scheduler:
     def _num_pages_kept(self) -> int:
         """Count the pages to be left by prompts: what each running request's next step may take."""
         rows = [request.row for request in self._running.requests]
-        missing = self._memory.pages_missing(rows, self._decoding.reach(self._running))
+        missing = self.waiting.memory.pages_missing(rows, self.decoding.reach(self._running))
         return sum(max(1, own) for own in missing)
 
     def _num_pages_coming(self) -> int:
@@ -268,7 +262,7 @@ class Scheduler:
             return 0
         batch = self._in_flight.batch
         return sum(
-            self._memory.num_pages(request.row)
+            self.waiting.memory.num_pages(request.row)
             for request, generation in zip(batch.requests, batch.generations, strict=True)
             if request.generation == generation and request.is_launched_out
         )
@@ -279,7 +273,7 @@ class Scheduler:
         made: list[NewToken] = []
         going_on: list[Request] = []
         accept_lens: list[int] = []
-        tokens = self._launcher.tokens(step)
+        tokens = self.launcher.tokens(step)
         results = zip(batch.requests, batch.generations, batch.samples, tokens, strict=True)
         for request, generation, samples, own in results:
             if not samples or request.generation != generation:
@@ -288,12 +282,12 @@ class Scheduler:
                 accept_lens.append(len(own))
             made += [NewToken(request, token) for token in request.take_step(own)]
             if request.is_finished:
-                if self._transfer is not None and self._transfer.sends:
-                    self._transfer.send(request)
+                if self.transfer is not None and self.transfer.sends:
+                    self.transfer.send(request)
                 self._let_go(request)
             else:
                 going_on.append(request)
-        self._decoding.commit(going_on)
+        self.decoding.commit(going_on)
         step.clock.done_s = now_s()
         self.observer.observe(self._stats(step, len(made), accept_lens))
         return made
@@ -302,7 +296,7 @@ class Scheduler:
         """Give back what a request has. Steps that read it may be under way (`release`)."""
         self._open.remove(request)
         if request.row:
-            self._memory.release(request.row)
+            self.waiting.memory.release(request.row)
             request.leave()
 
     def _stats(self, step: Step, num_made: int, accept_lens: Sequence[int]) -> StepStats:
@@ -313,8 +307,8 @@ class Scheduler:
             num_requests=len(batch.requests),
             num_tokens=output.num_tokens,
             num_made=num_made,
-            num_running=self._memory.rows.num_taken,
-            num_waiting=len(self._waiting),
+            num_running=self.waiting.memory.rows.num_taken,
+            num_waiting=len(self.waiting),
             num_retracted=num_retracted,
             total_seq_lens=total_seq_lens(batch),
             waits_for_lengths=step.clock.num_lengths > 0,

@@ -117,13 +117,6 @@ class StepObserver(Protocol):
         """Take in a step whose result was processed."""
 
 
-class NoObserver:
-    """No-op observer."""
-
-    def observe(self, stats: StepStats) -> None:
-        """Let it pass."""
-
-
 def now_s() -> float:
     """Read the host's clock."""
     return perf_counter()

@@ -84,15 +84,15 @@ class _Forwards:
     def _eager(self, batch: ForwardBatch, phase: Phase, *, scores: bool) -> Computed:
         two_batch = self.two_batch
         if two_batch is not None and two_batch.cuts(phase, batch.batch_size):
-            compute = two_batch if scores else two_batch.hidden_states
-            return Computed(output=compute(batch, phase), in_halves=True)
+            hidden = two_batch.hidden_states(batch, phase)
+            output = self.model.logits(batch.last_of(hidden)) if scores else hidden
+            return Computed(output=output, in_halves=True)
         backend = self.backends.of(phase)
         backend.init_forward_metadata(batch)
         forward = scores_of if scores else states_of
         return Computed(output=forward(self.model, ForwardContext(backend, batch)))
 
 
-@dataclass(slots=True, eq=False)
 class Worker(_Forwards):
     """Run a plain step's forwards, from a batch to its tokens."""
 
@@ -114,7 +114,6 @@ class Worker(_Forwards):
         )
 
 
-@dataclass(slots=True, eq=False)
 class TargetRunner(_Forwards):
     """Run the target's forwards of a speculative step: hidden states, which drafts go on from."""
 
@@ -191,52 +190,43 @@ class StepRunner(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
 class PlainRunner:
-    """One forward a step.
+    """One forward a step."""
 
-    Args:
-        worker: runs it.
-        relay: carries its tokens to the next one.
-        staging: carries host numbers to the device.
-    """
-
-    def __init__(self, *, worker: Worker, relay: FutureMap, staging: Staging) -> None:
-        self._worker = worker
-        self._relay = relay
-        self._staging = staging
+    worker: Worker
+    """Runs it."""
+    relay: FutureMap
+    """Carries its tokens to the next one."""
+    staging: Staging
+    """Carries host numbers to the device."""
 
     def run(self, batch: ScheduleBatch, clock: StepClock) -> StepOutput:
         """Run the forward, and stash a token a request.
 
         Stream: the current one, which must be the forward stream. Sync: the backend's.
         """
-        forward = ForwardBatch.init_new(batch, self._staging)
+        forward = ForwardBatch.init_new(batch, self.staging)
         clock.model_s = now_s()
-        output = self._worker.forward(forward)
+        output = self.worker.forward(forward)
         clock.model_done_s = now_s()
-        self._relay.stash(batch.req_pool_indices, RelayPayload(output.tokens))
+        self.relay.stash(batch.req_pool_indices, RelayPayload(output.tokens))
         return output
 
 
+@dataclass(slots=True, eq=False)
 class StepLauncher:
-    """Enqueue steps, and wait for their tokens.
+    """Enqueue steps, and wait for their tokens."""
 
-    Args:
-        runner: runs a step's forwards.
-        relay: carries each step's tokens to the next.
-        staging: carries host numbers to the device.
-        step_streams: the three that steps run on.
-    """
-
-    def __init__(
-        self, *, runner: StepRunner, relay: FutureMap, staging: Staging, step_streams: StepStreams
-    ) -> None:
-        self._runner = runner
-        self._relay = relay
-        self.staging = staging
-        self.step_streams = self._on = step_streams
-        self._streams = staging.streams
-        self._bytes_staged = 0
+    runner: StepRunner
+    """Runs a step's forwards."""
+    relay: FutureMap
+    """Carries each step's tokens to the next."""
+    staging: Staging
+    """Carries host numbers to the device."""
+    step_streams: StepStreams
+    """The three that steps run on."""
+    _bytes_staged: int = 0
 
     def launch(self, batch: ScheduleBatch, clock: StepClock) -> Step:
         """Enqueue a step: its forward, the relay of its tokens, and their way to the host.
@@ -248,12 +238,12 @@ class StepLauncher:
             clock.built_s = clock.lengths_s = now_s()
         own = batch.copy()
         if own.mode is ForwardMode.DECODE:
-            self._relay.set_input_ids_sentinel(own)
-            self._relay.count_plain_step(own)
-        self._on.forward.wait_stream(self._on.schedule)
-        with self._streams.using(self._on.forward):
-            self._relay.resolve_future(own)
-            output = self._runner.run(own, clock)
+            self.relay.set_input_ids_sentinel(own)
+            self.relay.count_plain_step(own)
+        self.step_streams.forward.wait_stream(self.step_streams.schedule)
+        with self.staging.streams.using(self.step_streams.forward):
+            self.relay.resolve_future(own)
+            output = self.runner.run(own, clock)
         tokens_cpu, copied = self._to_host(output.tokens)
         clock.launched_s = now_s()
         return Step(
@@ -262,7 +252,7 @@ class StepLauncher:
             tokens_cpu=tokens_cpu,
             copied=copied,
             clock=clock,
-            bytes_to_host=self._count_to_host(output.tokens, clock),
+            bytes_to_host=output.tokens.nbytes + self.relay.bytes_to_host(clock.num_lengths),
             bytes_to_device=self._count_staged(),
         )
 
@@ -274,9 +264,9 @@ class StepLauncher:
         """
         reads_done = step.output.reads_done
         if reads_done is None:
-            self._on.schedule.wait_stream(self._on.forward)
+            self.step_streams.schedule.wait_stream(self.step_streams.forward)
         else:
-            self._on.schedule.wait_event(reads_done)
+            self.step_streams.schedule.wait_event(reads_done)
 
     def tokens(self, step: Step) -> list[list[int]]:
         """Return what each request got of a step: a token, or several of a speculative one.
@@ -292,19 +282,16 @@ class StepLauncher:
 
     def _to_host(self, tokens: Tensor) -> tuple[Tensor, EventLike]:
         """Copy a step's tokens on a stream of its own, behind the forward."""
-        copied = self._streams.event()
-        if not self._streams.traits.has_pinned_memory:
-            copied.record(self._on.forward)
+        copied = self.staging.streams.event()
+        if not self.staging.streams.traits.has_pinned_memory:
+            copied.record(self.step_streams.forward)
             return tokens, copied
-        tokens_cpu = self._streams.empty_pinned(tokens.numel()).view(tokens.shape)
-        self._on.host_copy.wait_stream(self._on.forward)
-        with self._streams.using(self._on.host_copy):
+        tokens_cpu = self.staging.streams.empty_pinned(tokens.numel()).view(tokens.shape)
+        self.step_streams.host_copy.wait_stream(self.step_streams.forward)
+        with self.staging.streams.using(self.step_streams.host_copy):
             tokens_cpu.copy_(tokens, non_blocking=True)
-            copied.record(self._on.host_copy)
+            copied.record(self.step_streams.host_copy)
         return tokens_cpu, copied
-
-    def _count_to_host(self, tokens: Tensor, clock: StepClock) -> int:
-        return tokens.numel() * tokens.itemsize + self._relay.bytes_to_host(clock.num_lengths)
 
     def _count_staged(self) -> int:
         before, self._bytes_staged = self._bytes_staged, self.staging.num_bytes

@@ -4,13 +4,13 @@ The first half runs on the forward stream and the second on a stream of its own,
 projections and MLPs run beside the other's attention. Attentions take turns, layer by layer: both
 halves write the same KV cache, and a backend's two objects may share memory of their own.
 
-Shapes: B requests and T tokens in the batch, H features of a token, V tokens in the vocabulary.
+Shapes: B requests and T tokens in the batch, H features of a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -23,7 +23,6 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer, DecoderLayer
 from backend_caps.runtime.model.llama import AuxStates, LlamaModel
 
-_EVERY_PHASE = frozenset(Phase)
 _Cut = TypeVar("_Cut", Tensor, tuple[int, ...])
 
 
@@ -65,7 +64,7 @@ class TwoBatchRunner:
         model: LlamaModel,
         backends: tuple[PhaseBackends, PhaseBackends],
         streams: DeviceStreams,
-        phases: frozenset[Phase] = _EVERY_PHASE,
+        phases: frozenset[Phase],
     ) -> None:
         self._model = model
         self.backends = backends
@@ -76,23 +75,6 @@ class TwoBatchRunner:
     def cuts(self, phase: Phase, batch_size: int) -> bool:
         """Tell whether a batch of so many requests runs in halves; one request runs whole."""
         return batch_size > 1 and phase in self._phases
-
-    def __call__(self, batch: ForwardBatch, phase: Phase) -> Tensor:
-        """Score what may come after each request's last token, or after every token.
-
-        returns  [B, V] float32, device  [T, V] where the batch has no `last_token_indices`
-
-        Stream: the current one, and the second half's, which it waits for. Sync: none, where the
-        backends declare `sync_free_prepare`. Allocates: the result and what lies between.
-        Keeps: nothing, but keys and values in the KV cache.
-
-        Raises:
-            EngineError: `phase`: no backend serves the phase.
-        """
-        hidden = self.hidden_states(batch, phase)
-        if batch.last_token_indices is not None:
-            hidden = hidden.index_select(0, batch.last_token_indices)
-        return self._model.logits(hidden)
 
     def hidden_states(self, batch: ForwardBatch, phase: Phase) -> Tensor:
         """Compute all but the LM head, tokens in the batch's order.
@@ -125,15 +107,13 @@ class TwoBatchRunner:
         """
         forward, last = self._streams.current_stream(), self._streams.event()
         self._side.wait_stream(forward)
-        on = zip(contexts, (forward, self._side), strict=True)
-        turns = [_Turn(context=context, stream=stream, last=last) for context, stream in on]
         halves = []
-        for turn in turns:
-            with self._streams.using(turn.stream):
-                halves.append(_HalfForward(self._model, turn))
+        for context, stream in zip(contexts, (forward, self._side), strict=True):
+            with self._streams.using(stream):
+                halves.append(_HalfForward(self._model, context, stream, last))
         for layer_id, layer in enumerate(self._model.layers):
-            for turn, half in zip(turns, halves, strict=True):
-                with self._streams.using(turn.stream):
+            for half in halves:
+                with self._streams.using(half.stream):
                     half.run(layer_id, layer)
         forward.wait_stream(self._side)
         for half in halves:
@@ -145,32 +125,24 @@ class TwoBatchRunner:
         return aux.beside(self._model.norm(torch.cat([half.hidden for half in halves])))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Turn:
-    """One half's attention, which comes behind the last one that either half has run."""
-
-    context: ForwardContext
-    stream: StreamLike
-    """The half's."""
-    last: EventLike
-    """Behind the last attention of either half."""
-
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend in one layer, as `ForwardContext` does."""
-        self.stream.wait_event(self.last)
-        attended = self.context.attend(layer, q, k, v)
-        self.last.record(self.stream)
-        return attended
-
-
 class _HalfForward:
-    """One half on its way through the layers, on its own stream."""
+    """One half on its way through the layers, on its own stream.
 
-    def __init__(self, model: LlamaModel, turn: _Turn) -> None:
-        half = turn.context.batch
-        self._turn = turn
-        self._rotation = model.rotary.look_up(half.positions)
-        self.hidden = model.embedding(half.input_ids)
+    Args:
+        model: whose layers.
+        context: the half's.
+        stream: the half's.
+        last: behind the last attention of either half.
+    """
+
+    def __init__(
+        self, model: LlamaModel, context: ForwardContext, stream: StreamLike, last: EventLike
+    ) -> None:
+        self._context = context
+        self.stream = stream
+        self._last = last
+        self._rotation = model.rotary.look_up(context.batch.positions)
+        self.hidden = model.embedding(context.batch.input_ids)
         """[T, H] device: what the next layer takes."""
         self.aux = AuxStates(model.aux_layer_ids)
         """The inputs of layers that an EAGLE3 head reads."""
@@ -178,7 +150,14 @@ class _HalfForward:
     def run(self, layer_id: int, layer: DecoderLayer) -> None:
         """Compute the next layer."""
         self.aux.before(layer_id, self.hidden)
-        self.hidden = layer(self.hidden, self._rotation, self._turn)
+        self.hidden = layer(self.hidden, self._rotation, self)
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend in one layer, behind the last attention that either half has run."""
+        self.stream.wait_event(self._last)
+        attended = self._context.attend(layer, q, k, v)
+        self._last.record(self.stream)
+        return attended
 
 
 def _half(

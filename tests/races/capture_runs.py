@@ -9,7 +9,6 @@ Shapes: B requests in the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +17,12 @@ from torch import Tensor
 
 from backend_caps import Phase, Role
 from backend_caps.relay.streams import DeviceStreams
+from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import capture_graphs
-from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.memory import Pools, ReqToTokenPool, make_cache
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.step import scores_of
 from backend_caps.simulator.device import simulate
@@ -35,31 +35,14 @@ from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Trace
 _ROWS = (2, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The pools."""
-
-    req_to_token_pool: ReqToTokenPool
-    token_to_kv_pool: TokenToKVPool
-
-    @classmethod
-    def made_for(cls, model: LlamaModel, device: torch.device) -> Site:
-        """Make pools in which row r has slot r for its first token."""
-        config, size = model.config, len(_ROWS)
-        rows = ReqToTokenPool(
-            max_requests=size, max_context_len=MAX_LENGTH, page_size=1, device=device
-        )
-        cache = TokenToKVPool(
-            num_slots=size + 1,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            v_head_dim=config.head_dim,
-            dtype=model.dtype,
-            device=device,
-        )
-        rows.req_to_token[:, 0] = torch.arange(size + 1, device=device)
-        return cls(rows, cache)
+def _pools(plan: Plan, model: LlamaModel) -> Pools:
+    """Make pools in which row r has slot r for its first token."""
+    size = len(_ROWS)
+    rows = ReqToTokenPool(
+        max_requests=size, max_context_len=MAX_LENGTH, page_size=1, device=model.device
+    )
+    rows.req_to_token[:, 0] = torch.arange(size + 1, device=model.device)
+    return Pools(rows, make_cache(plan, model.config, model, size + 1))
 
 
 @torch.inference_mode()
@@ -88,7 +71,7 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     )
     # The FutureMap waits for the device once, so it is made before what a capture has to wait for.
     model = load_llama(folder, streams.device)
-    backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
+    backends = PhaseBackends(plan.uses, Role.TARGET, _pools(plan, model))
     compute = partial(scores_of, model)
     graphs = capture_graphs(compute, backends, configuration, stream=stream).phases
     with streams.using(stream):
@@ -98,10 +81,11 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
 def _eager(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     cpu = torch.device("cpu")
     model = load_llama(folder, cpu)
-    backends = PhaseBackends(plan_of(trace).uses, Role.TARGET, Site.made_for(model, cpu))
+    plan = plan_of(trace)
+    backends = PhaseBackends(plan.uses, Role.TARGET, _pools(plan, model))
     backend, batch = backends.of(Phase.DECODE), _first_tokens(tokens, cpu)
     backend.init_forward_metadata(batch)
-    return model(batch.input_ids, batch.positions, ForwardContext(backend, batch), None)
+    return scores_of(model, ForwardContext(backend, batch))
 
 
 def _first_tokens(tokens: list[int], device: torch.device) -> ForwardBatch:

@@ -27,10 +27,13 @@ from backend_caps import (
 )
 from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.rules import Rule, RuleSet
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm
+from backend_caps.runtime.stats import StepObserver
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Speculation, Trace
 
 _GRAPHS = (2, 4)
@@ -92,6 +95,29 @@ def options_of(trace: Trace) -> EngineOptions:
         chunked_prefill_size=trace.chunked_prefill_size,
         graph_batch_sizes=_GRAPHS,
         graph_token_counts=(prompts,) if trace.replays_prompts else (),
+    )
+
+
+def make_engine(
+    trace: Trace,
+    folder: Path,
+    device: str = "sim",
+    *,
+    mode: str = "null",
+    observer: StepObserver | None = None,
+    streams: DeviceStreams | None = None,
+) -> Engine:
+    """Make a trace's engine, or the one that does its part of it in a `--disaggregation-mode`."""
+    plan = plan_of(trace)
+    flags = plan.flags.model_copy(update={"disaggregation_mode": mode})
+    return Engine.from_plan(
+        model_of(trace, folder),
+        replace(plan, flags=flags),
+        device,
+        options=options_of(trace),
+        draft_model_path=draft_of(trace, folder),
+        observer=observer,
+        streams=streams,
     )
 
 

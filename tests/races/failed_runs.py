@@ -7,21 +7,21 @@ request; one forward fails when all of it is enqueued.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.stats import NoObserver, StepStats
+from backend_caps.runtime.stats import StepStats
 from backend_caps.runtime.step import StepOutput, Worker
 from backend_caps.simulator.device import simulate
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.simulation import Simulation
 from tests.races.cases import Case, Fault, Finding, collect_cycles, findings_after
-from tests.races.engine_runs import oracle, trace_of
-from tests.races.engine_setup import options_of, plan_of
+from tests.races.engine_runs import oracle, trace_of, wrong_tokens
+from tests.races.engine_setup import make_engine
 from tests.races.traces import VOCAB_SIZE, Trace
 
 _NUM_STEPS = 3
@@ -48,10 +48,7 @@ def run_ended(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Fail a step where the seed is even, else delete the engine, and list what is wrong."""
     trace, fails = trace_of(case), case.seed % 2 == 0
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        observer = FailingObserver() if fails else NoObserver()
-        engine = Engine.from_plan(
-            folder, plan_of(trace), "sim", options=options_of(trace), observer=observer
-        )
+        engine = make_engine(trace, folder, observer=FailingObserver() if fails else None)
         for own in trace.asked:
             engine.submit(own.prompt, own.sampling)
         try:
@@ -83,18 +80,13 @@ class ChunkFailedError(Exception):
     """The last forward of a profile."""
 
 
-@dataclass(slots=True)
-class FailingRunner:
+class FailingWorker(Worker):
     """Run forwards; the last one fails behind its launch, as a kernel's own check does."""
-
-    worker: Worker
-    num_left: int = len(_SIZES)
 
     def forward(self, batch: ForwardBatch) -> StepOutput:
         """Enqueue a forward."""
-        output = self.worker.forward(batch)
-        self.num_left -= 1
-        if not self.num_left:
+        output = super().forward(batch)
+        if batch.num_tokens == _SIZES[-1]:
             raise ChunkFailedError
         return output
 
@@ -117,14 +109,15 @@ class IdleClock:
 
 def run_profiled(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Profile, then run the trace of a case's seed, and list what is wrong."""
-    trace = Trace.drawn(case.seed)
+    drawn = Trace.drawn(case.seed)
+    trace = replace(drawn, asked=tuple(replace(own, aborted_at=None) for own in drawn.asked))
     expected = oracle(trace, folder)
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        engine = Engine.from_plan(folder, plan_of(trace), "sim", options=options_of(trace))
+        engine = make_engine(trace, folder)
         found = _profile(engine, simulation)
         requests = [engine.submit(own.prompt, own.sampling) for own in trace.asked]
         engine.drain()
-        found += _wrong([request.output for request in requests], expected)
+        found += wrong_tokens(trace, requests, expected)
     del engine
     return (*found, *findings_after(simulation))
 
@@ -132,13 +125,13 @@ def run_profiled(case: Case, folder: Path) -> tuple[Finding, ...]:
 def _profile(engine: Engine, simulation: Simulation) -> list[Finding]:
     clock = IdleClock(simulation)
     profiler = ChunkProfiler(
-        runner=FailingRunner(Worker(engine.model, engine.backends, {})),
-        memory=engine.memory,
-        relay=engine.relay,
-        staging=engine.staging,
-        step_streams=engine.step_streams,
-        vocab_size=VOCAB_SIZE,
-        clock=clock,
+        FailingWorker(engine.model, engine.backends, {}).forward,
+        engine.memory,
+        engine.relay,
+        engine.staging,
+        engine.step_streams,
+        VOCAB_SIZE,
+        clock,
     )
     try:
         for size in _SIZES:
@@ -146,11 +139,3 @@ def _profile(engine: Engine, simulation: Simulation) -> list[Finding]:
     except ChunkFailedError:
         return clock.found
     return [Finding(fault=Fault.HOST, what="the last forward did not fail")]
-
-
-def _wrong(made: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]) -> list[Finding]:
-    return [
-        Finding(fault=Fault.VALUE, what=f"request {place} has tokens {own}, the plain loop {right}")
-        for place, (own, right) in enumerate(zip(made, expected, strict=True))
-        if own != right
-    ]

@@ -7,16 +7,13 @@ have just left, while a step of theirs is under way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.disaggregation import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.simulator.device import simulate
 from tests.races.cases import Case, Finding, collect_cycles, findings_after
 from tests.races.engine_runs import (
@@ -25,31 +22,24 @@ from tests.races.engine_runs import (
     oracle,
     oracle_of_drafts,
     play,
+    trace_of,
     traits_of,
     wrong_tokens,
 )
-from tests.races.engine_setup import draft_of, model_of, options_of, plan_of
+from tests.races.engine_setup import make_engine
 from tests.races.traces import Trace
-
-
-def handed_trace(seed: int) -> Trace:
-    """Draw a trace: half of them draft, and the others' decode steps are replayed.
-
-    Only behind a replay, which marks its last read of the page table, is the next batch built while
-    a forward still writes.
-    """
-    return Trace.drafting(seed) if seed % 2 else Trace.drawn(seed, replays=True)
 
 
 def run_handovers(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Run the trace of a case's seed by two engines, and list what is wrong."""
-    trace = handed_trace(case.seed)
+    trace = trace_of(case)
     expected = oracle(trace, folder)
     right = None if trace.speculation is None else oracle_of_drafts(trace, folder)
     watch = Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        prefill = _half(trace, "prefill", folder, NoObserver())
-        decode = _half(trace, "decode", folder, watch.accepts)
+        one, other = (DeviceStreams("sim", traits_of(trace)) for _ in range(2))
+        prefill = make_engine(trace, folder, mode="prefill", streams=one)
+        decode = make_engine(trace, folder, mode="decode", observer=watch.accepts, streams=other)
         submit = partial(_take_over, decode, _run_prompts(trace, prefill))
         requests = play(trace, decode, watch, submit)
         found = list(wrong_tokens(trace, requests, expected))
@@ -61,23 +51,6 @@ def run_handovers(case: Case, folder: Path) -> tuple[Finding, ...]:
     del prefill, decode, engine, requests, submit
     collect_cycles()
     return (*found, *findings_after(simulation))
-
-
-def _half(
-    trace: Trace, mode: Literal["prefill", "decode"], folder: Path, observer: StepObserver
-) -> Engine:
-    """Make an engine that does its part of a trace, with what the host knows in that trace."""
-    plan = plan_of(trace)
-    flags = plan.flags.model_copy(update={"disaggregation_mode": mode})
-    return Engine.from_plan(
-        model_of(trace, folder),
-        replace(plan, flags=flags),
-        "sim",
-        options=options_of(trace),
-        draft_model_path=draft_of(trace, folder),
-        observer=observer,
-        streams=DeviceStreams("sim", traits_of(trace)),
-    )
 
 
 def _run_prompts(trace: Trace, engine: Engine) -> Mapping[int, Handover]:

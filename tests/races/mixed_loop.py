@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class Step:
     copied: EventLike
 
 
-def run_mixed(case: Case) -> tuple[Finding, ...]:
+def run_mixed(case: Case, _folder: Path) -> tuple[Finding, ...]:
     """Run the loop of a case's seed, and list what is wrong."""
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         loop = MixedLoop(case.seed)

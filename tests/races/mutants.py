@@ -35,9 +35,6 @@ HANDOVER_MUTANTS = _read("handover")
 MUTANTS = (*_read("runtime"), *_read("speculative"), *HANDOVER_MUTANTS, *_read("relay"))
 """The table."""
 
-REDUNDANT: tuple[Mutant, ...] = ()
-"""What another wait does as well, or no backend of these runs needs: nothing shows it gone."""
-
 
 def mutant_named(name: str) -> Mutant:
     """Return a mutant by its name.

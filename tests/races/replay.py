@@ -10,9 +10,8 @@ import torch
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import trace_of
 from tests.races.engine_setup import model_folder
-from tests.races.handover_runs import handed_trace
 from tests.races.mutants import mutant_named
-from tests.races.runs import run_mutated, run_raising
+from tests.races.runs import COMPARED, run_mutated, run_raising
 
 
 @click.command(help=__doc__)
@@ -21,10 +20,8 @@ from tests.races.runs import run_mutated, run_raising
 def main(words: tuple[str, ...], mutant: str | None) -> None:
     """Print what is wrong with a case; whatever it raises comes with its traceback."""
     case = Case.parse(" ".join(words))
-    if case.program in {Program.ENGINE, Program.REPLAYS, Program.DRAFTS, Program.ENDS}:
+    if case.program in COMPARED or case.program is Program.ENDS:
         click.echo(repr(trace_of(case)))
-    if case.program is Program.HANDOVERS:
-        click.echo(repr(handed_trace(case.seed)))
     with model_folder() as folder:
         found = (
             run_raising(case, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,11 +13,24 @@ from tests.races.capture_runs import run_captures
 from tests.races.cases import Case, Fault, Finding, Program
 from tests.races.engine_runs import EndlessError, prepare, run_engine, trace_of
 from tests.races.failed_runs import run_ended, run_profiled
-from tests.races.handover_runs import handed_trace, run_handovers
+from tests.races.handover_runs import run_handovers
 from tests.races.mixed_loop import run_mixed
 from tests.races.mutation import Mutant, mutated
 from tests.races.speculative_loop import run_speculative
-from tests.races.traces import Trace
+
+_RUNS: Mapping[Program, Callable[[Case, Path], tuple[Finding, ...]]] = {
+    Program.ENGINE: run_engine,
+    Program.REPLAYS: run_engine,
+    Program.DRAFTS: run_engine,
+    Program.HANDOVERS: run_handovers,
+    Program.ENDS: run_ended,
+    Program.SPECULATIVE: run_speculative,
+    Program.MIXED: run_mixed,
+    Program.CAPTURES: run_captures,
+    Program.PROFILES: run_profiled,
+}
+COMPARED = frozenset({Program.ENGINE, Program.REPLAYS, Program.DRAFTS, Program.HANDOVERS})
+"""Those that are compared with runs of code as it is."""
 
 
 def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
@@ -39,9 +52,8 @@ def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
 
 def run_mutated(mutant: Mutant, case: Case, folder: Path) -> tuple[Finding, ...]:
     """Run a case with a mutant in place, beside what the code as it is makes of it."""
-    trace = _compared(case)
-    if trace is not None:
-        prepare(trace, folder)
+    if case.program in COMPARED:
+        prepare(trace_of(case), folder)
     with mutated(mutant):
         return run_case(case, folder)
 
@@ -49,35 +61,7 @@ def run_mutated(mutant: Mutant, case: Case, folder: Path) -> tuple[Finding, ...]
 def run_raising(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Run a case, and list what is wrong; what is raised goes to the caller, with its traceback."""
     with _steady_memory():
-        return _run(case, folder)
-
-
-def _compared(case: Case) -> Trace | None:
-    match case.program:
-        case Program.ENGINE | Program.REPLAYS | Program.DRAFTS:
-            return trace_of(case)
-        case Program.HANDOVERS:
-            return handed_trace(case.seed)
-        case _:
-            return None
-
-
-def _run(case: Case, folder: Path) -> tuple[Finding, ...]:
-    match case.program:
-        case Program.ENGINE | Program.REPLAYS | Program.DRAFTS:
-            return run_engine(case, folder)
-        case Program.HANDOVERS:
-            return run_handovers(case, folder)
-        case Program.SPECULATIVE:
-            return run_speculative(case)
-        case Program.MIXED:
-            return run_mixed(case)
-        case Program.CAPTURES:
-            return run_captures(case, folder)
-        case Program.ENDS:
-            return run_ended(case, folder)
-        case Program.PROFILES:
-            return run_profiled(case, folder)
+        return _RUNS[case.program](case, folder)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from tests.races.mutant_search import (
     schedules_of,
     write_catches,
 )
-from tests.races.mutants import MUTANTS, REDUNDANT
+from tests.races.mutants import MUTANTS
 from tests.races.mutation import Mutant
 from tests.races.runs import run_case
 
@@ -40,24 +40,14 @@ def main(num_cases: int, first_seed: int, *, write: bool) -> None:
     cases = [drawn(seed, policy) for drawn in draws for policy in OrderPolicy for seed in seeds]
     cases += loop_cases(range(first_seed, first_seed + num_cases // 10))
     is_clean = told_clean(cases, console)
-    found = find_all(MUTANTS, first_seed, console, "mutants")
+    found = find_all(first_seed, console)
     click.echo(_table(found))
     if write:
         write_catches(found)
     missed = [name for name, own in found.items() if own.first is None]
     if missed:
         console.print(f"[red]{len(missed)} mutants are shown by nothing: {', '.join(missed)}")
-    needed = _needed_after_all(first_seed, console)
-    sys.exit(0 if is_clean and not missed and not needed else 1)
-
-
-def _needed_after_all(first_seed: int, console: Console) -> bool:
-    """Search for what counts as redundant too; whatever shows it belongs into the table."""
-    found = find_all(REDUNDANT, first_seed, console, "redundant")
-    for name, own in found.items():
-        shown = "nothing" if own.first is None else f"[red]{own.first.case}[/]"
-        console.print(f"redundant, shown by {shown}: {name}")
-    return any(own.first is not None for own in found.values())
+    sys.exit(0 if is_clean and not missed else 1)
 
 
 def loop_cases(seeds: range) -> list[Case]:
@@ -88,15 +78,12 @@ def failures(
         return sorted(((c, f) for c, f in found if f), key=lambda pair: cases.index(pair[0]))
 
 
-def find_all(
-    mutants: Sequence[Mutant], first_seed: int, console: Console, told: str
-) -> dict[str, Catches]:
+def find_all(first_seed: int, console: Console) -> dict[str, Catches]:
     """Search for what shows each mutant, and return it by name, in their order."""
-    names = [mutant.name for mutant in mutants]
     with model_folder() as folder:
         work = partial(_find, folder=folder, first_seed=first_seed)
-        found = dict(in_processes(work, mutants, console, told))
-    return {name: found[name] for name in names}
+        found = dict(in_processes(work, MUTANTS, console, "mutants"))
+    return {mutant.name: found[mutant.name] for mutant in MUTANTS}
 
 
 def _run(case: Case, folder: Path) -> tuple[Case, tuple[Finding, ...]]:

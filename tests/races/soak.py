@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from time import monotonic
 
 import click
 from rich.console import Console
 
-from backend_caps.simulator.queues import Schedule
 from tests.races.cases import Case, Program
 from tests.races.mutant_search import schedules_of
 from tests.races.search import loop_cases, told_clean
@@ -41,17 +39,13 @@ def _as_in_the_search(num_seeds: int) -> list[Case]:
         Case(
             program=program,
             seed=seed,
-            schedule=_one_of(schedules_of(program, seed), seed),
+            schedule=(schedules := schedules_of(program, seed))[seed % len(schedules)],
             checks_races=bool(seed // 2 % 2),
         )
         for program in (Program.ENGINE, Program.REPLAYS, Program.DRAFTS)
         for seed in range(num_seeds)
     ]
     return [*engine, *loop_cases(range(num_seeds // 10))]
-
-
-def _one_of(schedules: Sequence[Schedule], seed: int) -> Schedule:
-    return schedules[seed % len(schedules)]
 
 
 if __name__ == "__main__":

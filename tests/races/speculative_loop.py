@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ class Setting:
         )
 
 
-def run_speculative(case: Case) -> tuple[Finding, ...]:
+def run_speculative(case: Case, _folder: Path) -> tuple[Finding, ...]:
     """Run the loop of a case's seed, and list what is wrong."""
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         loop = SpeculativeLoop(Setting.drawn(case.seed))

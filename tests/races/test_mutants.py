@@ -10,7 +10,7 @@ import pytest
 
 from tests.races.cases import Case
 from tests.races.mutant_search import read_catches
-from tests.races.mutants import MUTANTS, REDUNDANT
+from tests.races.mutants import MUTANTS
 from tests.races.mutation import Kind, Mutant, mutated_code
 from tests.races.page import mutants_table
 from tests.races.runs import run_case, run_mutated
@@ -32,7 +32,6 @@ ORDERING = frozenset(
 )
 """Methods that order device work, or keep its memory."""
 RENEW = "where traces or code have changed, search anew: make races RACES=--write"
-EVERY = (*MUTANTS, *REDUNDANT)
 LINES = sorted({str(own.first.case) for own in read_catches().values() if own.first is not None})
 """The runs that show mutants."""
 
@@ -83,7 +82,7 @@ def test_run_that_shows_a_mutant_is_clean_without_it(line: str, folder: Path) ->
     assert findings == ()
 
 
-@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_changes_code_that_is_there(mutant: Mutant) -> None:
     """What a mutant takes away is in the code exactly once."""
     code = mutated_code(mutant)
@@ -94,7 +93,9 @@ def test_mutant_changes_code_that_is_there(mutant: Mutant) -> None:
 def test_every_call_that_orders_device_work_has_a_mutant() -> None:
     """No wait, record, barrier, keep-alive or synchronize is left out of the table."""
     covered = {
-        (mutant.file, mutant.function, source) for mutant in EVERY for source in sources_of(mutant)
+        (mutant.file, mutant.function, source)
+        for mutant in MUTANTS
+        for source in sources_of(mutant)
     }
 
     missing = set(ordering_calls()) - covered
@@ -123,6 +124,6 @@ def test_page_has_the_table() -> None:
 
 def test_mutants_have_names_of_their_own() -> None:
     """No two mutants share a name."""
-    names = [mutant.name for mutant in EVERY]
+    names = [mutant.name for mutant in MUTANTS]
 
     assert len(set(names)) == len(names)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from tests.races.engine_setup import draft_of, model_of, options_of, plan_of
+from tests.races.engine_setup import make_engine
 from tests.races.traces import Backends, Speculation, Trace
 
 pytestmark = pytest.mark.slow
@@ -40,11 +39,8 @@ def crowded(num_pages: int) -> Trace:
 def test_mixed_steps_of_many_drafts_have_their_pages(num_pages: int, folder: Path) -> None:
     """However full the KV cache is, a prompt takes no page that a running request's step needs."""
     trace = crowded(num_pages)
-    model, draft = model_of(trace, folder), draft_of(trace, folder)
-    plan, options = plan_of(trace), options_of(trace)
-    engine = Engine.from_plan(model, plan, "cpu", options=options, draft_model_path=draft)
 
-    outputs = engine.generate(
+    outputs = make_engine(trace, folder, "cpu").generate(
         [[place, 7 * place % 64, 3] for place in range(12)],
         sampling=Sampling(max_new_tokens=20, stop_token_ids=frozenset()),
     )

@@ -75,13 +75,13 @@ class Rank:
     def profiler(self, stage: Stage, clock: Callable[[], float] | None = None) -> ChunkProfiler:
         """Make the profiler of a stage."""
         return ChunkProfiler(
-            runner=stage,
-            memory=self.memory,
-            relay=self.relay,
-            staging=self.staging,
-            step_streams=self.step_streams,
-            vocab_size=VOCAB_SIZE,
-            clock=stage.clock if clock is None else clock,
+            stage.forward,
+            self.memory,
+            self.relay,
+            self.staging,
+            self.step_streams,
+            VOCAB_SIZE,
+            stage.clock if clock is None else clock,
         )
 
     def stage(

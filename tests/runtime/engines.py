@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 
 from backend_caps import Plan, ServerFlags, discover, resolve
@@ -18,6 +19,7 @@ from tests.runtime.oracle import Job
 
 NATIVE = ("--attention-backend", "torch_native")
 PLAIN_LOOP = ("--disable-overlap-schedule",)
+LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 SMALL_CACHE = EngineOptions(max_total_tokens=160, chunked_prefill_size=24)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from backend_caps.runtime.chunk_sizes import chunk_lengths
 from tests.relay.fake_streams import FakeModule, FakeStreams
-from tests.runtime.chunk_stage import Clock, Stage, make_rank, make_request
+from tests.runtime.chunk_stage import make_rank
 
 LIMITS = (64, 4)
 
@@ -66,16 +66,6 @@ def test_profile_forwards_store_into_pages_of_their_own() -> None:
 
     assert set(keys[own].flatten().tolist()) == {-7.0}
     assert keys.count_nonzero() > 70
-
-
-def test_profile_gives_everything_back() -> None:
-    """After a profile as many rows and pages are free as before."""
-    rank = make_rank()
-    before = rank.num_free()
-
-    rank.profiler(rank.stage()).profile(*LIMITS)
-
-    assert rank.num_free() == before
 
 
 def test_profile_that_fails_says_so() -> None:
@@ -160,15 +150,3 @@ def test_next_batch_waits_for_a_forward_that_raised() -> None:
     rank.profiler(rank.stage(failing_forward=0)).profile(*LIMITS)
 
     assert module.log[-1] == "schedule-1 waits for forward"
-
-
-def test_profiled_row_starts_a_new_stay() -> None:
-    """A request that gets the profile's row has a later generation, and its own pages."""
-    rank = make_rank(max_requests=1)
-    rank.profiler(Stage(rank.kv_pool, Clock())).time_chunk(8)
-    request = make_request((1, 2, 3))
-
-    request.enter(*rank.memory.rows.alloc())
-
-    assert request.generation == 2
-    assert rank.memory.num_pages(request.row) == 0

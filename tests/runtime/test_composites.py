@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Registry
-from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import EngineError
@@ -13,13 +12,11 @@ from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import simulate
 from tests.runtime.composites import install, plan_of
-from tests.runtime.engines import PLAIN_LOOP, leaks, run
-from tests.runtime.graphs.rig import SIMULATED
+from tests.runtime.engines import LOOPS, leaks, run
 from tests.runtime.oracle import Oracle
 
 pytestmark = pytest.mark.no_cover  # run by other tests too
 
-LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 SPECULATION = (
     *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),
     *("--context-length", "256"),
@@ -90,10 +87,7 @@ def test_graphless_part_takes_no_graphs_from_the_other(registry: Registry, oracl
     steps = Steps()
 
     with simulate("lazy"):
-        streams = DeviceStreams("sim", SIMULATED)
-        engine = Engine.from_plan(
-            oracle.folder, plan, "sim", options=GRAPHS, observer=steps, streams=streams
-        )
+        engine = Engine.from_plan(oracle.folder, plan, "sim", options=GRAPHS, observer=steps)
         tokens = run(engine, oracle.jobs[:8])
 
     assert tokens == oracle.tokens[:8]

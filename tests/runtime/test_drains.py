@@ -13,7 +13,7 @@ from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request
 from tests.property.strategies import law
 from tests.runtime.churn import up_to_aborts
-from tests.runtime.engines import PLAIN_LOOP, leaks, make_engine, submit
+from tests.runtime.engines import LOOPS, leaks, make_engine, submit
 from tests.runtime.oracle import Oracle
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
@@ -86,9 +86,7 @@ def _run(engine: Engine, oracle: Oracle, workload: Workload) -> list[Request]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "loop", [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
-)
+@pytest.mark.parametrize("loop", LOOPS)
 @given(workload=_WORKLOADS)
 @settings(law, max_examples=40)
 def test_every_workload_drains(oracle: Oracle, loop: tuple[str, ...], workload: Workload) -> None:

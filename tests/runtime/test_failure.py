@@ -27,7 +27,7 @@ from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import register, simulate
 from backend_caps.startup.errors import StartupError
 from tests.cases import axis
-from tests.runtime.engines import leaks, make_engine, plan_of
+from tests.runtime.engines import LOOPS, leaks, make_engine, plan_of
 
 ENDLESS = Sampling(max_new_tokens=6, stop_token_ids=frozenset())
 PROMPTS = ((1, 2, 3, 4, 5, 6), (7, 8, 9))
@@ -65,14 +65,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("loop", [(), ("--disable-overlap-schedule",)], ids=["overlapped", "plain"])
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
 def test_engine_whose_step_failed_runs_no_other(
     folder: Path, loop: tuple[str, ...], error: BaseException
 ) -> None:
     """Half a step cannot be undone, so the engine says so instead of making wrong tokens."""
-    plan = plan_of("--attention-backend", "torch_native", *loop)
-    engine = Engine.from_plan(folder, plan, "cpu", options=SMALL, observer=Trips(2, error))
+    engine = make_engine(folder, *loop, options=SMALL, observer=Trips(2, error))
 
     with pytest.raises(type(error)):
         engine.generate(PROMPTS, sampling=ENDLESS)
@@ -85,9 +84,7 @@ def test_engine_whose_step_failed_runs_no_other(
 
 def test_interrupted_generate_gives_its_requests_up(folder: Path) -> None:
     """Whatever ends `generate` early, its requests keep no row and no page."""
-    plan = plan_of("--attention-backend", "torch_native")
-    observer = Trips(2, KeyboardInterrupt())
-    engine = Engine.from_plan(folder, plan, "cpu", options=SMALL, observer=observer)
+    engine = make_engine(folder, options=SMALL, observer=Trips(2, KeyboardInterrupt()))
 
     with pytest.raises(KeyboardInterrupt):
         engine.generate(PROMPTS, sampling=ENDLESS)
@@ -128,10 +125,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 def test_device_that_failed_is_told_once(folder: Path, host: Device) -> None:
     """Behind a step's error that of a device which went with it is no news."""
-    plan = plan_of("--attention-backend", "torch_native")
-    engine = Engine.from_plan(
-        folder, plan, "cpu", options=SMALL, observer=Trips(1, RuntimeError("illegal"))
-    )
+    engine = make_engine(folder, options=SMALL, observer=Trips(1, RuntimeError("illegal")))
     host.is_lost = True
 
     with pytest.raises(RuntimeError, match="illegal"), engine:
@@ -179,16 +173,15 @@ def test_engine_that_outlives_its_simulation_waits_in_no_other(folder: Path) -> 
 
 
 @axis("schedule", ["lazy", "starve:1", "random:3"])
-@axis("loop", [(), ("--disable-overlap-schedule",)], ids=["overlapped", "plain"])
+@axis("loop", LOOPS)
 def test_tokens_are_right_without_pinned_memory(
     folder: Path, schedule: str, loop: tuple[str, ...]
 ) -> None:
     """On a device with streams and no pinned memory the host reads tokens when they are there."""
     traits = replace(DEVICE_TRAITS["sim"], has_pinned_memory=False)
     plan = plan_of("--attention-backend", "torch_padded", *loop)
-    expected = Engine.from_plan(folder, plan, "cpu", options=SMALL).generate(
-        PROMPTS, sampling=ENDLESS
-    )
+    on_cpu = Engine.from_plan(folder, plan, "cpu", options=SMALL)
+    expected = on_cpu.generate(PROMPTS, sampling=ENDLESS)
 
     with simulate(schedule):
         streams = DeviceStreams("sim", traits)
@@ -226,24 +219,21 @@ def test_backend_that_does_not_take_the_dtype_is_refused(folder: Path) -> None:
     options = EngineOptions(dtype=torch.bfloat16)
     plan = plan_of("--attention-backend", "torch_native", "--kv-cache-dtype", "float32")
     Engine.from_plan(folder, plan, "cpu", options=options)
-    declaration = plan.uses[0].declaration
-    assert declaration is not None
-    narrow = declaration.capabilities.model_copy(update={"dtypes": frozenset({"float32"})})
+    narrow = _changed(plan, dtypes=frozenset({"float32"}))
 
     told = "takes dtype float32; here it is bfloat16. Use another backend, or dtype float32."
     with pytest.raises(UnfitBackendError, match=told):
-        Engine.from_plan(folder, _changed(plan, capabilities=narrow), "cpu", options=options)
+        Engine.from_plan(folder, narrow, "cpu", options=options)
 
 
 def test_backend_of_another_family_of_attention_is_refused(folder: Path) -> None:
     """The models of this engine have multi-head attention, which the plan need not know."""
-    plan = plan_of("--attention-backend", "torch_native")
-    declaration = plan.uses[0].declaration
-    assert declaration is not None
-    latent = declaration.capabilities.model_copy(update={"attention_arch": {AttentionArch.MLA}})
+    latent = _changed(
+        plan_of("--attention-backend", "torch_native"), attention_arch={AttentionArch.MLA}
+    )
 
     with pytest.raises(UnfitBackendError, match="takes attention_arch mla; here it is mha"):
-        Engine.from_plan(folder, _changed(plan, capabilities=latent), "cpu")
+        Engine.from_plan(folder, latent, "cpu")
 
 
 def test_device_that_is_not_here_is_refused(folder: Path) -> None:
@@ -281,10 +271,13 @@ def test_output_of_another_shape_is_refused(folder: Path) -> None:
         engine.generate(PROMPTS, sampling=ENDLESS)
 
 
-def _changed(plan: Plan, **changes: object) -> Plan:
+def _changed(plan: Plan, implementation: str | None = None, **changes: object) -> Plan:
     """Change what the plan's backends declare of themselves."""
     uses = []
     for use in plan.uses:
         assert use.declaration is not None, "an installed backend was read"
-        uses.append(replace(use, declaration=use.declaration.model_copy(update=changes)))
+        capabilities = use.declaration.capabilities.model_copy(update=changes)
+        code = implementation or use.declaration.implementation
+        own = {"capabilities": capabilities, "implementation": code}
+        uses.append(replace(use, declaration=use.declaration.model_copy(update=own)))
     return replace(plan, uses=tuple(uses))

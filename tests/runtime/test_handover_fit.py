@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from backend_caps.runtime import Engine, EngineError, Handover, PromptStates
 from backend_caps.runtime.disaggregation import fingerprint
@@ -45,52 +46,43 @@ def decode(models: Path) -> Engine:
     return make_engine(models, EAGLE, "decode")
 
 
-def _cut(states: PromptStates) -> PromptStates:
-    return replace(states, keys=states.keys[:, :-1])
-
-
-def _halved(states: PromptStates) -> PromptStates:
-    return replace(states, values=states.values.to(torch.bfloat16))
-
-
-def _undrafted(states: PromptStates) -> PromptStates:
-    return replace(states, draft_keys=None)
-
-
-def _of_another_width(states: PromptStates) -> PromptStates:
-    return replace(states, hidden_states=torch.zeros(7))
-
-
-def _elsewhere(states: PromptStates) -> PromptStates:
-    return replace(states, topk_p=states.tensors["topk_p"].to("meta"))
-
-
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("name", "change", "words"),
     [
-        (_cut, r"its keys have shape \(2, 8, 1, 16\) instead of \(2, 9, 1, 16\)"),
-        (_halved, r"its values are torch.bfloat16 instead of torch.float32"),
-        (_undrafted, r"it has no draft_keys"),
-        (_of_another_width, r"its hidden_states have shape \(7,\) instead of \(32,\)"),
-        (_elsewhere, r"its topk_p are on meta, and not on the host"),
+        ("keys", lambda own: own[:, :-1], r"keys have shape \(2, 8, 1, 16\) instead of \(2, 9,"),
+        (
+            "values",
+            lambda own: own.bfloat16(),
+            r"values are torch.bfloat16 instead of torch.float",
+        ),
+        ("draft_keys", lambda _: None, r"it has no draft_keys"),
+        ("hidden_states", lambda _: torch.zeros(7), r"states have shape \(7,\) instead of \(32,\)"),
+        ("topk_p", lambda own: own.to("meta"), r"its topk_p are on meta, and not on the host"),
     ],
 )
 def test_states_that_do_not_fit_are_refused(
-    decode: Engine, handover: Handover, change: Callable[[PromptStates], PromptStates], words: str
+    decode: Engine,
+    handover: Handover,
+    name: str,
+    change: Callable[[Tensor], Tensor | None],
+    words: str,
 ) -> None:
     """What is otherwise than the engine's own is named, with what it should be."""
-    unfit = replace(handover, states=change(handover.states))
+    kept = {key: own for key, own in handover.states.tensors.items() if key != name}
+    changed = change(handover.states.tensors[name])
+    states = PromptStates(**kept if changed is None else {**kept, name: changed})
 
     with pytest.raises(EngineError, match=words):
-        decode.take_over(unfit)
+        decode.take_over(replace(handover, states=states))
 
 
 def test_every_misfit_is_named_at_once(decode: Engine, handover: Handover) -> None:
     """Several faults are one error."""
-    unfit = replace(handover, states=_cut(_halved(handover.states)), model="f" * 64)
+    states = handover.states
+    unfit = replace(states, keys=states.keys[:, :-1], values=states.values.bfloat16())
 
     with pytest.raises(EngineError) as caught:
-        decode.take_over(unfit)
+        decode.take_over(replace(handover, states=unfit, model="f" * 64))
 
     assert str(caught.value).count("; ") == 2
 

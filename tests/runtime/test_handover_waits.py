@@ -10,7 +10,7 @@ import pytest
 
 from backend_caps import HostSeqLens
 from backend_caps.runtime import Engine, Handover, Sampling
-from backend_caps.simulator import Simulation, WaitKind, register, simulate
+from backend_caps.simulator import Counts, Simulation, WaitKind, register, simulate
 from tests.runtime.handovers import PROMPTS, Way, hand_over_all, make_engine, write_models
 
 NONE, UPPER_BOUND, EXACT = HostSeqLens
@@ -43,34 +43,31 @@ def _decoding(models: Path, way: Way) -> Iterator[tuple[Simulation, Engine, list
         yield simulation, engine, handovers
 
 
-@in_every_way
-def test_steps_that_take_prompts_over_wait_for_tokens_alone(models: Path, way: Way) -> None:
-    """Each waits once, for the result of the step before, as steps do that take nothing over."""
+def _spent(models: Path, way: Way) -> tuple[int, Counts]:
+    """Take prompts over, a step each; return how many, and what these steps took."""
     with _decoding(models, way) as (simulation, engine, handovers):
         before = simulation.counts
-
         for own in handovers:
             engine.take_over(own)
             engine.step()
-        spent = simulation.counts - before
+        return len(handovers), simulation.counts - before
 
-    assert spent.num_host_waits == spent.num_waits_of(WaitKind.EVENT) == len(handovers)
-    assert spent.num_copies_to_host == len(handovers)
+
+@in_every_way
+def test_steps_that_take_prompts_over_wait_for_tokens_alone(models: Path, way: Way) -> None:
+    """Each waits once, for the result of the step before, as steps do that take nothing over."""
+    num_steps, spent = _spent(models, way)
+
+    assert spent.num_host_waits == spent.num_waits_of(WaitKind.EVENT) == num_steps
+    assert spent.num_copies_to_host == num_steps
 
 
 def test_exact_mirror_waits_no_more_for_a_prompt_taken_over(models: Path) -> None:
     """One wait a step for lengths, on the relay's own stream, as ever."""
-    way = Way(algorithm="EAGLE", level=EXACT)
-    with _decoding(models, way) as (simulation, engine, handovers):
-        before = simulation.counts
+    num_steps, spent = _spent(models, Way(algorithm="EAGLE", level=EXACT))
 
-        for own in handovers:
-            engine.take_over(own)
-            engine.step()
-        spent = simulation.counts - before
-
-    assert spent.num_waits_of(WaitKind.STREAM) == len(handovers)
-    assert spent.num_host_waits == 2 * len(handovers)
+    assert spent.num_waits_of(WaitKind.STREAM) == num_steps
+    assert spent.num_host_waits == 2 * num_steps
 
 
 def test_states_that_cross_are_counted(models: Path) -> None:

@@ -49,23 +49,26 @@ def test_generations_grow_with_every_stay_in_a_row() -> None:
     assert stays == [(1, 1), (1, 2), (1, 3)]
 
 
-def test_req_to_token_pool_refuses_a_row_that_is_free() -> None:
-    """A row that is given back twice is a fault of ours, and is told at once."""
-    rows = make_rows(2)
+@pytest.mark.parametrize("number", [0, -1, 4])
+def test_pools_refuse_what_is_nobodys(number: int) -> None:
+    """Padding, and rows and pages that there are not, are never given back."""
+    with pytest.raises(AssertionError, match=f"row {number} is no request's"):
+        make_rows(3).free(number)
+    with pytest.raises(AssertionError, match=f"page {number} is no request's"):
+        PagePool(3).free([number])
+
+
+def test_pools_refuse_what_is_free() -> None:
+    """What is given back twice is a fault of ours, and told at once; in one call of pages too."""
+    rows, pages = make_rows(2), PagePool(3)
     row, _ = rows.alloc()
+    (page,) = pages.alloc(1)
     rows.free(row)
 
     with pytest.raises(AssertionError, match=f"row {row} is free already"):
         rows.free(row)
-
-
-@pytest.mark.parametrize("row", [0, -1, 3])
-def test_req_to_token_pool_refuses_a_row_of_nobody(row: int) -> None:
-    """The padding row, and rows that there are not, are never given back."""
-    rows = make_rows(2)
-
-    with pytest.raises(AssertionError, match=f"row {row} is no request's"):
-        rows.free(row)
+    with pytest.raises(AssertionError, match=f"page {page} is free already"):
+        pages.free([page, page])
 
 
 @pytest.mark.parametrize("field", ["max_requests", "max_context_len", "page_size"])
@@ -85,24 +88,6 @@ def test_out_of_pages_error_says_what_to_do() -> None:
         "3 pages of the KV cache were asked for, and 2 of 5 are free. "
         "Retract requests first, or make the cache larger."
     )
-
-
-@pytest.mark.parametrize("page", [0, -1, 4])
-def test_page_pool_refuses_a_page_of_nobody(page: int) -> None:
-    """The padding page, and pages that there are not, are never given back."""
-    pages = PagePool(3)
-
-    with pytest.raises(AssertionError, match=f"page {page} is no request's"):
-        pages.free([page])
-
-
-def test_page_pool_refuses_a_page_that_is_free() -> None:
-    """A page that is given back twice, also in one call, is told at once."""
-    pages = PagePool(3)
-    (page,) = pages.alloc(1)
-
-    with pytest.raises(AssertionError, match=f"page {page} is free already"):
-        pages.free([page, page])
 
 
 def test_page_pool_uses_the_last_page_that_came_back_first() -> None:

@@ -9,35 +9,30 @@ from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.runtime.engines import make_engine
 from tests.runtime.oracle import CONTEXT_LEN, Oracle
 
+CHUNK = {"chunked_prefill_size": 96}
 TREES = SpecSettings(algorithm=Algorithm.NGRAM, topk=2, num_steps=3, num_draft_tokens=8)
 
 
 @pytest.mark.parametrize(
-    ("options", "mixed", "expected"),
+    ("options", "speculation", "mixed", "expected"),
     [
-        pytest.param(EngineOptions(max_prefill_tokens=300), False, 300, id="the budget"),
-        pytest.param(EngineOptions(max_prefill_tokens=50), False, 100, id="a prompt by itself"),
-        pytest.param(EngineOptions(chunked_prefill_size=96), False, 96, id="a chunk"),
-        pytest.param(
-            EngineOptions(chunked_prefill_size=96, max_prefill_tokens=80), False, 80, id="a budget"
-        ),
-        pytest.param(EngineOptions(max_running_requests=3), False, 300, id="a context each"),
-        pytest.param(EngineOptions(chunked_prefill_size=8), False, 64, id="a decode"),
-        pytest.param(EngineOptions(chunked_prefill_size=96), True, 159, id="decode rows join"),
+        pytest.param({"max_prefill_tokens": 300}, None, False, 300, id="the budget"),
+        pytest.param({"max_prefill_tokens": 50}, None, False, 100, id="a prompt by itself"),
+        pytest.param({"chunked_prefill_size": 96}, None, False, 96, id="a chunk"),
+        pytest.param({**CHUNK, "max_prefill_tokens": 80}, None, False, 80, id="a budget"),
+        pytest.param({"max_running_requests": 3}, None, False, 300, id="a context each"),
+        pytest.param({"chunked_prefill_size": 8}, None, False, 64, id="a decode"),
+        pytest.param(CHUNK, None, True, 159, id="decode rows join"),
+        pytest.param({**CHUNK, "max_running_requests": 20}, TREES, False, 160, id="a verify"),
     ],
 )
 def test_largest_step_follows_from_the_options(
-    options: EngineOptions, mixed: bool, expected: int
+    options: dict[str, int], speculation: SpecSettings | None, mixed: bool, expected: int
 ) -> None:
-    """A step is as large as its prompts, its chunk or its rows, whichever is the most."""
-    assert largest_step(options, 100, mixed=mixed) == expected
+    """A step is as large as its prompts, its chunk or its rows and trees, whichever is the most."""
+    made = EngineOptions(**options)  # type: ignore[arg-type] # a table of fields
 
-
-def test_largest_step_may_be_a_verify() -> None:
-    """A verify has the tokens of every request's tree."""
-    options = EngineOptions(max_running_requests=20, chunked_prefill_size=8)
-
-    assert largest_step(options, 100, TREES) == 160
+    assert largest_step(made, 100, speculation, mixed=mixed) == expected
 
 
 @pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])

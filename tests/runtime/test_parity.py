@@ -12,12 +12,20 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from tests.cases import axis
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
-from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, plan_of, run, submit
+from tests.runtime.engines import (
+    LOOPS,
+    PLAIN_LOOP,
+    SMALL_CACHE,
+    leaks,
+    make_engine,
+    plan_of,
+    run,
+    submit,
+)
 from tests.runtime.oracle import Oracle
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
 
-LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 MIXES = [pytest.param((), id="not mixed"), pytest.param(("--enable-mixed-chunk",), id="mixed")]
 PAIR = (
     *("--prefill-attention-backend", "torch_native"),

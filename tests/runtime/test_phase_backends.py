@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from backend_caps_torch_native import TorchNative, TorchPadded
@@ -9,30 +7,10 @@ from backend_caps_torch_native import TorchNative, TorchPadded
 from backend_caps import Capabilities, Declaration, Phase, Role, ServerFlags, Use, discover
 from backend_caps.runtime import EngineError, ImplementationError
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
-from tests.runtime.memories import make_rows
+from tests.runtime.graphs.rig import make_site
 
 NATIVE = "backend_caps_torch_native.native:TorchNative"
 PADDED = "backend_caps_torch_native.padded:TorchPadded"
-
-
-@dataclass(frozen=True)
-class _Site:
-    req_to_token_pool: ReqToTokenPool
-    token_to_kv_pool: TokenToKVPool
-
-
-def _site() -> _Site:
-    cache = TokenToKVPool(
-        num_slots=4,
-        num_layers=1,
-        num_heads=1,
-        head_dim=2,
-        v_head_dim=2,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
-    return _Site(make_rows(), cache)
 
 
 def _use(
@@ -50,7 +28,7 @@ def _use(
 
 
 def _backends(*uses: Use) -> PhaseBackends:
-    return PhaseBackends(uses, Role.TARGET, _site())
+    return PhaseBackends(uses, Role.TARGET, make_site(torch.device("cpu")))
 
 
 def test_backends_serve_their_own_phases() -> None:

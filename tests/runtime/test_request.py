@@ -62,28 +62,6 @@ def test_request_prefills_what_was_made_before_its_stay() -> None:
     assert request.num_left_to_prefill == 3
 
 
-@pytest.mark.parametrize(
-    ("tokens", "reason"),
-    [
-        ([9], None),
-        ([9, 2], FinishReason.STOP),
-        ([9, 8, 7], FinishReason.LENGTH),
-        ([9, 8, 2], FinishReason.STOP),
-    ],
-)
-def test_request_ends_by_a_stop_token_or_its_length(
-    tokens: list[int], reason: FinishReason | None
-) -> None:
-    """A stop token ends the output, and so does its length; at once, it was the stop token."""
-    request = make_request(max_new_tokens=3)
-
-    for token in tokens:
-        request.take(token)
-
-    assert (request.output, request.finish_reason) == (tokens, reason)
-    assert request.is_finished is (reason is not None)
-
-
 @pytest.mark.parametrize(("num_launched", "is_launched_out"), [(0, False), (1, False), (2, True)])
 def test_request_is_launched_out_by_tokens_of_every_stay(
     num_launched: int, is_launched_out: bool
@@ -98,18 +76,10 @@ def test_request_is_launched_out_by_tokens_of_every_stay(
     assert request.is_launched_out is is_launched_out
 
 
-def test_request_takes_a_step_of_several_tokens() -> None:
-    """What a speculative step made is appended in its order, and told."""
-    request = make_request()
-
-    taken = request.take_step([9, 8, 7])
-
-    assert (taken, request.output) == ([9, 8, 7], [9, 8, 7])
-
-
 @pytest.mark.parametrize(
     ("tokens", "taken", "reason"),
     [
+        pytest.param([9, 8], [9, 8], None, id="goes on"),
         pytest.param([9, 2, 8], [9, 2], FinishReason.STOP, id="behind a stop token"),
         pytest.param([9, 8, 7, 6], [9, 8, 7], FinishReason.LENGTH, id="behind its length"),
         pytest.param([9, 8, 2, 6], [9, 8, 2], FinishReason.STOP, id="behind both"),

@@ -6,11 +6,10 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import FinishReason, Request, Sampling
-from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
+from tests.runtime.engines import LOOPS, PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Job, Oracle
 
-LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 Asked = list[tuple[tuple[int, ...], int]]
 CHUNKED = EngineOptions(chunked_prefill_size=8)
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -12,32 +10,22 @@ from tests.runtime.made_steps import step
 from tests.runtime.memories import make_batch, make_memory
 
 
-@pytest.mark.parametrize(("waits_for_lengths", "num_waits"), [(False, 1), (True, 2)])
-def test_planned_waits_are_for_tokens_and_for_lengths(
-    waits_for_lengths: bool, num_waits: int
+@pytest.mark.parametrize(
+    ("waits_for_lengths", "num_waits", "host_s"), [(False, 1, 5.0), (True, 2, 4.5)]
+)
+def test_step_tells_its_waits_and_the_hosts_own_time(
+    waits_for_lengths: bool, num_waits: int, host_s: float
 ) -> None:
-    """The host always waits for the tokens, and for lengths where the plan says so."""
-    assert step(waits_for_lengths=waits_for_lengths).planned_waits == num_waits
+    """The host always waits for the tokens, and for lengths where the plan says so.
 
+    Its own time is the launch without the model's 4 s and the half second for lengths, and the 1 s
+    behind the tokens. Of 2 s in flight it waited 0.5 s.
+    """
+    own = step(began_s=100.0, waits_for_lengths=waits_for_lengths)
 
-def test_host_s_is_the_launch_without_the_model_and_the_processing() -> None:
-    """Of 8 s to the launch, the model's 4 s are not counted; the 1 s behind the tokens is."""
-    assert step(began_s=100.0).host_s == pytest.approx(5.0)
-
-
-def test_host_s_is_without_the_wait_for_lengths() -> None:
-    """Where the host waited for lengths, the half second of that is none of its own."""
-    assert step(waits_for_lengths=True).host_s == pytest.approx(4.5)
-
-
-def test_wait_s_is_the_time_until_the_tokens_came() -> None:
-    """The host waited from when it asked for the tokens to when it had them."""
-    assert step(began_s=100.0).wait_s == pytest.approx(0.5)
-
-
-def test_overlap_ratio_is_the_share_of_the_flight_without_waiting() -> None:
-    """Of 2 s in flight 0.5 s were waited: three quarters were overlapped."""
-    assert step().overlap_ratio == pytest.approx(0.75)
+    assert own.planned_waits == num_waits
+    times = [own.host_s, own.wait_s, own.overlap_ratio]
+    assert times == pytest.approx([host_s, 0.5, 0.75])
 
 
 def test_total_seq_lens_sums_the_mirror() -> None:
@@ -101,7 +89,7 @@ def test_totals_count_what_verifies_gave() -> None:
     """Each request of a step that verified counts once; a step of prompts verifies nothing."""
     totals = StepTotals(num_first=0)
 
-    totals.observe(replace(step(), accept_lens=(1, 4)))
+    totals.observe(step(accept_lens=(1, 4)))
     totals.observe(step(waits_for_lengths=True))
 
     assert (totals.num_verified, totals.num_accepted, totals.waits_for_lengths) == (2, 5, 1)

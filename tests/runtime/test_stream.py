@@ -5,10 +5,8 @@ from itertools import chain, islice, zip_longest
 import pytest
 
 from backend_caps.runtime import Engine
-from tests.runtime.engines import PLAIN_LOOP, leaks, make_engine
+from tests.runtime.engines import LOOPS, leaks, make_engine
 from tests.runtime.oracle import Oracle
-
-LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 
 
 def _prompts(oracle: Oracle, start: int, stop: int) -> list[tuple[int, ...]]:

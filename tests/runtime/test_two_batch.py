@@ -13,7 +13,7 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.two_batch import split
 from backend_caps.simulator import simulate
-from tests.runtime.graphs.rig import CONFIG, Requests
+from tests.runtime.graphs.rig import Requests
 from tests.runtime.two_batches import Call, Noted, World
 
 MIXED: Requests = ((0, 7), (3, 2), (4, 5), (9, 1), (2, 1))
@@ -28,24 +28,6 @@ def _tensor(batch: ForwardBatch, name: str) -> Tensor:
     tensor: object = getattr(batch, name)
     assert isinstance(tensor, Tensor), f"{name} is {tensor!r}"
     return tensor
-
-
-def test_split_cuts_a_batch_by_the_number_of_its_requests() -> None:
-    """Half of the requests stand in the first half, and the odd one in the second."""
-    batch = World("cpu").batch(ForwardMode.DECODE, DECODE)
-
-    first, second = split(batch)
-
-    assert (first.batch_size, second.batch_size) == (2, 3)
-
-
-def test_split_cuts_the_tokens_of_ragged_requests_where_the_second_half_begins() -> None:
-    """However many tokens a request brings, they stay with it."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-
-    first, second = split(batch)
-
-    assert (first.num_tokens, second.num_tokens) == (7 + 2, 5 + 1 + 1)
 
 
 @pytest.mark.parametrize(
@@ -99,23 +81,25 @@ def test_tree_mask_of_a_whole_batch_is_never_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "requests"),
+    ("mode", "requests", "sizes"),
     [
-        pytest.param(ForwardMode.DECODE, DECODE, id="decode"),
-        pytest.param(ForwardMode.VERIFY, VERIFY, id="chains"),
-        pytest.param(ForwardMode.MIXED, MIXED, id="mixed"),
+        pytest.param(ForwardMode.DECODE, DECODE, [(2, 2), (3, 3)], id="decode"),
+        pytest.param(ForwardMode.VERIFY, VERIFY, [(2, 6), (2, 6)], id="chains"),
+        pytest.param(ForwardMode.MIXED, MIXED, [(2, 7 + 2), (3, 5 + 1 + 1)], id="mixed"),
     ],
 )
-def test_split_needs_no_mirror(mode: ForwardMode, requests: Requests) -> None:
-    """Without host lengths a batch is cut at the same places, and its halves have none either."""
+def test_split_cuts_by_requests_and_needs_no_mirror(
+    mode: ForwardMode, requests: Requests, sizes: list[tuple[int, int]]
+) -> None:
+    """The odd request stands in the second half; without host lengths halves have none either."""
     batch = World("cpu").batch(mode, requests)
-    bare = replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
 
-    halves = split(bare)
+    halves = split(batch)
+    bare = split(replace(batch, seq_lens_cpu=None, seq_lens_sum=None))
 
-    sizes = [(own.batch_size, own.num_tokens) for own in split(batch)]
     assert [(own.batch_size, own.num_tokens) for own in halves] == sizes
-    assert [(own.seq_lens_cpu, own.seq_lens_sum) for own in halves] == [(None, None)] * 2
+    assert [(own.batch_size, own.num_tokens) for own in bare] == sizes
+    assert [(own.seq_lens_cpu, own.seq_lens_sum) for own in bare] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize(
@@ -192,28 +176,6 @@ def test_verified_trees_see_what_they_see_in_the_whole(
     torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("mode", "requests", "num_scored"),
-    [
-        pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1)), 3, id="last tokens"),
-        pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), 9, id="every token"),
-    ],
-)
-def test_call_scores_the_tokens_that_the_model_scores(
-    mode: ForwardMode, requests: Requests, num_scored: int
-) -> None:
-    """Logits are of each request's last token, or of every one, in the order of the batch."""
-    whole, halves = World("cpu"), World("cpu")
-    batch = halves.batch(mode, requests)
-
-    logits = halves.runner()(batch, mode.phase)
-
-    hidden, lasts = whole.whole(batch), batch.last_token_indices
-    expected = whole.model.lm_head(hidden if lasts is None else hidden[lasts])
-    assert logits.shape == (num_scored, CONFIG.vocab_size)
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-
-
 def test_layers_of_the_halves_take_turns(calls: list[Call]) -> None:
     """Both halves are prepared, then each runs a layer before either runs the next one."""
     world = World("cpu", "noted")
@@ -245,6 +207,6 @@ def test_forward_never_waits_for_the_device(
         simulation.host_waits.clear()
         simulation.hidden_syncs.clear()
 
-        runner(batch, batch.mode.phase)
+        runner.hidden_states(batch, batch.mode.phase)
 
     assert (simulation.host_waits, simulation.hidden_syncs) == ([], [])

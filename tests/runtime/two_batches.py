@@ -17,16 +17,15 @@ from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 from backend_caps import Capabilities, Declaration, Phase, Role
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
-from backend_caps.runtime.batch import ForwardMode, token_positions
+from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from tests.runtime.graphs.rig import (
-    CONFIG,
-    MAX_REQUESTS,
     Requests,
     Site,
+    draw_batch,
     extended,
     make_model,
     make_site,
@@ -165,8 +164,8 @@ class World:
 
     def runner(self) -> TwoBatchRunner:
         """Make what runs halves in turn."""
-        streams = DeviceStreams(self.device)
-        return TwoBatchRunner(self.model, (self.backends(), self.backends()), streams)
+        backends, streams = (self.backends(), self.backends()), DeviceStreams(self.device)
+        return TwoBatchRunner(self.model, backends, streams, frozenset(Phase))
 
     def whole(self, batch: ForwardBatch) -> Tensor:
         """Run a batch as one: [T, H]; its trees are those of its halves."""
@@ -184,24 +183,7 @@ class World:
 
     def batch(self, mode: ForwardMode, requests: Requests, seed: int = 0) -> ForwardBatch:
         """Make a batch of cached and new tokens of each request, in rows by the seed."""
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(MAX_REQUESTS, generator=generator)[: len(requests)] + 1
-        prefixes = torch.tensor([cached for cached, _ in requests], dtype=torch.int64)
-        extends = torch.tensor([new for _, new in requests], dtype=torch.int64)
-        owners, positions = token_positions(prefixes, extends, int(extends.sum()))
-        ids = torch.randint(CONFIG.vocab_size, positions.shape, generator=generator)
-        seq_lens, table = prefixes + extends, self.site.req_to_token_pool.req_to_token
-        placed, at = rows[owners].to(self.device), positions.to(self.device)
-        batch = ForwardBatch(
-            mode=mode,
-            input_ids=ids.to(self.device),
-            positions=at,
-            req_pool_indices=rows.to(self.device),
-            seq_lens=seq_lens.to(self.device),
-            out_cache_loc=table[placed, at].to(torch.int64),
-            seq_lens_cpu=seq_lens,
-            seq_lens_sum=int(seq_lens.sum()),
-        )
+        batch = replace(draw_batch(self.site, requests, seed), mode=mode)
         return replace(extended(batch, requests), mode=mode) if mode in RAGGED else batch
 
     @staticmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -26,6 +27,11 @@ _MODES = {
     BatchKind.UNIFORM_BATCH: ForwardMode.EXTEND,
     BatchKind.MIXED_BATCH: ForwardMode.MIXED,
 }
+_READ = attrgetter(
+    *("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_lens"),
+    *("extend_seq_lens", "extend_prefix_lens", "last_token_indices", "tree_mask"),
+)
+"""The device tensors that a graph reads; the last four are None where its batches have none."""
 # Entries in 128 bytes: every buffer starts where kernels load widest.
 _ALIGNMENT = 16
 
@@ -85,20 +91,20 @@ class StaticBatch:
             self.of_requests[:, batch.batch_size :].zero_()
         if batch.num_tokens < self.bucket.num_tokens:
             self.of_tokens[:, batch.num_tokens :].zero_()
-        for own, new in _pairs(self.forward, batch):
-            if own is not new:  # a mask may have been made in place
+        for own, new in zip(_READ(self.forward), _READ(batch), strict=True):
+            if own is not None and own is not new:  # a mask may have been made in place
+                assert new is not None, "a graph is found by what a batch has"
                 own[: new.shape[0]].copy_(new)
-        is_mixed = self.forward.extend_seq_lens is not None
-        return replace(
+        loaded = replace(
             self.forward,
             seq_lens_cpu=_padded(batch.seq_lens_cpu, padded),
             seq_lens_sum=batch.seq_lens_sum,
             seq_lens_cpu_upper_bound=_padded(batch.seq_lens_cpu_upper_bound, padded),
-            extend_seq_lens_cpu=_filled(batch.extend_seq_lens_cpu, padded) if is_mixed else None,
-            extend_prefix_lens_cpu=(
-                _filled(batch.extend_prefix_lens_cpu, padded) if is_mixed else None
-            ),
         )
+        if loaded.extend_seq_lens is not None:
+            loaded.extend_seq_lens_cpu = _filled(batch.extend_seq_lens_cpu, padded)
+            loaded.extend_prefix_lens_cpu = _filled(batch.extend_prefix_lens_cpu, padded)
+        return loaded
 
 
 class GraphBuffers:
@@ -112,9 +118,7 @@ class GraphBuffers:
 
     def __init__(self, buckets: Iterable[Bucket], device: torch.device, mask_size: int = 0) -> None:
         sizes = [(own.batch_size, own.num_tokens) for own in buckets]
-        self.max_batch_size, self.max_num_tokens = (
-            max(column) for column in zip(*sizes, strict=True)
-        )
+        self.max_batch_size, self.max_num_tokens = map(max, zip(*sizes, strict=True))
         self._of_requests = _zeros(5, self.max_batch_size, device)
         self._of_tokens = _zeros(3, self.max_num_tokens, device)
         self.tree_mask = (
@@ -125,10 +129,8 @@ class GraphBuffers:
     @property
     def num_bytes(self) -> int:
         """How much it is."""
-        mask = 0 if self.tree_mask is None else self.tree_mask.numel()
-        return mask + sum(
-            own.numel() * own.itemsize for own in (self._of_requests, self._of_tokens)
-        )
+        every = (self._of_requests, self._of_tokens, self.tree_mask)
+        return sum(own.nbytes for own in every if own is not None)
 
     def share_of(self, bucket: Bucket, host_seq_lens: HostSeqLens) -> StaticBatch:
         """Return the part that one bucket's graph reads.
@@ -170,24 +172,6 @@ class GraphBuffers:
 def _zeros(count: int, size: int, device: torch.device) -> Tensor:
     width = -(-size // _ALIGNMENT) * _ALIGNMENT
     return torch.zeros(count, width, dtype=torch.int64, device=device)
-
-
-def _pairs(static: ForwardBatch, batch: ForwardBatch) -> Iterable[tuple[Tensor, Tensor]]:
-    """Match what a graph reads with what a batch has."""
-    yield static.input_ids, batch.input_ids
-    yield static.positions, batch.positions
-    yield static.out_cache_loc, batch.out_cache_loc
-    yield static.req_pool_indices, batch.req_pool_indices
-    yield static.seq_lens, batch.seq_lens
-    for own, new in (
-        (static.extend_seq_lens, batch.extend_seq_lens),
-        (static.extend_prefix_lens, batch.extend_prefix_lens),
-        (static.last_token_indices, batch.last_token_indices),
-        (static.tree_mask, batch.tree_mask),
-    ):
-        if own is not None:
-            assert new is not None, "a graph is found by what a batch has"
-            yield own, new
 
 
 def _padded(lengths_cpu: Tensor | None, size: int) -> Tensor | None:

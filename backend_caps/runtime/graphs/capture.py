@@ -211,7 +211,7 @@ def _pieces(
 ) -> CapturedGraphs:
     """Capture the pieces of each size, once for all phases."""
     pieces = Pieces(model.states, _every(chosen), site)
-    phases = {phase: PieceRunner(pieces, backends, phase, model.head) for phase in chosen}
+    phases = {phase: PieceRunner(pieces, backends.of(phase), model.head) for phase in chosen}
     usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
     return CapturedGraphs(phases=phases, usage=usage)
 

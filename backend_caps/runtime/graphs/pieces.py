@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import GraphLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
@@ -83,9 +82,7 @@ class PieceBuffers:
     @property
     def num_bytes(self) -> int:
         """How much it is."""
-        return sum(
-            own.numel() * own.itemsize for own in (self.of_tokens, *self._of_layers.values())
-        )
+        return sum(own.nbytes for own in (self.of_tokens, *self._of_layers.values()))
 
     def joint(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> _Joint:
         """Return where a layer's attention reads and writes, made for the first one of its shape.
@@ -235,13 +232,6 @@ class Pieces:
         )
 
 
-class BackendSource(Protocol):
-    """Looks up the backend of a phase: `PhaseBackends`."""
-
-    def of(self, phase: Phase) -> AttentionBackend:
-        """Return the backend of a phase."""
-
-
 @dataclass(frozen=True, slots=True)
 class PieceRunner:
     """Run the forwards of one phase in pieces."""
@@ -252,10 +242,8 @@ class PieceRunner:
 
     pieces: Pieces
     """What was captured."""
-    backends: BackendSource
-    """Attend between them, eagerly; another may be put in the place of one."""
-    phase: Phase
-    """Whose backend it is."""
+    backend: AttentionBackend
+    """Attends between them, eagerly."""
     head: Callable[[Tensor], Tensor] | None
     """Scores the states of last tokens; None leaves the states."""
 
@@ -270,12 +258,10 @@ class PieceRunner:
         Sync: none, where the backend declares `sync_free_prepare`. Allocates: the scores, and what
         the backend does. Keeps: nothing, but keys and values in the KV cache.
         """
-        backend = self.backends.of(self.phase)
-        backend.init_forward_metadata(batch)
-        states = self.pieces.run(batch, ForwardContext(backend, batch))
+        self.backend.init_forward_metadata(batch)
+        states = self.pieces.run(batch, ForwardContext(self.backend, batch))
         if self.head is not None:
-            last = batch.last_token_indices
-            states = self.head(states if last is None else states.index_select(0, last))
+            states = self.head(batch.last_of(states))
         return Computed(output=states, graph_mode=self.mode)
 
     def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:  # noqa: ARG002

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from backend_caps import BatchKind, HostSeqLens, Phase
+from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -29,18 +28,6 @@ COUNTS = (4, 16)
 """Sizes in tokens."""
 
 
-@dataclass(frozen=True)
-class OneBackend:
-    """One backend in every phase."""
-
-    backend: AttentionBackend
-
-    def of(self, phase: Phase) -> AttentionBackend:
-        """Return it."""
-        del phase
-        return self.backend
-
-
 class PieceRig(Rig):
     """A rig whose forwards run in pieces."""
 
@@ -56,7 +43,7 @@ class PieceRig(Rig):
         super().__init__(streams, smallest, build=build, host_seq_lens=HostSeqLens.EXACT)
         self.pieces = self.cut(counts)
         head = self.model.lm_head if has_head else None
-        self.in_pieces = PieceRunner(self.pieces, OneBackend(self.backend), Phase.DECODE, head)
+        self.in_pieces = PieceRunner(self.pieces, self.backend, head)
 
     def cut(self, counts: Iterable[int]) -> Pieces:
         """Capture pieces in the rig's memory."""

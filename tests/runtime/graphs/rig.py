@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -30,7 +30,7 @@ from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphHalves, GraphRunner
-from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.memory import Pools, ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.llama import LlamaModel
@@ -66,12 +66,8 @@ Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens of each request."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Pools):
     """The pools."""
-
-    req_to_token_pool: ReqToTokenPool
-    token_to_kv_pool: TokenToKVPool
 
     def keys_and_values(self) -> list[Tensor]:
         """List the KV cache's tensors, layer by layer."""
@@ -178,7 +174,7 @@ class Rig:
         if in_halves:
             uses = uses_of("torch_padded", TORCH_PADDED, [Phase.DECODE])
             eager = PhaseBackends(uses, Role.TARGET, self.site)
-            self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams)
+            self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams, frozenset(Phase))
             self._halves = GraphHalves(
                 compute=lambda contexts: self.model.lm_head(self.two_batch.states(contexts)),
                 backend=self.second,
@@ -218,27 +214,8 @@ class Rig:
 
     def batch(self, requests: Requests, *, kind: BatchKind, seed: int = 0) -> ForwardBatch:
         """Make a forward's batch: request i has row i + 1 or another, by the seed."""
-        generator = torch.Generator().manual_seed(seed)
-        device = self.streams.device
-        rows = torch.randperm(MAX_REQUESTS, generator=generator)[: len(requests)] + 1
-        prefixes = torch.tensor([cached for cached, _ in requests])
-        extends = torch.tensor([new for _, new in requests])
-        seq_lens = prefixes + extends
-        owners, positions = token_positions(prefixes, extends, int(extends.sum()))
-        ids = torch.randint(CONFIG.vocab_size, positions.shape, generator=generator)
         with self.streams.using(self.stream):
-            placed, at = rows.to(device)[owners.to(device)], positions.to(device)
-            table = self.site.req_to_token_pool.req_to_token
-            batch = ForwardBatch(
-                mode=ForwardMode.DECODE,
-                input_ids=ids.to(device),
-                positions=at,
-                req_pool_indices=rows.to(device),
-                seq_lens=seq_lens.to(device),
-                out_cache_loc=table[placed, at].to(torch.int64),
-                seq_lens_cpu=seq_lens,
-                seq_lens_sum=int(seq_lens.sum()),
-            )
+            batch = draw_batch(self.site, requests, seed)
             return batch if kind is not BatchKind.MIXED_BATCH else extended(batch, requests)
 
     def tree_batch(
@@ -272,9 +249,7 @@ class Rig:
         """Run a forward without a graph: the logits, device."""
         with self.streams.using(self.stream):
             self.backend.init_forward_metadata(batch)
-            context = ForwardContext(self.backend, batch)
-            model = self.model
-            return model(batch.input_ids, batch.positions, context, batch.last_token_indices)
+            return scores_of(self.model, ForwardContext(self.backend, batch))
 
     def eager(self, batch: ForwardBatch) -> Tensor:
         """Run a forward without a graph, and leave the KV cache as it was: the logits, host."""
@@ -304,6 +279,27 @@ class Rig:
         """Copy a tensor to the host once the device is done."""
         self.streams.synchronize()
         return tensor.to("cpu", copy=True)
+
+
+def draw_batch(site: Site, requests: Requests, seed: int) -> ForwardBatch:
+    """Make a batch of cached and new tokens of each request, in rows by the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(MAX_REQUESTS, generator=generator)[: len(requests)] + 1
+    prefixes, extends = torch.tensor(requests, dtype=torch.int64).unbind(1)
+    owners, positions = token_positions(prefixes, extends, int(extends.sum()))
+    ids = torch.randint(CONFIG.vocab_size, positions.shape, generator=generator)
+    seq_lens, table = prefixes + extends, site.req_to_token_pool.req_to_token
+    placed, at = rows[owners].to(table.device), positions.to(table.device)
+    return ForwardBatch(
+        mode=ForwardMode.DECODE,
+        input_ids=ids.to(table.device),
+        positions=at,
+        req_pool_indices=rows.to(table.device),
+        seq_lens=seq_lens.to(table.device),
+        out_cache_loc=table[placed, at].to(torch.int64),
+        seq_lens_cpu=seq_lens,
+        seq_lens_sum=int(seq_lens.sum()),
+    )
 
 
 def random_requests(kind: BatchKind, seed: int) -> Requests:

@@ -12,6 +12,7 @@ from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buck
 from tests.runtime.graphs.rig import BUCKETS, Requests, Rig
 
 SINGLE, UNIFORM, MIXED = BatchKind
+SEVERAL = "the same number of tokens, above 1, for each request"
 FITS = [
     pytest.param(SINGLE, [(4, 1)] * 8, SINGLE, True, id="as many requests as the largest"),
     pytest.param(UNIFORM, [(4, 3)] * 5, UNIFORM, False, id="one request too many"),
@@ -84,12 +85,8 @@ def test_buckets_name_each_size_once() -> None:
         pytest.param(SINGLE, 0, 0, "at least 1 of each", id="no request"),
         pytest.param(MIXED, 4, 0, "at least 1 of each", id="no token"),
         pytest.param(SINGLE, 4, 8, "one token a request", id="two tokens a request"),
-        pytest.param(
-            UNIFORM, 4, 9, "the same number of tokens, above 1, for each request", id="a remainder"
-        ),
-        pytest.param(
-            UNIFORM, 4, 4, "the same number of tokens, above 1, for each request", id="one token"
-        ),
+        pytest.param(UNIFORM, 4, 9, SEVERAL, id="a remainder"),
+        pytest.param(UNIFORM, 4, 4, SEVERAL, id="one token"),
     ],
 )
 def test_bucket_refuses_a_size_that_its_kind_lacks(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model.random_models import first_layers
@@ -14,7 +13,6 @@ from backend_caps.simulator import simulate
 from backend_caps.startup.graph_modes import GraphMode
 from tests.cases import axis
 from tests.runtime.engines import PLAIN_LOOP, plan_of, run
-from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Oracle
 
@@ -39,10 +37,7 @@ def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle
     options = replace(OPTIONS, graph_token_counts=(16, 53)) if mixed else OPTIONS
 
     with simulate(schedule):
-        streams = DeviceStreams("sim", SIMULATED)
-        engine = Engine.from_plan(
-            oracle.folder, plan, "sim", options=options, observer=kept, streams=streams
-        )
+        engine = Engine.from_plan(oracle.folder, plan, "sim", options=options, observer=kept)
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:62]
@@ -70,7 +65,6 @@ def test_engine_replays_every_verify(
             options=replace(OPTIONS, max_running_requests=4),
             observer=kept,
             draft_model_path=tmp_path if algorithm == "STANDALONE" else None,
-            streams=DeviceStreams("sim", SIMULATED),
         )
         tokens = run(engine, jobs)
 
@@ -89,9 +83,7 @@ def test_engine_replays_every_verify(
         pytest.param("torch_native", (NO_PIECES,), (EAGER, EAGER), id="no pieces"),
         pytest.param("torch_padded", ("--disable-cuda-graph",), (EAGER, EAGER), id="eager"),
         pytest.param("torch_padded", PLAIN_LOOP, (FULL, FULL), id="full in the plain loop"),
-        pytest.param(
-            "torch_native", PLAIN_LOOP, (PIECEWISE, PIECEWISE), id="pieces in the plain loop"
-        ),
+        pytest.param("torch_native", PLAIN_LOOP, (PIECEWISE, PIECEWISE), id="pieces, plain loop"),
     ],
 )
 def test_engine_gives_the_same_tokens_in_every_mode(

@@ -150,8 +150,6 @@ def test_replay_never_makes_the_host_wait(kind: BatchKind) -> None:
 
 
 NUM_STEPS = 500
-NUM_JOBS = 12
-SINGLE = BatchKind.SINGLE_TOKEN_DECODE
 
 
 def wrong_steps(rig: Rig, num_steps: int, kinds: Sequence[BatchKind]) -> list[int]:
