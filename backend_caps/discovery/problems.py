@@ -30,13 +30,13 @@ class ProblemText(NamedTuple):
 
 
 @cache
-def texts() -> Mapping[str, ProblemText]:
-    """Read each stable code with its meaning, its message and its remedy."""
+def texts(module: str = __file__) -> Mapping[str, ProblemText]:
+    """Read the `problems.toml` beside a module: each stable code with its texts."""
     # Only a scan that finds a problem needs them, and these imports take as long as one.
     import tomllib  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    stored = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    stored = tomllib.loads(Path(module).with_name("problems.toml").read_text("utf-8"))
     return {code: ProblemText(**own) for code, own in stored.items()}
 
 

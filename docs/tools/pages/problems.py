@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from backend_caps.capability.fit import CHECKED_AGAINST
 from backend_caps.discovery.problems import ProblemText, texts
-from backend_caps.engines.reading import TEXTS as ENGINE_TEXTS
+from backend_caps.engines import reading
 from docs.tools.markdown import table
 from docs.tools.sources import problem_texts
 
@@ -22,7 +22,7 @@ def discovery_problems() -> str:
 
 def engine_problems() -> str:
     """Give each thing that can be wrong with an engine's source."""
-    return _problems(ENGINE_TEXTS)
+    return _problems(texts(reading.__file__))
 
 
 def _problems(texts: Mapping[str, ProblemText]) -> str:
