@@ -87,15 +87,16 @@ class Finding:
 def class_record(
     name: str,
     source: Source,
-    findings: Mapping[str, Finding],
+    findings: Mapping[str, Finding | None],
     engine_class: EngineClass,
     implementation: str | None = None,
 ) -> Backend:
     """Make the record of a class, which declares what was found of it, by capability."""
-    base = {key: each.base for key, each in findings.items() if each.base is not UNDECLARED}
+    found = {key: each for key, each in findings.items() if each is not None}
+    base = {key: each.base for key, each in found.items() if each.base is not UNDECLARED}
     conditions = [
         When(given=given, capabilities=Capabilities.model_validate({key: value}), reason=reason)
-        for key, each in findings.items()
+        for key, each in found.items()
         for given, value, reason in each.conditions
     ]
     declaration = Declaration(
@@ -103,7 +104,7 @@ def class_record(
         conditions=conditions,
         implementation=implementation,
     )
-    readings = {key: each.reading for key, each in findings.items()}
+    readings = {key: each.reading for key, each in found.items()}
     return record(name, source, declaration, replace(engine_class, readings=readings))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import Module
+from backend_caps.engines.source.module import Module, spans
 from backend_caps.resolution.engine import Engine
 
 ARGUMENTS = "sglang/srt/server_args.py"
@@ -73,8 +73,7 @@ def _nodes_around(module: Module, text: str) -> Iterator[ast.AST]:
     lines = module.lines([text])
     bodies = [module.tree.body, *(each.node.body for each in module.classes)]
     for statement in (s for body in bodies for s in body if not isinstance(s, ast.ClassDef)):
-        end = statement.end_lineno or statement.lineno
-        if any(statement.lineno <= line <= end for line in lines):
+        if spans(statement, lines):
             yield from ast.walk(statement)
 
 

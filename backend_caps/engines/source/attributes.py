@@ -15,7 +15,6 @@ from backend_caps.engines.source.guards import (
     Function,
     Guards,
     all_of,
-    in_method,
     negated,
     words,
 )
@@ -121,7 +120,7 @@ class InstanceRun:
                 for each in own:
                     is_over = method.name != "__init__" and not left.get(each.name, lines) <= lines
                     if method not in self._seen or is_over:
-                        when = (in_method(method.name), *guards, *each.guards)
+                        when = (words(f"once {method.name}() has run"), *guards, *each.guards)
                         yield replace(each, guards=when)
 
     def _may_run(self, method: Function, at: int) -> bool:

@@ -78,9 +78,8 @@ class Name:
 def read_vllm(tree: Tree) -> EngineReading:
     """Read the backends of one vLLM; what is not where it is expected becomes a problem."""
     index = Index(tree)
-    if tree.version not in KNOWN_VERSIONS:
-        index.note_unknown_version(KNOWN_VERSIONS)
-    return index.reading(list(_Records(index).all()))
+    index.note_unless_known(KNOWN_VERSIONS)
+    return index.reading(_Records(index).all())
 
 
 def _names(index: Index) -> Iterator[Name]:
