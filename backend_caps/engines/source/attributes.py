@@ -74,12 +74,10 @@ class Attributes:
                 self._elsewhere[module.path] = _settings(module, self._methods)
             lines = self._elsewhere[module.path]
             for base in order if lines else ():
-                owners: tuple[_Owner, ...] = (base, base.name)
-                for owner in (*owners, None) if base is first else owners:
-                    line = lines.get((name, owner))
-                    if line is not None:
-                        when = words(f"it is set elsewhere ({module.path}:{line})")
-                        yield Statement(name, base, ast.Constant(value=True), (when,), line)
+                owners: tuple[_Owner, ...] = (base, base.name, *((None,) if base is first else ()))
+                for line in filter(None, (lines.get((name, owner)) for owner in owners)):
+                    when = words(f"it is set elsewhere ({module.path}:{line})")
+                    yield Statement(name, base, ast.Constant(value=True), (when,), line)
 
 
 class InstanceRun:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
-from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Target, Value
+from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
@@ -84,7 +84,10 @@ class Classes:
                 return self._outside(definition, target)
             if isinstance(target, ClassDef) and self._is_closed(target):
                 return [target]
-        self._note_base(definition, ast.unparse(node), targets)
+        is_circle = any(isinstance(target, ClassDef) for target in targets)
+        code = "engine-base-dynamic" if targets else "engine-base-not-found"
+        code = "engine-bases-inconsistent" if is_circle else code
+        self._note(code, definition, base=ast.unparse(node))
         return []
 
     def _around(self, definition: ClassDef, node: ast.expr) -> list[Scope]:
@@ -100,14 +103,6 @@ class Classes:
         if definition in self._orders:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
-
-    def _note_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
-        if any(isinstance(target, ClassDef) for target in targets):
-            self._note("engine-bases-inconsistent", definition)
-        elif targets:
-            self._note("engine-base-dynamic", definition, base=base)
-        else:
-            self._note("engine-base-not-found", definition, base=base)
 
     def _outside(self, definition: ClassDef, target: External) -> list[Base]:
         if target.path.partition(".")[0] == self._index.tree.package:
@@ -166,10 +161,8 @@ def _spellings(path: str, definition: ClassDef) -> Iterator[str]:
 
 def is_none(value: ast.expr) -> bool:
     """Return whether a factory's return makes nothing: `None`, or a tuple that ends in it."""
-    match value:
-        case ast.Constant(value=None) | ast.Tuple(elts=[*_, ast.Constant(value=None)]):
-            return True
-    return False
+    last = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
+    return isinstance(last, ast.Constant) and last.value is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,9 +148,7 @@ class Findings:
         if not answers:
             return None
         constants = {
-            arch: answer.only.value
-            for arch, answer in answers.items()
-            if isinstance(answer.only, ast.Constant)
+            n: a.only.value for n, a in answers.items() if isinstance(a.only, ast.Constant)
         }
         is_known = len(constants) == len(answers)
         true = {arch for arch, value in constants.items() if value is True}
