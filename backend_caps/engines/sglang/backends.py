@@ -22,7 +22,6 @@ from backend_caps.engines.sglang.read_ends import read_ends
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, condition, has_attribute
-from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.methods import (
     Stated,
     StatedValue,
@@ -51,7 +50,6 @@ _Condition = tuple[Given, object, str]
 class Backends:
     """Turns class definitions into records."""
 
-    index: Index
     classes: Classes
     attributes: Attributes
     root: ClassDef
@@ -79,7 +77,7 @@ class Backends:
             attributes=dict(self._own_flags(definition)),
             composite="; ".join(dict.fromkeys((*joins, *of_wrapped))) or None,
         )
-        source = self.index.source(definition.at)
+        source = self.classes.index.source(definition.at)
         return class_record(name, source, findings, own, _importable(definition))
 
     def _reading(
@@ -117,7 +115,7 @@ class Backends:
         if origin is Origin.UNDECLARED:
             return f"the base class says {stated.words}, and no other class states it"
         if _is_no_bool(stated):
-            self.index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
+            self.classes.index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
             return f"{stated.words}, which is neither True nor False"
         taken = self.classes.method(definition, NEEDS)
         if taken and _is_property(taken.node) and taken.node is not stated.last.value:

@@ -81,15 +81,15 @@ def is_usable(index: Index, name: str, at: str) -> bool:
 class Names:
     """Reads registrations, and follows them to classes."""
 
-    def __init__(self, index: Index, classes: Classes) -> None:
-        self._index = index
-        self._registered = _registrations(index)
+    def __init__(self, classes: Classes) -> None:
+        self._index = classes.index
+        self._registered = _registrations(classes.index)
         certain = {
             name: own[0].function
             for name, own in self._registered.items()
             if len(own) == 1 and not own[0].is_replaced
         }
-        self._factories = Factories(index, classes, tables={_TABLE: certain})
+        self._factories = Factories(classes, {_TABLE: certain})
 
     def read(self) -> Mapping[str, Name]:
         """List every name with the classes behind it."""

@@ -64,7 +64,7 @@ class _Records:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._classes = Classes(index)
-        self._names = Names(index, self._classes).read()
+        self._names = Names(self._classes).read()
         self._aliases = {
             alias: target
             for alias, target in read_aliases(index).items()
@@ -95,10 +95,10 @@ class _Records:
         if root is None:
             return {}
         flags = _flags(root)
-        attributes = Attributes(self._index, self._classes, {NEEDS, LONGEST, *flags})
+        attributes = Attributes(self._classes, {NEEDS, LONGEST, *flags})
         if attributes.stated(root, NEEDS) is None:
             self._index.note_missing(f"{NEEDS} in class {_ROOT}", _BASE)
-        records = Backends(self._index, self._classes, attributes, root, flags)
+        records = Backends(self._classes, attributes, root, flags)
         found = list(self._definitions(attributes, root))
         named = labels([(each.path, each) for each in found], taken=taken)
         return {

@@ -18,7 +18,7 @@ from backend_caps.engines.source.guards import (
     negated,
     words,
 )
-from backend_caps.engines.source.index import External, Index
+from backend_caps.engines.source.index import External
 from backend_caps.engines.source.methods import Methods, Stated, left_standing, pieces
 from backend_caps.engines.source.module import (
     ClassDef,
@@ -43,8 +43,7 @@ _Owner = ClassDef | str | None
 class Attributes:
     """Follows some names through classes."""
 
-    def __init__(self, index: Index, classes: Classes, names: Collection[str]) -> None:
-        self._index = index
+    def __init__(self, classes: Classes, names: Collection[str]) -> None:
         self._classes = classes
         self._methods = Methods(names)
         self._instances: dict[ClassDef, Mapping[str, list[Statement]]] = {}
@@ -53,7 +52,7 @@ class Attributes:
     def stated(self, definition: ClassDef, name: str) -> Stated | None:
         """Return what stands under a name; None where nothing of the tree states it."""
         if definition not in self._instances:
-            run = InstanceRun(self._index, self._methods, self._classes, definition)
+            run = InstanceRun(self._methods, self._classes, definition)
             self._instances[definition] = by_name(run.statements())
         order = self._classes.ancestors(definition)
         of_bodies: list[Statement] = []
@@ -83,10 +82,7 @@ class Attributes:
 class InstanceRun:
     """Follows the calls of one class's constructor."""
 
-    def __init__(
-        self, index: Index, methods: Methods, classes: Classes, definition: ClassDef
-    ) -> None:
-        self._index = index
+    def __init__(self, methods: Methods, classes: Classes, definition: ClassDef) -> None:
         self._methods = methods
         self._classes = classes
         self._order = classes.ancestors(definition)
@@ -214,7 +210,7 @@ class InstanceRun:
         if place is not None:
             return place
         module = self._order[at].module
-        match self._index.resolve(base, module, (module.scope_in(self._running[-1]),)):
+        match self._classes.index.resolve(base, module, (module.scope_in(self._running[-1]),)):
             case [(_, External())]:
                 return len(self._order)
             case [(_, ClassDef() as found)] if found in self._order:

@@ -27,7 +27,7 @@ class Classes:
     """Resolves bases across files, each class once."""
 
     def __init__(self, index: Index) -> None:
-        self._index = index
+        self.index = index
         self._orders: dict[ClassDef, Order] = {}
         self._open: set[ClassDef] = set()
 
@@ -67,7 +67,7 @@ class Classes:
         return definition, *merged
 
     def _note(self, code: str, definition: ClassDef, **values: object) -> None:
-        self._index.note(code, at=definition.at, name=definition.name, **values)
+        self.index.note(code, at=definition.at, name=definition.name, **values)
 
     def _note_twins(self, definition: ClassDef) -> None:
         twins = [each for each in definition.module.classes if each.path == definition.path]
@@ -77,7 +77,7 @@ class Classes:
 
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
         """Resolve one base; of several that a condition chooses from, the first counts."""
-        found = self._index.resolve(node, definition.module, self._around(definition, node))
+        found = self.index.resolve(node, definition.module, self._around(definition, node))
         targets = [target for _, target in found]
         for target in targets:
             if isinstance(target, External):
@@ -105,7 +105,7 @@ class Classes:
         return definition not in self._open and len(self._open) < _DEEPEST
 
     def _outside(self, definition: ClassDef, target: External) -> list[Base]:
-        if target.path.partition(".")[0] == self._index.tree.package:
+        if target.path.partition(".")[0] == self.index.tree.package:
             self._note("engine-base-not-found", definition, base=target.path)
         return [] if target.path == "builtins.object" else [target]
 
@@ -180,20 +180,9 @@ class Factories:
     """Finds the classes whose instances a function returns."""
 
     def __init__(
-        self,
-        index: Index,
-        classes: Classes,
-        *,
-        tables: Mapping[str, Mapping[str, FunctionDef]] | None = None,
+        self, classes: Classes, tables: Mapping[str, Mapping[str, FunctionDef]] | None = None
     ) -> None:
-        """Take what is known already.
-
-        Args:
-            index: the tree.
-            classes: their bases.
-            tables: by the name of a table that code looks functions up in, its functions.
-        """
-        self._index = index
+        """Take the bases of classes, and the functions of tables that code looks them up in."""
         self._classes = classes
         self._tables = tables or {}
         self._num_calls = 0
@@ -256,7 +245,7 @@ class Factories:
 
     def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
         """Follow a name to what a call of it makes, or to the call that gives it its value."""
-        targets = self._index.resolve(expression, place.module, (place.scope,))
+        targets = self._classes.index.resolve(expression, place.module, (place.scope,))
         if not targets:
             yield (), None
         for guards, target in targets:

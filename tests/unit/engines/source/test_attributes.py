@@ -30,7 +30,7 @@ NAMES = ("x", "y")
 
 
 def _attributes(index: Index) -> Attributes:
-    return Attributes(index, Classes(index), NAMES)
+    return Attributes(Classes(index), NAMES)
 
 
 def _stated(text: str, name: str = "x", **others: str) -> Stated | None:

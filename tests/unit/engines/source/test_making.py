@@ -55,7 +55,7 @@ class A(B):
 def test_classes_of_one_base_are_each_read() -> None:
     """What was read of a base for one class holds for the next one."""
     index = index_of(m=f"{BASE}class A(B): pass\nclass C(B): pass\n")
-    attributes = Attributes(index, Classes(index), ["x"])
+    attributes = Attributes(Classes(index), ["x"])
 
     stated = [attributes.stated(class_of(index, name), "x") for name in ("A", "C")]
 
