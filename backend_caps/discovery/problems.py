@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from backend_caps.capability.provenance import Problem, ProblemText, problem_texts
+from backend_caps.capability.provenance import Problem, problem_texts
 from backend_caps.errors import CodedError
-
-__all__ = ["DiscoveryError", "ProblemText", "installed_release", "problem", "texts"]
-
-
-def texts() -> Mapping[str, ProblemText]:
-    """List each stable code with its meaning, its message and its remedy."""
-    return problem_texts(__file__)
 
 
 def problem(code: str, **values: object) -> Problem:
     """Fill in the texts of a code."""
-    return texts()[code].problem(code, **values)
+    return problem_texts(__file__)[code].problem(code, **values)
 
 
 def installed_release(distribution: str = "backend-caps") -> str:

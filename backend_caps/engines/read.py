@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from backend_caps.engines.reading import EngineError, EngineReading
@@ -31,11 +29,15 @@ def read_engine(engine: str, source: Path | None = None) -> EngineReading:
             f"no reader knows the engine {engine!r}; known: {', '.join(ENGINES)}. "
             "Name one of them.",
         )
-    with _no_collection():
-        try:
-            return _read(engine, source)
-        except RecursionError as error:
-            raise unusable(engine, source, "is nested deeper than can be read") from error
+    was_collecting = gc.isenabled()
+    gc.disable()  # syntax trees are many objects, and none is garbage
+    try:
+        return _read(engine, source)
+    except RecursionError as error:
+        raise unusable(engine, source, "is nested deeper than can be read") from error
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def _read(engine: str, source: Path | None) -> EngineReading:
@@ -50,15 +52,3 @@ def _read(engine: str, source: Path | None) -> EngineReading:
 
     # All files: models bring backends of their own.
     return read_vllm(open_tree(engine, source))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hold the garbage collector: syntax trees are many objects, and none is garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

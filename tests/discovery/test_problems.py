@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
+import pytest
+
+from backend_caps.capability.provenance import problem_texts
 from backend_caps.discovery import problems
+from backend_caps.engines import reading
+from backend_caps.resolution import errors
 
 
-def test_codes_are_sorted() -> None:
+@pytest.mark.parametrize("module", [problems, reading, errors], ids=lambda own: own.__name__)
+def test_codes_are_sorted(module: ModuleType) -> None:
     """The reference lists them in the order of the table."""
-    assert list(problems.texts()) == sorted(problems.texts())
+    assert module.__file__ is not None
+    codes = [*problem_texts(module.__file__)]
+
+    assert codes == sorted(codes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +40,7 @@ class Acme:
 def register():
     register_backend("ACME", "acme_vllm.Acme")
 """
+Told = Callable[[], list[tuple[str, str]]]
 STATES = "    _cudagraph_support = AttentionCGSupport.{level}"
 ROOT = "AttentionMetadataBuilder"
 DECLARED = """\
@@ -109,20 +110,19 @@ def declare(folder: Path, kinds: str, conditions: str = "()") -> None:
     entry_points(folder, "backend_caps.backends", "acme_caps:DECLARATION")
 
 
-def told_in(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """List what the plugin logged: the level and the line."""
-    own = [each for each in caplog.records if each.name == "vllm.backend_caps_vllm"]
-    return [(each.levelname, each.getMessage()) for each in own]
-
-
-@pytest.fixture(autouse=True)
-def information(caplog: pytest.LogCaptureFixture) -> None:
-    """Information is kept, as vLLM keeps it."""
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    """List what the plugin logged, the level and the line; information is kept, as vLLM does."""
     caplog.set_level(logging.INFO, "vllm")
+    return lambda: [
+        (each.levelname, each.getMessage())
+        for each in caplog.records
+        if each.name == "vllm.backend_caps_vllm"
+    ]
 
 
 def test_loader_reports_what_a_backend_states(
-    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+    vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
     """One line says the name, the class and what its own builder states."""
     install(acme, body=STATES.format(level="UNIFORM_BATCH"))
@@ -130,7 +130,7 @@ def test_loader_reports_what_a_backend_states(
     vllm.load()
 
     words = "ACME (acme_vllm.Acme): Builder states _cudagraph_support = UNIFORM_BATCH."
-    assert told_in(caplog) == [("INFO", f"vLLM 0.33.0: {words}")]
+    assert told() == [("INFO", f"vLLM 0.33.0: {words}")]
 
 
 def test_loader_changes_nothing_of_vllms(vllm: SimpleNamespace, acme: Path) -> None:
@@ -144,86 +144,55 @@ def test_loader_changes_nothing_of_vllms(vllm: SimpleNamespace, acme: Path) -> N
     assert vllm.registry._MAMBA_ATTN_OVERRIDES == {}  # noqa: SLF001
 
 
+DECIDES = "    @classmethod\n    def get_cudagraph_support(cls, *args): ..."
+NO_CLASS = "    pass\n\n\nBuilder = None"
+LATER = "decides by its configuration, in Builder.get_cudagraph_support()"
+
+
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("base", "body", "level", "words"),
     [
-        pytest.param("    pass", "states nothing of graphs, so vLLM captures none", id="nothing"),
+        pytest.param(ROOT, "    pass", "INFO", "so vLLM captures none", id="nothing"),
+        pytest.param(ROOT, DECIDES, "INFO", LATER, id="a-method"),
+        pytest.param("Always", "    pass", "INFO", "Always states", id="the-authors-own-base"),
         pytest.param(
-            "    @classmethod\n    def get_cudagraph_support(cls, *args): ...",
-            "decides by its configuration, in Builder.get_cudagraph_support()",
-            id="a-method",
+            ROOT, "    _cudagraph_support = True", "WARNING", "no level of", id="no-level"
         ),
+        pytest.param(ROOT, NO_CLASS, "WARNING", "get_builder_cls() returned", id="no-class"),
     ],
 )
-def test_what_is_no_constant_is_said(
-    body: str, words: str, vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+def test_statement_is_told(
+    base: str, body: str, level: str, words: str, vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
-    """A builder that states nothing, or decides later, is information and no fault."""
-    install(acme, body=body)
+    """What states nothing or decides later is information, somebody's fault is a warning."""
+    install(acme, base=base, body=body)
 
     vllm.load()
 
-    ((level, line),) = told_in(caplog)
-    assert (level, words in line) == ("INFO", True)
+    ((found, line),) = told()
+    assert (found, words in line) == (level, True)
 
 
 def test_claim_of_vllms_own_builder_is_a_warning_where_it_is_inherited(
-    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+    vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
     """What made torchtitan's backend compute NaN is told with what to state."""
-    builder = type(
-        "FlashBuilder",
-        (vllm.backend.AttentionMetadataBuilder,),
-        {
-            "__module__": "vllm.v1.attention.backends.flash_attn",
-            "_cudagraph_support": vllm.backend.AttentionCGSupport.ALWAYS,
-        },
-    )
-    vllm.backend.FlashBuilder = builder
+    own = {
+        "__module__": "vllm.v1.attention.backends.flash_attn",
+        "_cudagraph_support": vllm.backend.AttentionCGSupport.ALWAYS,
+    }
+    root = vllm.backend.AttentionMetadataBuilder
+    vllm.backend.FlashBuilder = type("FlashBuilder", (root,), own)
     install(acme, base="__import__('vllm').v1.attention.backend.FlashBuilder")
-    vars(sys.modules["vllm"])["v1"] = SimpleNamespace(
-        attention=SimpleNamespace(backend=vllm.backend)
-    )
+    attention = SimpleNamespace(backend=vllm.backend)
+    vars(sys.modules["vllm"])["v1"] = SimpleNamespace(attention=attention)
 
     vllm.load()
 
-    ((level, line),) = told_in(caplog)
+    ((level, line),) = told()
     assert level == "WARNING"
     assert "Builder inherits _cudagraph_support of vllm.v1.attention.backends.flash_attn" in line
     assert line.endswith("State _cudagraph_support in Builder, if that is true of it.")
-
-
-def test_claim_of_the_authors_own_base_is_stated(
-    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A base class of the same package is the same author's word."""
-    install(acme, base="Always")
-
-    vllm.load()
-
-    ((level, line),) = told_in(caplog)
-    assert (level, "Always states _cudagraph_support = ALWAYS" in line) == ("INFO", True)
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param("    _cudagraph_support = True", "That is no level of vLLM's", id="no-level"),
-        pytest.param(
-            "    pass\n\n\nBuilder = None", "get_builder_cls() returned an object", id="no-class"
-        ),
-    ],
-)
-def test_what_a_third_party_has_wrong_is_told(
-    body: str, words: str, vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A fault of somebody's class is a warning, and vLLM's loader goes on."""
-    install(acme, body=body)
-
-    vllm.load()
-
-    ((level, line),) = told_in(caplog)
-    assert (level, words in line) == ("WARNING", True)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +204,7 @@ def test_what_a_third_party_has_wrong_is_told(
     ],
 )
 def test_declared_graphs_are_held_to_what_the_class_states(
-    kinds: str,
-    conditions: str,
-    level: str,
-    vllm: SimpleNamespace,
-    acme: Path,
-    caplog: pytest.LogCaptureFixture,
+    kinds: str, conditions: str, level: str, vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
     """Where a declaration names the class as its adapter, the two are to say the same."""
     install(acme, body=STATES.format(level="UNIFORM_SINGLE_TOKEN_DECODE"))
@@ -248,12 +212,12 @@ def test_declared_graphs_are_held_to_what_the_class_states(
 
     vllm.load()
 
-    ((found, line),) = told_in(caplog)
+    ((found, line),) = told()
     assert (found, "of acme 1.0 declares graph_replay=" in line) == (level, level == "WARNING")
 
 
 def test_class_that_nobody_imported_is_left_alone(
-    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+    vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
     """A path alone imports nothing in vLLM's process."""
     (acme / "acme_lazy.py").write_text("raise RuntimeError('imported')\n")
@@ -262,13 +226,11 @@ def test_class_that_nobody_imported_is_left_alone(
     check()
 
     assert "acme_lazy" not in sys.modules
-    assert "its module is not imported yet, and was not looked at" in told_in(caplog)[0][1]
+    assert "its module is not imported yet, and was not looked at" in told()[0][1]
 
 
 def test_plugins_that_come_later_are_named(
-    vllm: SimpleNamespace,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    vllm: SimpleNamespace, tmp_path: Path, told: Told
 ) -> None:
     """What a plugin behind ours on the path registers is not seen, and the plugin is named."""
     install(tmp_path, body=STATES.format(level="ALWAYS"))
@@ -276,14 +238,12 @@ def test_plugins_that_come_later_are_named(
 
     vllm.load()
 
-    ((_, line),) = told_in(caplog)
+    ((_, line),) = told()
     assert "later, and what they register was not looked at: acme." in line
 
 
 @pytest.mark.parametrize("version", ["0.32.1", "0.34.0"])
-def test_other_version_is_one_line(
-    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_version_is_one_line(version: str, tmp_path: Path, told: Told) -> None:
     """Outside the range nothing is looked at."""
     info = tmp_path / f"vllm-{version}.dist-info"
     info.mkdir()
@@ -292,37 +252,34 @@ def test_other_version_is_one_line(
     with vllm_packages(installed=str(tmp_path)):
         modules().load()
 
-    ((level, line),) = told_in(caplog)
-    assert level == "ERROR"
-    assert line == (
+    line = (
         f"backend-caps-vllm checks nothing here: vLLM {version} is installed; supported is vLLM "
         ">=0.33,<0.34. Install such a vLLM, or a backend-caps-vllm for yours."
     )
+    assert told() == [("ERROR", line)]
 
 
-def test_registry_of_another_shape_is_one_line(
-    vllm: SimpleNamespace, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_registry_of_another_shape_is_one_line(vllm: SimpleNamespace, told: Told) -> None:
     """A registry that keeps its overrides otherwise is not guessed at."""
     vllm.registry._ATTN_OVERRIDES = []  # noqa: SLF001
 
     check()
 
-    ((level, line),) = told_in(caplog)
+    ((level, line),) = told()
     assert (level, "_ATTN_OVERRIDES is of type list, not dict" in line) == ("ERROR", True)
 
 
 def test_fault_of_our_own_is_not_raised(
     vllm: SimpleNamespace,  # noqa: ARG001 - is there
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    told: Told,
 ) -> None:
     """Plugins are not isolated by vLLM's loader, so ours does it itself."""
     monkeypatch.setattr("backend_caps_vllm.graph_statements.statements_of", _raises)
 
     check()
 
-    assert [level for level, _ in told_in(caplog)] == ["ERROR"]
+    assert [level for level, _ in told()] == ["ERROR"]
 
 
 def _raises(*, imports: bool) -> None:
@@ -333,7 +290,7 @@ def test_refused_setting_is_one_line(
     vllm: SimpleNamespace,
     acme: Path,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    told: Told,
 ) -> None:
     """Settings of backend-caps hold here too; a wrong one is told, and vLLM's loader goes on."""
     monkeypatch.setenv("BACKEND_CAPS_DISCOVERY_DEADLINE", "soon")
@@ -341,7 +298,7 @@ def test_refused_setting_is_one_line(
 
     vllm.load()
 
-    ((level, line),) = told_in(caplog)
+    ((level, line),) = told()
     assert (level, "BACKEND_CAPS_DISCOVERY_DEADLINE" in line) == ("ERROR", True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.facts import Given
@@ -17,11 +18,10 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.engines.reading import Finding, class_record
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.sglang.read_ends import ReadEnds
+from backend_caps.engines.sglang.read_ends import read_ends
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, condition, has_attribute
-from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.methods import (
     Stated,
     StatedValue,
@@ -46,52 +46,39 @@ _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 _Condition = tuple[Given, object, str]
 
 
+@dataclass(frozen=True, slots=True)
 class Backends:
     """Turns class definitions into records."""
 
-    def __init__(
-        self,
-        index: Index,
-        classes: Classes,
-        attributes: Attributes,
-        root: ClassDef,
-        flags: Sequence[str],
-    ) -> None:
-        """Take the class that every backend descends from, and its flags that are reported."""
-        self._classes = classes
-        self._attributes = attributes
-        self._root = root
-        self._flags = flags
-        self._index = index
+    classes: Classes
+    attributes: Attributes
+    root: ClassDef
+    """The class that every backend descends from."""
+    flags: Sequence[str]
+    """Its flags that are reported."""
 
     def record(
         self, definition: ClassDef, name: str, registered_as: Sequence[str], roles: frozenset[Role]
     ) -> Backend:
         """Read one class."""
-        findings = dict(self._findings(definition, registered_as, roles))
+        needs = self.attributes.stated(definition, NEEDS)
+        ends, of_wrapped = read_ends(self.classes, definition, self.root)
+        findings = {
+            "host_seq_lens": self._needs(definition, needs) if needs else None,
+            "max_context_len_known": self._longest(definition),
+            "shared_reads_end": ends,
+            "roles": _roles(definition, registered_as, roles) if roles else None,
+        }
+        asked = (each.value for each in (values_of(needs) if needs else ()))
+        joins = [f"{NEEDS} = {ast.unparse(each)}" for each in asked if has_attribute(each, NEEDS)]
         own = EngineClass(
             path=definition.path,
             registered_as=tuple(sorted(registered_as)),
             attributes=dict(self._own_flags(definition)),
-            composite=self._composite(definition),
+            composite="; ".join(dict.fromkeys((*joins, *of_wrapped))) or None,
         )
-        source = self._index.source(definition.at)
+        source = self.classes.index.source(definition.at)
         return class_record(name, source, findings, own, _importable(definition))
-
-    def _findings(
-        self, definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]
-    ) -> Iterator[tuple[str, Finding]]:
-        if (needs := self._attributes.stated(definition, NEEDS)) is not None:
-            yield "host_seq_lens", self._needs(definition, needs)
-        yield "max_context_len_known", self._longest(definition)
-        if found := ReadEnds(self._classes, definition, self._root).finding():
-            yield "shared_reads_end", found
-        if roles:
-            words = f"made as {_listed(r.value for r in roles)} for {_listed(registered_as)}"
-            reading = Reading(
-                origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at
-            )
-            yield "roles", Finding(reading=reading, base=roles)
 
     def _reading(
         self, definition: ClassDef, stated: Stated, origin: Origin, value: object = None
@@ -99,7 +86,7 @@ class Backends:
         """Write what a class has, in the words of its statements."""
         return Reading(
             origin=origin,
-            words=words_of(stated, definition, self._root),
+            words=words_of(stated, definition, self.root),
             value=value,
             declared_at=stated.last.at,
             inherited_from=stated.last.owner.name if origin is Origin.INHERITED else None,
@@ -128,9 +115,9 @@ class Backends:
         if origin is Origin.UNDECLARED:
             return f"the base class says {stated.words}, and no other class states it"
         if _is_no_bool(stated):
-            self._index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
+            self.classes.index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
             return f"{stated.words}, which is neither True nor False"
-        taken = self._classes.method(definition, NEEDS)
+        taken = self.classes.method(definition, NEEDS)
         if taken and _is_property(taken.node) and taken.node is not stated.last.value:
             return f"{stated.words}, and {taken.owner.name} has a property of that name"
         return None
@@ -138,7 +125,7 @@ class Backends:
     def origin(self, definition: ClassDef, stated: Stated) -> Origin:
         """Return how a class has what is stated."""
         owners = [each.owner for each in stated.statements]
-        if all(owner is self._root for owner in owners):
+        if all(owner is self.root for owner in owners):
             return Origin.UNDECLARED
         if definition not in owners:
             return Origin.INHERITED
@@ -148,7 +135,7 @@ class Backends:
         return Origin.CONDITIONAL if depends else Origin.DECLARED
 
     def _longest(self, definition: ClassDef) -> Finding:
-        stated = self._attributes.stated(definition, LONGEST)
+        stated = self.attributes.stated(definition, LONGEST)
         drafting = (Given(role=_DRAFTS), True, _MASK_REASON)
         if stated is None:
             return _undeclared(f"no {LONGEST} is ever set", None, drafting)
@@ -162,23 +149,18 @@ class Backends:
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
         """List the engine's own flags that a class, or a base below the root, sets."""
-        for name in self._flags:
-            if (stated := self._attributes.stated(definition, name)) is not None:
-                origin = self.origin(definition, stated)
-                if origin is not Origin.UNDECLARED:
-                    value = _only_constant(stated)
-                    yield name, self._reading(definition, stated, origin, value)
+        for name in self.flags:
+            stated = self.attributes.stated(definition, name)
+            origin = self.origin(definition, stated) if stated else Origin.UNDECLARED
+            if stated and origin is not Origin.UNDECLARED:
+                yield name, self._reading(definition, stated, origin, _only_constant(stated))
 
-    def _composite(self, definition: ClassDef) -> str | None:
-        """Write how a wrapper makes its answers from those of what it wraps."""
-        stated = self._attributes.stated(definition, NEEDS)
-        values = [each.value for each in (values_of(stated) if stated is not None else ())]
-        asked = [
-            f"{NEEDS} = {ast.unparse(value)}" for value in values if has_attribute(value, NEEDS)
-        ]
-        ends = ReadEnds(self._classes, definition, self._root).delegated()
-        rules = dict.fromkeys((*asked, *ends))
-        return "; ".join(rules) or None
+
+def _roles(definition: ClassDef, registered_as: Iterable[str], roles: frozenset[Role]) -> Finding:
+    made_as = ", ".join(sorted(role.value for role in roles))
+    words = f"made as {made_as} for {', '.join(sorted(registered_as))}"
+    reading = Reading(origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at)
+    return Finding(reading=reading, base=roles)
 
 
 def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
@@ -190,10 +172,6 @@ def _importable(definition: ClassDef) -> str | None:
     """Point at a class; None where no import can name its file, as one with a dash."""
     path = f"{definition.module.name}:{definition.outer}{definition.name}"
     return path if _IMPORTABLE.fullmatch(path) else None
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(sorted(words))
 
 
 def _is_understood(stated: Stated) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import Module
+from backend_caps.engines.source.module import Module, spans
 from backend_caps.resolution.engine import Engine
 
 ARGUMENTS = "sglang/srt/server_args.py"
@@ -61,21 +61,19 @@ def _is_read(path: str) -> bool:
 
 def _of_parser(module: Module) -> Iterator[tuple[str, ...]]:
     """List the options that calls of `add_argument` add."""
-    for node in _nodes_around(module, "add_argument"):
-        match node:
-            case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
-                if names := tuple(_strings(arguments)):
-                    yield names
+    lines = module.lines(["add_argument"])
+    for statement in (each for each in _statements(module) if spans(each, lines)):
+        for node in ast.walk(statement):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
+                    if names := tuple(_strings(arguments)):
+                        yield names
 
 
-def _nodes_around(module: Module, text: str) -> Iterator[ast.AST]:
-    """Walk the statements, of the module and of its classes, whose lines have a text."""
-    lines = module.lines([text])
+def _statements(module: Module) -> Iterator[ast.stmt]:
+    """List the statements of a module and of its classes, but no class statements."""
     bodies = [module.tree.body, *(each.node.body for each in module.classes)]
-    for statement in (s for body in bodies for s in body if not isinstance(s, ast.ClassDef)):
-        end = statement.end_lineno or statement.lineno
-        if any(statement.lineno <= line <= end for line in lines):
-            yield from ast.walk(statement)
+    return (each for body in bodies for each in body if not isinstance(each, ast.ClassDef))
 
 
 def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
@@ -117,23 +115,16 @@ def read_aliases(index: Index) -> Mapping[str, str]:
         is_arguments = path == ARGUMENTS or path.startswith(_GROUPS)
         if is_arguments and b"deprecated" in index.tree.files[path]:
             module = index.parse(path)
-            for function in _functions(module) if module else ():
-                if any(map(_is_over_slots, ast.walk(function))):
-                    aliases |= _replaced(function)
+            for each in _statements(module) if module else ():
+                if isinstance(each, Function) and any(map(_is_over_slots, ast.walk(each))):
+                    aliases |= _replaced(each)
     return dict(sorted(aliases.items()))
-
-
-def _functions(module: Module) -> Iterator[Function]:
-    bodies = [module.tree.body, *(each.node.body for each in module.classes)]
-    return (s for body in bodies for s in body if isinstance(s, Function))
 
 
 def _is_over_slots(node: ast.AST) -> bool:
     """Return whether a loop goes over the flags that name backends."""
-    match node:
-        case ast.For(iter=ast.Tuple(elts=names)):
-            return _SLOT in set(_strings(names))
-    return False
+    names = node.iter if isinstance(node, ast.For) else None
+    return isinstance(names, ast.Tuple) and _SLOT in set(_strings(names.elts))
 
 
 def _replaced(function: Function) -> dict[str, str]:

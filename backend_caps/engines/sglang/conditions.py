@@ -126,20 +126,17 @@ def _both(one: object, other: object) -> object:
 
 def _fields(guard: ast.expr, kinds: Collection[str] = _TEST.groupindex) -> _Fields | None:
     """Translate a condition of SGLang's into required values; None where none decides it."""
-    match guard:
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            asked = _asked(ast.unparse(operand), kinds)
-            return None if asked is None else asked[1]
-    asked = _asked(ast.unparse(guard), kinds)
-    return None if asked is None else asked[0]
-
-
-def _asked(test: str, kinds: Collection[str]) -> _Asked | None:
-    found = _TEST.fullmatch(test)
+    is_not = isinstance(guard, ast.UnaryOp) and isinstance(guard.op, ast.Not)
+    test = guard.operand if isinstance(guard, ast.UnaryOp) and is_not else guard
+    found = _TEST.fullmatch(ast.unparse(test))
     kind = found.lastgroup if found else None
     if found is None or kind is None or kind not in kinds:
         return None
-    word = found[kind]
+    asked = _asked(kind, found[kind])
+    return asked and asked[is_not]
+
+
+def _asked(kind: str, word: str) -> _Asked | None:
     match kind:
         case "platform" | "module_platform":
             return _PLATFORMS.get(word)
@@ -157,28 +154,21 @@ def _asked(test: str, kinds: Collection[str]) -> _Asked | None:
 
 def read_rules(index: Index) -> RuleSet:
     """Read what the version forces; what is not known is a problem, and counts as open."""
-    is_known = index.tree.version in KNOWN_VERSIONS
-    if not is_known:
-        index.note_unknown_version(KNOWN_VERSIONS)
+    is_known = index.note_unless_known(KNOWN_VERSIONS)
     expected = RuleSet.builtin(index.label if is_known else ENGINES[-1])
     found = {rule.name: rule for rule in _read(index)}
-    if is_known:
-        for rule in expected.rules:
-            if rule.name in IN_SOURCE and rule.name not in found:
-                index.note_missing(f"rule {rule.name!r}", _MODULE)
-    ours = {rule.name: rule for rule in expected.rules if rule.name not in IN_SOURCE}
+    kept: list[Rule] = []
+    for rule in expected.rules:
+        if rule.name not in IN_SOURCE or rule.name in found:
+            kept.append(found.pop(rule.name, rule))
+        elif is_known:
+            index.note_missing(f"rule {rule.name!r}", _MODULE)
     return replace(
         expected,
         name=index.label,
-        rules=_in_order((ours | found).values(), expected),
+        rules=(*kept, *found.values()),
         algorithms=expected.algorithms if is_known else frozenset(),
     )
-
-
-def _in_order(rules: Iterable[Rule], expected: RuleSet) -> tuple[Rule, ...]:
-    """Sort the rules as the built-in set has them, those that it has not after them."""
-    places = {rule.name: place for place, rule in enumerate(expected.rules)}
-    return tuple(sorted(rules, key=lambda rule: places.get(rule.name, len(places))))
 
 
 def _read(index: Index) -> Iterator[Rule]:
@@ -194,13 +184,7 @@ def _read(index: Index) -> Iterator[Rule]:
             yield known[given]
         else:
             words = condition(guards) or _ALWAYS
-            index.note(
-                "engine-rule-unknown",
-                engine="sglang",
-                version=index.version,
-                condition=words,
-                at=function.at,
-            )
+            index.note_of_version("engine-rule-unknown", condition=words, at=function.at)
             yield _unknown(words)
     if not any(_is_join(case.value) for case in returns(function.node)):
         index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
@@ -217,10 +201,9 @@ def _unknown(words: str) -> Rule:
 
 def _function(index: Index) -> FunctionDef | None:
     module = index.module(_MODULE)
-    if module is None:
-        return None
-    found = (node for _, node in module.scope.get(_DECIDES, ()))
-    return next((FunctionDef(module, node) for node in found if isinstance(node, Function)), None)
+    found = [node for _, node in module.scope.get(_DECIDES, ())] if module else []
+    functions = (FunctionDef(module, n) for n in found if module and isinstance(n, Function))
+    return next(functions, None)
 
 
 def _forcing(function: Function) -> Iterator[Guards]:

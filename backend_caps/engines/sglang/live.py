@@ -52,7 +52,12 @@ def uses_of_slots(attn_backends: Sequence[object], flags: ServerFlags) -> tuple[
     """
     count = len(attn_backends)
     if not count:
-        return tuple(_placed(_slot(0, count, flags), _NOBODY, _no_backend()))
+        nobody = Problem(
+            code="live-no-backend",
+            message=f"attn_backends is empty: nothing is known of what runs, so {_FLAG} is True.",
+            remedy="Hand over every backend that a forward of this worker runs on.",
+        )
+        return tuple(_placed(_slot(0, count, flags), _NOBODY, nobody))
     return tuple(
         use
         for index, backend in enumerate(attn_backends)
@@ -70,23 +75,23 @@ def _slot(index: int, count: int, flags: ServerFlags) -> _Slot:
 
 
 def _of_slot(slot: _Slot, backend: object, count: int, flags: ServerFlags) -> Iterator[Use]:
-    if backend is not None:
-        yield from _uses(slot, backend)
-        return
-    steps = flags.speculative_num_steps
-    is_single_step = steps is not None and steps <= 1
-    if (slot.index, count) != (1, _EAGLES_SLOTS) or not is_single_step:
-        yield from _placed(slot, _NOBODY, _empty_slot(slot))
-
-
-def _uses(slot: _Slot, backend: object) -> Iterator[Use]:
     """Put a backend to each of its slot's places: the engine has done so, so it takes the role."""
-    reading = _checked(slot, backend)
-    kind = type(backend)
-    source = Source(declared_at=f"{kind.__module__}:{kind.__qualname__}")
-    if isinstance(reading, Problem):
-        return _placed(slot, kind.__name__, reading, source)
-    return _placed(slot, kind.__name__, _doubt(slot, backend, reading), source, reading)
+    if backend is not None:
+        reading, kind = _checked(slot, backend), type(backend)
+        source = Source(declared_at=f"{kind.__module__}:{kind.__qualname__}")
+        if isinstance(reading, Problem):
+            return _placed(slot, kind.__name__, reading, source)
+        return _placed(slot, kind.__name__, _doubt(slot, backend, reading), source, reading)
+    steps = flags.speculative_num_steps
+    if (slot.index, count) == (1, _EAGLES_SLOTS) and steps is not None and steps <= 1:
+        return iter(())
+    empty = Problem(
+        code="live-slot-empty",
+        message=f"{slot} is empty ({', '.join(role.value for role, _ in slot.places)}): what runs "
+        f"there was not handed over, so {_FLAG} is True.",
+        remedy="Hand over the backend that runs there, such as the draft runner's own.",
+    )
+    return _placed(slot, _NOBODY, empty)
 
 
 def _placed(
@@ -204,41 +209,19 @@ def _stater(backend: object, name: str) -> type | None:
         own: object = object.__getattribute__(backend, "__dict__")
     except AttributeError:
         own = None
-    if isinstance(own, dict) and name in own:
-        return setter_of(kind, name) or kind
     stater = next((each for each in kind.__mro__ if name in vars(each)), None)
-    is_set_on_object = stater and isinstance(vars(stater)[name], MemberDescriptorType)
+    has_slot = stater is not None and isinstance(vars(stater)[name], MemberDescriptorType)
+    is_set_on_object = has_slot or (isinstance(own, dict) and name in own)
     return setter_of(kind, name) or kind if is_set_on_object else stater
 
 
 def _inherited_words(kind: type, stater: type | None, name: str, value: object) -> str:
     delegates = any("__getattr__" in vars(each) for each in kind.__mro__)
-    notes = []
-    if stater is None:
-        notes.append("from what its __getattr__ asks")
-    elif delegates:
-        notes.append("found before its __getattr__ asks what it wraps")
-    if value is False:
-        notes.append("SGLang takes it as it is")
-    words = f"{name} = {reprlib.repr(value)}"
-    return f"{words} ({'; '.join(notes)})" if notes else words
-
-
-def _no_backend() -> Problem:
-    return Problem(
-        code="live-no-backend",
-        message=f"attn_backends is empty: nothing is known of what runs, so {_FLAG} is True.",
-        remedy="Hand over every backend that a forward of this worker runs on.",
-    )
-
-
-def _empty_slot(slot: _Slot) -> Problem:
-    return Problem(
-        code="live-slot-empty",
-        message=f"{slot} is empty ({', '.join(role.value for role, _ in slot.places)}): what runs "
-        f"there was not handed over, so {_FLAG} is True.",
-        remedy="Hand over the backend that runs there, such as the draft runner's own.",
-    )
+    found = "found before its __getattr__ asks what it wraps" if delegates else ""
+    asked = "from what its __getattr__ asks" if stater is None else found
+    taken = "SGLang takes it as it is" if value is False else ""
+    notes = "; ".join(filter(None, (asked, taken)))
+    return f"{name} = {reprlib.repr(value)}{notes and f' ({notes})'}"
 
 
 def setter_of(kind: type, name: str) -> type | None:

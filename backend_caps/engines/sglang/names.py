@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from backend_caps.engines.reading import not_followed
@@ -20,10 +21,11 @@ from backend_caps.engines.source.guards import (
     words,
 )
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, grouped
 
 _REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
+_PROFILE = re.compile(r"[\w.]+\.(\w+)_profile is not None")
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _DRAFTS = "sglang.srt.speculative.draft_utils"
 _FACTORY = "DraftBackendFactory"
@@ -57,11 +59,10 @@ class Name:
     """The function that makes something whose class was not found, where one does."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Registration:
     """A function that makes what one name stands for."""
 
-    name: str
     function: FunctionDef
     guards: Guards
     """When it is registered."""
@@ -80,25 +81,24 @@ def is_usable(index: Index, name: str, at: str) -> bool:
 class Names:
     """Reads registrations, and follows them to classes."""
 
-    def __init__(self, index: Index, classes: Classes) -> None:
-        self._index = index
-        self._registered = _registrations(index)
+    def __init__(self, classes: Classes) -> None:
+        self._index = classes.index
+        self._registered = _registrations(classes.index)
         certain = {
             name: own[0].function
             for name, own in self._registered.items()
             if len(own) == 1 and not own[0].is_replaced
         }
-        self._factories = Factories(index, classes, tables={_TABLE: certain})
+        self._factories = Factories(classes, {_TABLE: certain})
 
     def read(self) -> Mapping[str, Name]:
         """List every name with the classes behind it."""
-        names: dict[str, Name] = {}
-        if not self._registered:
+        names = {name: Name(name) for name in self._registered}
+        if not names:
             self._index.note_missing(f"use of {_REGISTER}()", _REGISTRY)
-        for name, registrations in self._registered.items():
-            names[name] = own = Name(name)
+        for name, own in names.items():
             made: list[Made] = []
-            for one in registrations:
+            for one in self._registered[name]:
                 if one.is_replaced:
                     made.append(self._not_found(own, one.function, one.guards))
                 else:
@@ -127,14 +127,12 @@ class Names:
         self, name: Name, value: ast.expr, factory: ClassDef, around: Function
     ) -> Iterator[Made]:
         """Follow one entry of a map: a method, or a choice of methods."""
-        methods = factory.methods
         for case in branches(value, ()):
             match case.value:
-                case ast.Attribute(value=ast.Name(id="self"), attr=attribute) if (
-                    attribute in methods
+                case ast.Attribute(value=ast.Name(id="self"), attr=method) if (
+                    function := factory.methods.get(method)
                 ):
-                    function = FunctionDef(factory.module, methods[attribute])
-                    found = self._followed(name, function, factory)
+                    found = self._followed(name, FunctionDef(factory.module, function), factory)
                     found = [(case.guards + guards, made) for guards, made in found]
                 case _:
                     found = [self._not_found(name, FunctionDef(factory.module, around), ())]
@@ -149,9 +147,7 @@ class Names:
             for guards, made in self._factories.made(function, factory)
         ]
         makes_none = [case.guards for case in returns(function.node) if is_none(case.value)]
-        if not found and not makes_none:
-            makes_none = [()]
-        for guards in makes_none:
+        for guards in makes_none or ([] if found else [()]):
             if factory is None:
                 found.append(self._not_found(name, function, guards))
             else:
@@ -183,48 +179,39 @@ def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
                         yield key.value, value
             case ast.Return(value=ast.Call(func=ast.Attribute() as made)):
                 for guard in statement.guards:
-                    match guard:
-                        case ast.Compare(left=ast.Attribute(attr=profile), ops=[ast.IsNot()]) if (
-                            profile.endswith("_profile")
-                        ):
-                            yield profile.removesuffix("_profile"), made
+                    if profile := _PROFILE.fullmatch(ast.unparse(guard)):
+                        yield profile[1], made
 
 
 def _registrations(index: Index) -> dict[str, list[_Registration]]:
     """List the registrations of each name; of several files' it is open which runs last."""
-    found: dict[str, list[_Registration]] = {}
-    for path in index.containing(_REGISTER.encode()):
-        module = index.parse(path)
-        for statement in guarded(module.tree.body) if module else ():
-            if module is not None and isinstance(statement.node, Function):
-                function = FunctionDef(module, statement.node)
-                for name, is_replaced in _registered(statement.node):
-                    if is_usable(index, name, function.at):
-                        one = _Registration(name, function, statement.guards, is_replaced)
-                        found.setdefault(name, []).append(one)
+    modules = [index.parse(path) for path in index.containing(_REGISTER.encode())]
+    found = grouped(
+        (name, one)
+        for module in modules
+        if module is not None
+        for statement in module.body
+        if isinstance(statement.node, Function)
+        for name, one in _registered(FunctionDef(module, statement.node), statement.guards)
+        if is_usable(index, name, one.function.at)
+    )
     for name, own in found.items():
         if len({each.function.module.path for each in own}) > 1:
             files = ", ".join(each.function.at for each in own)
             index.note("engine-name-registered-twice", engine="sglang", name=name, files=files)
-            found[name] = [
-                replace(
-                    one, guards=(*one.guards, words(f"{one.function.at} is the one that counts"))
-                )
-                for one in own
-            ]
+            for one in own:
+                one.guards += (words(f"{one.function.at} is the one that counts"),)
     return found
 
 
-def _registered(function: Function) -> Iterator[tuple[str, bool]]:
+def _registered(function: FunctionDef, guards: Guards) -> Iterator[tuple[str, _Registration]]:
     """List the names that decorators register; those that stand below one run before it."""
     is_replaced = False
-    for decorator in reversed(function.decorator_list):
+    for decorator in reversed(function.node.decorator_list):
         match decorator:
-            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)) if (
-                called == _REGISTER
-            ):
+            case ast.Call(func=ast.Name(id=of) | ast.Attribute(attr=of)) if of == _REGISTER:
                 match decorator.args:
                     case [ast.Constant(value=str(name))]:
-                        yield name, is_replaced
+                        yield name, _Registration(function, guards, is_replaced)
             case _:
                 is_replaced = True

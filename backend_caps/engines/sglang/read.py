@@ -64,7 +64,7 @@ class _Records:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._classes = Classes(index)
-        self._names = Names(index, self._classes).read()
+        self._names = Names(self._classes).read()
         self._aliases = {
             alias: target
             for alias, target in read_aliases(index).items()
@@ -95,10 +95,10 @@ class _Records:
         if root is None:
             return {}
         flags = _flags(root)
-        attributes = Attributes(self._index, self._classes, {NEEDS, LONGEST, *flags})
+        attributes = Attributes(self._classes, {NEEDS, LONGEST, *flags})
         if attributes.stated(root, NEEDS) is None:
             self._index.note_missing(f"{NEEDS} in class {_ROOT}", _BASE)
-        records = Backends(self._index, self._classes, attributes, root, flags)
+        records = Backends(self._classes, attributes, root, flags)
         found = list(self._definitions(attributes, root))
         named = labels([(each.path, each) for each in found], taken=taken)
         return {
@@ -166,10 +166,11 @@ def _flags(root: ClassDef) -> list[str]:
                 target=ast.Name(id=name), annotation=annotation, value=ast.Constant()
             ) if ast.unparse(annotation) in _FLAG_TYPES:
                 found.append(name)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())):
-                found.append(name)
-            case ast.FunctionDef(
-                name=name, body=[*_, ast.Return(value=ast.Constant(value=bool()))]
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool()))
+                | ast.FunctionDef(
+                    name=name, body=[*_, ast.Return(value=ast.Constant(value=bool()))]
+                )
             ):
                 found.append(name)
     return sorted({*found, *_EXTRA_FLAGS} - {NEEDS, LONGEST})
@@ -201,8 +202,7 @@ def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
     """
     for backend in backends:
         own = backend.engine_class
-        if own is None or own.path != _WRAPPER:
-            continue
-        reading = own.readings.get("host_seq_lens")
-        if reading is None or reading.origin is Origin.UNDECLARED:
+        reading = own.readings.get("host_seq_lens") if own else None
+        is_undeclared = reading is None or reading.origin is Origin.UNDECLARED
+        if own is not None and own.path == _WRAPPER and is_undeclared:
             yield record(PAIR, backend.source, Declaration(parts=[Part(backend.name)]))

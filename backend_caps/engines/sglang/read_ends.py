@@ -54,57 +54,55 @@ class _Answer:
     """Whether it holds for a prefill without decode rows alone."""
 
 
-class ReadEnds:
-    """Reads the method of one class, phase by phase."""
+def read_ends(
+    classes: Classes, definition: ClassDef, root: ClassDef
+) -> tuple[Finding | None, list[str]]:
+    """Return where a class's shared reads end, and how it asks other backends for that.
 
-    def __init__(self, classes: Classes, definition: ClassDef, root: ClassDef) -> None:
-        self._classes = classes
-        self._definition = definition
-        found = classes.method(definition, _METHOD)
-        self._method = None if found is None or found.owner is root else found
+    None, and nothing, where only the root states it.
+    """
+    method = classes.method(definition, _METHOD)
+    if method is None or method.owner is root:
+        return None, []
+    answers = {phase: list(_answers(classes, definition, method, phase)) for phase in Phase}
+    words = "; ".join(
+        f"{phase.value}: {' or '.join(map(_text, own)) or 'nothing'}"
+        for phase, own in answers.items()
+    )
+    is_own = method.owner is definition
+    reading = Reading(
+        origin=Origin.CONDITIONAL if is_own else Origin.INHERITED,
+        words=words,
+        declared_at=method.at,
+        inherited_from=None if is_own else method.owner.name,
+    )
+    whens = [when for phase, own in answers.items() for when in _whens(phase, own)]
+    values = (case.value for case in returns(method.node))
+    asked = [each for each in values if has_attribute(each, _METHOD) and not _is_super(each)]
+    return (
+        Finding(reading=reading, conditions=whens if is_own else ()),
+        [f"{_METHOD} = {ast.unparse(each)}" for each in asked],
+    )
 
-    def finding(self) -> Finding | None:
-        """Return where the class's shared reads end; None where only the root states it."""
-        if self._method is None:
-            return None
-        answers = {phase: list(self._answers(self._method, phase)) for phase in Phase}
-        words = "; ".join(
-            f"{phase.value}: {' or '.join(map(_text, own)) or 'nothing'}"
-            for phase, own in answers.items()
-        )
-        owner = self._method.owner
-        is_own = owner is self._definition
-        reading = Reading(
-            origin=Origin.CONDITIONAL if is_own else Origin.INHERITED,
-            words=words,
-            declared_at=self._method.at,
-            inherited_from=None if is_own else owner.name,
-        )
-        whens = (when for phase, own in answers.items() for when in _whens(phase, own))
-        return Finding(reading=reading, conditions=list(whens) if is_own else ())
 
-    def delegated(self) -> list[str]:
-        """List the answers that are made from those of other backends."""
-        values = [case.value for case in returns(self._method.node)] if self._method else []
-        asked = [each for each in values if has_attribute(each, _METHOD) and not _is_super(each)]
-        return [f"{_METHOD} = {ast.unparse(each)}" for each in asked]
-
-    def _answers(self, method: Method, phase: Phase) -> Iterator[_Answer]:
-        """List what may be returned in a phase, up to what certainly is."""
-        for case in returns(method.node):
-            held = {guard: _holds(guard, phase) for guard in conditions(case.guards)}
-            if False in held.values():
-                continue
-            left = tuple(guard for guard, holds in held.items() if holds is None)
-            if _is_super(case.value):
-                above = self._classes.method(self._definition, _METHOD, after=method.owner)
-                for each in self._answers(above, phase) if above else ():
-                    yield _Answer(each.level, each.expression, (*left, *each.guards))
-            else:
-                plain = phase is Phase.PREFILL and any(map(_is_mode, held))
-                yield _Answer(_LEVELS.get(ast.unparse(case.value)), case.value, left, plain)
-            if not left:
-                return
+def _answers(
+    classes: Classes, definition: ClassDef, method: Method, phase: Phase
+) -> Iterator[_Answer]:
+    """List what may be returned in a phase, up to what certainly is."""
+    for case in returns(method.node):
+        held = {guard: _holds(guard, phase) for guard in conditions(case.guards)}
+        if False in held.values():
+            continue
+        left = tuple(guard for guard, holds in held.items() if holds is None)
+        if _is_super(case.value):
+            above = classes.method(definition, _METHOD, after=method.owner)
+            for each in _answers(classes, definition, above, phase) if above else ():
+                yield _Answer(each.level, each.expression, (*left, *each.guards))
+        else:
+            plain = phase is Phase.PREFILL and any(map(_is_mode, held))
+            yield _Answer(_LEVELS.get(ast.unparse(case.value)), case.value, left, plain)
+        if not left:
+            return
 
 
 def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[tuple[Given, object, str]]:

@@ -15,11 +15,10 @@ from backend_caps.engines.source.guards import (
     Function,
     Guards,
     all_of,
-    in_method,
     negated,
     words,
 )
-from backend_caps.engines.source.index import External, Index
+from backend_caps.engines.source.index import External
 from backend_caps.engines.source.methods import Methods, Stated, left_standing, pieces
 from backend_caps.engines.source.module import (
     ClassDef,
@@ -44,8 +43,7 @@ _Owner = ClassDef | str | None
 class Attributes:
     """Follows some names through classes."""
 
-    def __init__(self, index: Index, classes: Classes, names: Collection[str]) -> None:
-        self._index = index
+    def __init__(self, classes: Classes, names: Collection[str]) -> None:
         self._classes = classes
         self._methods = Methods(names)
         self._instances: dict[ClassDef, Mapping[str, list[Statement]]] = {}
@@ -54,7 +52,7 @@ class Attributes:
     def stated(self, definition: ClassDef, name: str) -> Stated | None:
         """Return what stands under a name; None where nothing of the tree states it."""
         if definition not in self._instances:
-            run = InstanceRun(self._index, self._methods, self._classes, definition)
+            run = InstanceRun(self._methods, self._classes, definition)
             self._instances[definition] = by_name(run.statements())
         order = self._classes.ancestors(definition)
         of_bodies: list[Statement] = []
@@ -75,21 +73,16 @@ class Attributes:
                 self._elsewhere[module.path] = _settings(module, self._methods)
             lines = self._elsewhere[module.path]
             for base in order if lines else ():
-                owners: tuple[_Owner, ...] = (base, base.name)
-                for owner in (*owners, None) if base is first else owners:
-                    line = lines.get((name, owner))
-                    if line is not None:
-                        when = words(f"it is set elsewhere ({module.path}:{line})")
-                        yield Statement(name, base, ast.Constant(value=True), (when,), line)
+                owners: tuple[_Owner, ...] = (base, base.name, *((None,) if base is first else ()))
+                for line in filter(None, (lines.get((name, owner)) for owner in owners)):
+                    when = words(f"it is set elsewhere ({module.path}:{line})")
+                    yield Statement(name, base, ast.Constant(value=True), (when,), line)
 
 
 class InstanceRun:
     """Follows the calls of one class's constructor."""
 
-    def __init__(
-        self, index: Index, methods: Methods, classes: Classes, definition: ClassDef
-    ) -> None:
-        self._index = index
+    def __init__(self, methods: Methods, classes: Classes, definition: ClassDef) -> None:
         self._methods = methods
         self._classes = classes
         self._order = classes.ancestors(definition)
@@ -121,7 +114,7 @@ class InstanceRun:
                 for each in own:
                     is_over = method.name != "__init__" and not left.get(each.name, lines) <= lines
                     if method not in self._seen or is_over:
-                        when = (in_method(method.name), *guards, *each.guards)
+                        when = (words(f"once {method.name}() has run"), *guards, *each.guards)
                         yield replace(each, guards=when)
 
     def _may_run(self, method: Function, at: int) -> bool:
@@ -217,7 +210,7 @@ class InstanceRun:
         if place is not None:
             return place
         module = self._order[at].module
-        match self._index.resolve(base, module, (module.scope_in(self._running[-1]),)):
+        match self._classes.index.resolve(base, module, (module.scope_in(self._running[-1]),)):
             case [(_, External())]:
                 return len(self._order)
             case [(_, ClassDef() as found)] if found in self._order:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
-from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Target, Value
+from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
@@ -27,7 +27,7 @@ class Classes:
     """Resolves bases across files, each class once."""
 
     def __init__(self, index: Index) -> None:
-        self._index = index
+        self.index = index
         self._orders: dict[ClassDef, Order] = {}
         self._open: set[ClassDef] = set()
 
@@ -67,7 +67,7 @@ class Classes:
         return definition, *merged
 
     def _note(self, code: str, definition: ClassDef, **values: object) -> None:
-        self._index.note(code, at=definition.at, name=definition.name, **values)
+        self.index.note(code, at=definition.at, name=definition.name, **values)
 
     def _note_twins(self, definition: ClassDef) -> None:
         twins = [each for each in definition.module.classes if each.path == definition.path]
@@ -77,14 +77,17 @@ class Classes:
 
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
         """Resolve one base; of several that a condition chooses from, the first counts."""
-        found = self._index.resolve(node, definition.module, self._around(definition, node))
+        found = self.index.resolve(node, definition.module, self._around(definition, node))
         targets = [target for _, target in found]
         for target in targets:
             if isinstance(target, External):
                 return self._outside(definition, target)
             if isinstance(target, ClassDef) and self._is_closed(target):
                 return [target]
-        self._note_base(definition, ast.unparse(node), targets)
+        is_circle = any(isinstance(target, ClassDef) for target in targets)
+        code = "engine-base-dynamic" if targets else "engine-base-not-found"
+        code = "engine-bases-inconsistent" if is_circle else code
+        self._note(code, definition, base=ast.unparse(node))
         return []
 
     def _around(self, definition: ClassDef, node: ast.expr) -> list[Scope]:
@@ -101,16 +104,8 @@ class Classes:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
 
-    def _note_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
-        if any(isinstance(target, ClassDef) for target in targets):
-            self._note("engine-bases-inconsistent", definition)
-        elif targets:
-            self._note("engine-base-dynamic", definition, base=base)
-        else:
-            self._note("engine-base-not-found", definition, base=base)
-
     def _outside(self, definition: ClassDef, target: External) -> list[Base]:
-        if target.path.partition(".")[0] == self._index.tree.package:
+        if target.path.partition(".")[0] == self.index.tree.package:
             self._note("engine-base-not-found", definition, base=target.path)
         return [] if target.path == "builtins.object" else [target]
 
@@ -166,10 +161,8 @@ def _spellings(path: str, definition: ClassDef) -> Iterator[str]:
 
 def is_none(value: ast.expr) -> bool:
     """Return whether a factory's return makes nothing: `None`, or a tuple that ends in it."""
-    match value:
-        case ast.Constant(value=None) | ast.Tuple(elts=[*_, ast.Constant(value=None)]):
-            return True
-    return False
+    last = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
+    return isinstance(last, ast.Constant) and last.value is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,20 +180,9 @@ class Factories:
     """Finds the classes whose instances a function returns."""
 
     def __init__(
-        self,
-        index: Index,
-        classes: Classes,
-        *,
-        tables: Mapping[str, Mapping[str, FunctionDef]] | None = None,
+        self, classes: Classes, tables: Mapping[str, Mapping[str, FunctionDef]] | None = None
     ) -> None:
-        """Take what is known already.
-
-        Args:
-            index: the tree.
-            classes: their bases.
-            tables: by the name of a table that code looks functions up in, its functions.
-        """
-        self._index = index
+        """Take the bases of classes, and the functions of tables that code looks them up in."""
         self._classes = classes
         self._tables = tables or {}
         self._num_calls = 0
@@ -263,7 +245,7 @@ class Factories:
 
     def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
         """Follow a name to what a call of it makes, or to the call that gives it its value."""
-        targets = self._index.resolve(expression, place.module, (place.scope,))
+        targets = self._classes.index.resolve(expression, place.module, (place.scope,))
         if not targets:
             yield (), None
         for guards, target in targets:

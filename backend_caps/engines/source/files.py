@@ -231,11 +231,9 @@ def _installed_folders(package: str, site: Iterable[Path]) -> Iterator[Path]:
 def _editable_folder(package: str, path: Path) -> Path | None:
     """Return the package in the checkout that a `direct_url.json` (PEP 610) names, if any."""
     try:
-        stated = json.loads(read_regular(str(path)))
-        url = urlsplit(stated["url"]) if isinstance(stated["url"], str) else None
-        if url is None or url.scheme != "file":
-            return None
-        return _package_folder(package, Path(unquote(url.path)))
+        url = urlsplit(str(json.loads(read_regular(str(path)))["url"]))
+        folder = Path(unquote(url.path))
+        return _package_folder(package, folder) if url.scheme == "file" else None
     # A path with a null or a lone surrogate in it is a ValueError too.
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -42,11 +42,6 @@ def words(text: str) -> ast.expr:
     return ast.Name(id=text, ctx=ast.Load())
 
 
-def in_method(name: str) -> ast.expr:
-    """Guard what a method does for which no call is found."""
-    return words(f"once {name}() has run")
-
-
 def has_attribute(value: ast.expr, name: str) -> bool:
     """Return whether a value is made from some object's attribute of a name."""
     return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
@@ -254,51 +249,35 @@ def _has(nodes: Iterable[ast.AST], kind: type[ast.Return | ast.Break]) -> bool:
     for node in nodes:
         if isinstance(node, kind):
             return True
-        if isinstance(node, Function | ast.ClassDef | ast.expr):
-            continue
-        is_left_inside = kind is ast.Break and isinstance(node, _Loop)
-        inner = node.orelse if isinstance(node, _Loop) and is_left_inside else None
-        if _has(ast.iter_child_nodes(node) if inner is None else inner, kind):
+        inner: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        if kind is ast.Break and isinstance(node, _Loop):
+            inner = node.orelse
+        if not isinstance(node, Function | ast.ClassDef | ast.expr) and _has(inner, kind):
             return True
     return False
 
 
-def _caught(handler: ast.ExceptHandler) -> ast.expr:
-    """Write that an exception was caught."""
-    return words(f"except {ast.unparse(handler.type)}" if handler.type else "except")
-
-
 def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
     """Write what a `with` swallows as handlers that do nothing."""
-    found = []
-    for item in statement.items:
-        match item.context_expr:
-            case ast.Call(func=called, args=types) if (
-                ast.unparse(called).rpartition(".")[2] in _SWALLOWS
-            ):
-                kinds = ast.Tuple(elts=types, ctx=ast.Load()) if len(types) > 1 else None
-                one = types[0] if types else None
-                found.append(ast.ExceptHandler(type=kinds or one, body=[]))
-    return found
+    calls = [
+        each.context_expr for each in statement.items if isinstance(each.context_expr, ast.Call)
+    ]
+    swallowed = [c.args for c in calls if ast.unparse(c.func).rpartition(".")[2] in _SWALLOWS]
+    kinds = (ast.Tuple(elts=of) if len(of) > 1 else next(iter(of), None) for of in swallowed)
+    return [ast.ExceptHandler(type=kind, body=[]) for kind in kinds]
 
 
 def _through_try(
     statement: ast.Try | ast.TryStar, guards: Guards, found: list[Guarded]
 ) -> Guards | None:
-    caught = [_caught(each) for each in statement.handlers]
-    tried = (
-        *guards,
-        *(
-            negated(test)
-            for test, each in zip(caught, statement.handlers, strict=True)
-            if not _raises_again(each)
-        ),
-    )
-    body = _flow(statement.body, tried, found)
-    pasts = [
-        (test, _flow(each.body, (*guards, test), found))
-        for test, each in zip(caught, statement.handlers, strict=True)
+    handlers = [
+        (words(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
+        for each in statement.handlers
     ]
+    passed = (negated(test) for test, each in handlers if not _raises_again(each))
+    tried = (*guards, *passed)
+    body = _flow(statement.body, tried, found)
+    pasts = [(test, _flow(each.body, (*guards, test), found)) for test, each in handlers]
     orelse = _flow(statement.orelse, tried, found)
     last = _flow(statement.finalbody, guards, found)
     own = None if body is None or orelse is None else met(body + orelse)

@@ -59,37 +59,25 @@ class Heads:
         known = frozenset(head.name for heads in self.by_file.values() for head in heads)
         below: dict[str, list[str]] = {}
         for path, heads in self.by_file.items():
-            by_base: dict[str, list[str]] = {}
-            until: dict[str, int] = {}
+            by_base: dict[str, list[Head]] = {}
             for head in heads:
                 for base in head.bases:
-                    by_base.setdefault(base, []).append(head.name)
-                    until.setdefault(base, head.at)
-            for base, names in by_base.items():
-                renamed = self._renamed(path, base, until[base], is_class=base in known)
+                    by_base.setdefault(base, []).append(head)
+            for base, own in by_base.items():
+                renamed = self._renamed(path, base, own[0].at, is_class=base in known)
                 for real in (base, *renamed):
-                    below.setdefault(real, []).extend(names)
+                    below.setdefault(real, []).extend(head.name for head in own)
         return below
 
     def _renamed(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
         """List what a file calls `name` before a place in it, by its text."""
-        text, word = self._files[path], name.encode()
-        aliases = _places(text, b" as " + word, until)
-        found = [_last_word(text[max(at - _LONGEST_WORD, 0) : at]) for at in aliases]
+        text, word = self._files[path][:until], name.encode()
+        *aliases, _ = text.split(b" as " + word)
+        found = [_last_word(each[-_LONGEST_WORD:]) for each in aliases]
         if not is_class:
-            given = (
-                _DOTTED.match(text, at) for at in _places(text, word + b" = ", until, past=True)
-            )
-            found += [_last_word(match[0]) for match in given if match]
+            _, *values = text.split(word + b" = ")
+            found += [_last_word(match[0]) for match in map(_DOTTED.match, values) if match]
         return [each for each in found if each]
-
-
-def _places(text: bytes, sought: bytes, until: int, *, past: bool = False) -> Iterator[int]:
-    """List where a text has some bytes, up to a place in it; or where they end."""
-    at = text.find(sought, 0, until)
-    while at >= 0:
-        yield at + len(sought) if past else at
-        at = text.find(sought, at + 1, until)
 
 
 def _heads_of(text: bytes) -> Iterator[Head]:

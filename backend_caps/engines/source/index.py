@@ -106,7 +106,7 @@ class Index:
 
     def reading(
         self,
-        backends: Sequence[Backend],
+        backends: Iterable[Backend],
         rules: RuleSet | None = None,
         command_line: Engine | None = None,
     ) -> EngineReading:
@@ -118,7 +118,7 @@ class Index:
             backends=tuple(backends),
             rules=rules,
             command_line=command_line,
-            problems=tuple(self._problems),
+            problems=self.problems,
             num_files=len(self.tree.files),
             num_parsed=self.num_parsed,
         )
@@ -128,19 +128,12 @@ class Index:
         package, version = self.tree.package, self.tree.version
         return Source(distribution=package, version=version, declared_at=at)
 
-    def note_unknown_version(self, known: Iterable[str]) -> None:
-        """Keep that this version was not compared with the reader."""
-        self.note(
-            "engine-version-unknown",
-            engine=self.tree.package,
-            version=self.version,
-            known=", ".join(known),
-        )
-
-    @property
-    def version(self) -> str:
-        """The engine's version, for a sentence."""
-        return self.tree.version or "of unknown version"
+    def note_unless_known(self, versions: Sequence[str]) -> bool:
+        """Keep that this version was not compared with the reader, unless it is one of these."""
+        is_known = self.tree.version in versions
+        if not is_known:
+            self.note_of_version("engine-version-unknown", known=", ".join(versions))
+        return is_known
 
     @property
     def label(self) -> str:
@@ -155,16 +148,15 @@ class Index:
         """Keep a problem that was met, by its code."""
         self.add(problem(code, **values))
 
+    def note_of_version(self, code: str, **values: object) -> None:
+        """Keep a problem whose sentence begins with the engine and its version."""
+        version = self.tree.version or "of unknown version"
+        self.note(code, engine=self.tree.package, version=version, **values)
+
     def note_missing(self, what: str, module: str) -> None:
         """Keep that something is not in the module, or the file, where known versions have it."""
         path = module if "/" in module else f"{module.replace('.', '/')}.py"
-        self.note(
-            "engine-anchor-missing",
-            engine=self.tree.package,
-            version=self.version,
-            what=what,
-            path=path,
-        )
+        self.note_of_version("engine-anchor-missing", what=what, path=path)
 
     def classes_of(self, path: str) -> Sequence[ClassDef]:
         """List the class statements of a file; none of one that cannot be parsed."""
@@ -302,16 +294,13 @@ class Index:
 
     def _attribute(
         self, owner: Target, attribute: str, expression: ast.expr, place: _Place
-    ) -> Iterator[Found]:
+    ) -> Iterable[Found]:
         match owner:
-            case Module():
-                found = list(self._named(attribute, owner, place.trail))
-                whole = f"{owner.name}.{attribute}"
-                yield from found or [((), self._module_or_external(whole))]
+            case Module(name=source):
+                return self._imported(source, attribute, place.trail)
             case External(path=path):
-                yield (), self._module_or_external(f"{path}.{attribute}")
-            case _:
-                yield (), Value(place.module, expression)
+                return [((), self._module_or_external(f"{path}.{attribute}"))]
+        return [((), Value(place.module, expression))]
 
     def _module_or_external(self, name: str) -> Target:
         return self.module(name) or External(name)

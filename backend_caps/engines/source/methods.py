@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from backend_caps.engines.source.guards import (
+    Case,
     Function,
     Guards,
     conditions,
@@ -18,7 +18,7 @@ from backend_caps.engines.source.guards import (
     returns,
     where,
 )
-from backend_caps.engines.source.module import ClassDef, Statement, standing, statements
+from backend_caps.engines.source.module import ClassDef, Statement, spans, standing, statements
 
 Step = tuple[Guards, Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""
@@ -53,11 +53,9 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class StatedValue:
+class StatedValue(Case):
     """A value, when it holds, and the class whose statement gives it."""
 
-    value: ast.expr
-    guards: Guards
     owner: ClassDef
 
     @property
@@ -158,30 +156,25 @@ class Methods:
                     | ast.Return(value=ast.Call() as call)
                 ):
                     yield guards, call
-            if has_names:
-                for own in statements(owner, [statement], "self"):
-                    if own.name in self.names:
-                        yield guards, own
+            own = statements(owner, [statement], "self") if has_names else ()
+            yield from ((guards, each) for each in own if each.name in self.names)
 
     def setters(self, owner: ClassDef) -> Sequence[Setter]:
         """List the methods of a class that themselves give one of the names a value."""
         if owner not in self._setters:
-            self._setters[owner] = list(self._all_setters(owner))
+            is_mentioned = self.mentions(owner, owner.node)
+            alternatives = owner.alternatives.values() if is_mentioned else ()
+            methods = (m for own in alternatives for m in own if self.mentions(owner, m[1]))
+            found = ((*each, self._statements(owner, each[1])) for each in methods)
+            self._setters[owner] = [each for each in found if each[2]]
         return self._setters[owner]
 
-    def _all_setters(self, owner: ClassDef) -> Iterator[Setter]:
-        if not self.mentions(owner, owner.node):
-            return
-        for alternatives in owner.alternatives.values():
-            for guards, method in alternatives:
-                steps = self.steps(owner, method) if self.mentions(owner, method) else ()
-                own = [step for _, step in steps if isinstance(step, Statement)]
-                if own:
-                    yield guards, method, own
+    def _statements(self, owner: ClassDef, method: Function) -> list[Statement]:
+        return [step for _, step in self.steps(owner, method) if isinstance(step, Statement)]
 
     def mentions(self, definition: ClassDef, node: ast.stmt) -> bool:
         """Return whether the text of a class or function has one of the names in it."""
-        return _spans(node, definition.module.lines(self.names))
+        return spans(node, definition.module.lines(self.names))
 
 
 def pieces(
@@ -193,7 +186,7 @@ def pieces(
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            if not _spans(child, lines):
+            if not spans(child, lines):
                 continue
             if isinstance(child, ast.ClassDef | Function):
                 yield from ((each, around) for each in child.decorator_list)
@@ -204,15 +197,5 @@ def pieces(
                 yield child, around
         elif isinstance(child, ast.ExceptHandler | ast.match_case):
             yield from pieces(child, lines, around)
-        elif not isinstance(node, ast.Module) and _spans(child, lines):
+        elif not isinstance(node, ast.Module) and spans(child, lines):
             yield child, around
-
-
-def _spans(node: ast.AST, lines: Sequence[int]) -> bool:
-    """Return whether a node spans any of `lines`; nodes without a position count."""
-    if not isinstance(node, ast.stmt | ast.expr):
-        return True
-    first = node.lineno
-    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
-        first = node.decorator_list[0].lineno
-    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)

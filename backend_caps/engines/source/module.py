@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from backend_caps.engines.source.guards import (
@@ -78,10 +80,11 @@ class ClassDef:
     @cached_property
     def alternatives(self) -> Mapping[str, Sequence[tuple[Guards, Function]]]:
         """The methods that it may have by each name: the last that always is, and those after."""
-        found: dict[str, list[tuple[Guards, Function]]] = {}
-        for each in self.given:
-            if isinstance(each.value, Function):
-                found.setdefault(each.name, []).append((each.guards, each.value))
+        found = grouped(
+            (each.name, (each.guards, each.value))
+            for each in self.given
+            if isinstance(each.value, Function)
+        )
         return {name: standing(own, lambda one: not one[0]) for name, own in found.items()}
 
     @cached_property
@@ -151,10 +154,15 @@ def statements(owner: ClassDef, body: Iterable[Guarded], of: str = "") -> Iterat
 
 def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:
     """Sort statements by what they give a value."""
-    names: dict[str, list[Statement]] = {}
-    for each in found:
-        names.setdefault(each.name, []).append(each)
-    return names
+    return grouped((each.name, each) for each in found)
+
+
+def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+    """List under each name what comes with it."""
+    found: dict[str, list[_Item]] = {}
+    for name, item in pairs:
+        found.setdefault(name, []).append(item)
+    return found
 
 
 def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> list[_Item]:
@@ -188,8 +196,6 @@ def attribute(target: ast.expr) -> tuple[str, str]:
     match target:
         case ast.Name(id=name):
             return "", name
-        case ast.Attribute(value=ast.Name(id=of), attr=name):
-            return of, name
         case ast.Attribute(value=value, attr=name):
             return ast.unparse(value), name
     return ast.unparse(target), ""
@@ -224,15 +230,17 @@ def mentions(value: ast.expr, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
-def _left(name: str, meanings: Meanings) -> Meanings:
-    """List what is left of a name's meanings once they have all run.
+def _left(scope: Scope) -> Scope:
+    """List what is left of each name's meanings once they have all run.
 
     What is made of the name itself, such as `A = decorated(A)`, leaves the earlier ones standing.
     """
-    return standing(
-        meanings,
-        lambda one: not one[0] and not (isinstance(one[1], ast.expr) and mentions(one[1], name)),
-    )
+
+    def replaces(name: str, one: tuple[Guards, Meaning]) -> bool:
+        guards, meaning = one
+        return not guards and not (isinstance(meaning, ast.expr) and mentions(meaning, name))
+
+    return {name: standing(own, partial(replaces, name)) for name, own in scope.items() if own}
 
 
 def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -268,13 +276,10 @@ class Module:
         """List the lines of the text that have one of some words, in their order."""
         key = frozenset(words)
         if key not in self._lines:
-            found: list[int] = []
-            number, past = 1, 0
-            for match in re.finditer("|".join(map(re.escape, sorted(key))).encode(), self.text):
-                number += self.text.count(b"\n", past, match.start())
-                past = match.start()
-                found.append(number)
-            self._lines[key] = found
+            sought = "|".join(map(re.escape, sorted(key))).encode()
+            starts = [0, *(match.start() for match in re.finditer(sought, self.text))]
+            ends = (self.text.count(b"\n", *places) for places in pairwise(starts))
+            self._lines[key] = [1 + passed for passed in accumulate(ends)]
         return self._lines[key]
 
     @cached_property
@@ -314,12 +319,11 @@ class Module:
     @cached_property
     def scope(self) -> Scope:
         """What the module's own names mean once it has run."""
-        return {name: _left(name, meanings) for name, meanings in self.bound.items()}
+        return _left(self.bound)
 
     def scope_of(self, body: Sequence[ast.stmt]) -> Scope:
         """Return the meanings of the names that a body binds."""
-        own = self._bindings(guarded(body))
-        return {name: _left(name, meanings) for name, meanings in own.items()}
+        return _left(self._bindings(guarded(body)))
 
     def scope_in(self, function: Function) -> Scope:
         """Return the meanings of names in a function; an argument stands for itself."""
@@ -329,18 +333,17 @@ class Module:
 
     def scope_before(self, line: int, names: Collection[str]) -> Scope:
         """Return the meanings of some module names when control comes to a line."""
-        before = {
-            name: [each for each in self.bound.get(name, ()) if each[1].lineno < line]
-            for name in names
-        }
-        return {name: _left(name, meanings) for name, meanings in before.items() if meanings}
+        own = {name: self.bound.get(name, ()) for name in names}
+        return _left(
+            {name: [one for one in every if one[1].lineno < line] for name, every in own.items()}
+        )
 
     def _bindings(self, body: Iterable[Guarded]) -> Scope:
-        found: dict[str, list[tuple[Guards, Meaning]]] = {}
-        for statement in body:
-            for name, meaning in self._bound(statement.node):
-                found.setdefault(name, []).append((statement.guards, meaning))
-        return found
+        return grouped(
+            (name, (each.guards, meaning))
+            for each in body
+            for name, meaning in self._bound(each.node)
+        )
 
     def absolute(self, statement: ast.ImportFrom) -> str:
         """Write the module that an import names in full."""
@@ -389,10 +392,16 @@ class Module:
                 case (
                     ast.FunctionDef(name=name, body=inner)
                     | ast.AsyncFunctionDef(name=name, body=inner)
-                ) as node if self._has_class(node):
+                ) as node if spans(node, self.lines(["class"])):
                     within = (node, *functions)
                     yield from self._classes(guarded(inner), guards, f"{outer}{name}.", within)
 
-    def _has_class(self, node: ast.stmt) -> bool:
-        end = node.end_lineno or node.lineno
-        return any(node.lineno < line <= end for line in self.lines(["class"]))
+
+def spans(node: ast.AST, lines: Sequence[int]) -> bool:
+    """Return whether a node spans any of `lines`; nodes without a position count."""
+    if not isinstance(node, ast.stmt | ast.expr):
+        return True
+    first = node.lineno
+    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
+        first = node.decorator_list[0].lineno
+    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)

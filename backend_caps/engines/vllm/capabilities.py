@@ -98,12 +98,6 @@ _LISTS = {
 }
 
 
-def _values(answer: Answer, convert: Callable[[ast.expr], object | None]) -> Values | None:
-    """Convert the value of each case; None where one cannot be."""
-    values = [(case.guards, convert(case.value)) for case in answer.cases]
-    return None if any(value is None for _, value in values) else values
-
-
 class Findings:
     """Reads classes of backends, and of their metadata builders."""
 
@@ -111,15 +105,14 @@ class Findings:
         self._index = index
         self._lookup = lookup
 
-    def of(self, backend: ClassDef, builders: Builders | None) -> dict[str, Finding]:
+    def of(self, backend: ClassDef, builders: Builders | None) -> dict[str, Finding | None]:
         """Return what a backend's class and its bases state, by capability."""
-        found = {
+        return {
             "graph_replay": self._graph_replay(backend, builders),
             **{name: self._list(backend, each) for name, each in _LISTS.items()},
             "compute_capability": self._compute_capability(backend),
             "attention_arch": self._attention_arch(backend),
         }
-        return {name: each for name, each in found.items() if each is not None}
 
     def _list(self, backend: ClassDef, asked: _List) -> Finding | None:
         answer = self._lookup.below_root(backend, asked.name)
@@ -129,30 +122,25 @@ class Findings:
         if answer is None:
             return None
         lists = [items_of(self._index, case.value, answer) for case in answer.cases]
-        known = [items for items in lists if items is not None]
-        is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in known)
-        loss = asked.loss if is_lossy else ""
-        if len(known) < len(lists):
-            return finding(backend, answer, None, loss=loss)
-        cases = zip(answer.cases, known, strict=True)
-        values = [(case.guards, asked.convert(items)) for case, items in cases]
-        if any(value is None for _, value in values):
-            return _without_value(finding(backend, answer, None, loss=loss))
-        return finding(backend, answer, values, loss=loss)
+        is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in lists if items)
+        values = [None if items is None else asked.convert(items) for items in lists]
+        cases = [(case.guards, each) for case, each in zip(answer.cases, values, strict=True)]
+        found = finding(backend, answer, cases, loss=asked.loss if is_lossy else "")
+        return _without_value(found) if None in values and None not in lists else found
 
     def _decided(self, backend: ClassDef, decider: Answer, stated: Answer | None) -> Finding:
         """Read what a method decides; the list that it has by its side is left in the words."""
         is_test = decider.last.name == "supports_block_size"
         sizes = pages_of_test(decider, self._index) if is_test else None
-        values: Values | None = None if sizes is None else [((), sizes)]
-        return finding(backend, decider, values, loss="" if stated is None else stated.text)
+        return finding(backend, decider, [((), sizes)], loss=stated.text if stated else "")
 
     def _compute_capability(self, backend: ClassDef) -> Finding | None:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
         if answer is None:
             return None
         argument = answer.argument or ""
-        return finding(backend, answer, _values(answer, lambda test: windows_of(test, argument)))
+        windows = [(case.guards, windows_of(case.value, argument)) for case in answer.cases]
+        return finding(backend, answer, windows)
 
     def _attention_arch(self, backend: ClassDef) -> Finding | None:
         said = {arch: self._lookup.below_root(backend, name) for arch, name in _ARCHS.items()}
@@ -160,15 +148,13 @@ class Findings:
         if not answers:
             return None
         constants = {
-            arch: answer.only.value
-            for arch, answer in answers.items()
-            if isinstance(answer.only, ast.Constant)
+            n: a.only.value for n, a in answers.items() if isinstance(a.only, ast.Constant)
         }
         is_known = len(constants) == len(answers)
         true = {arch for arch, value in constants.items() if value is True}
         archs = frozenset(true - {AttentionArch.MLA} or true)
         inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)
-        found = finding(backend, inherited_first[0], [((), archs)] if is_known and archs else None)
+        found = finding(backend, inherited_first[0], [((), (is_known and archs) or None)])
         words = "; ".join(answer.text for answer in answers.values())
         found = replace(found, reading=replace(found.reading, words=words))
         return _without_value(found) if is_known and not archs else found
@@ -192,14 +178,11 @@ class Findings:
         if builders is None:
             answer = self._lookup.below_root(backend, "get_builder_cls")
             assert answer is not None, "no builder is unknown without a method that returns it"
-            return finding(backend, answer, None)
+            return finding(backend, answer, ())
         findings = [(guards, self._of_builder(builder)) for guards, builder in builders]
-        match findings:
-            case []:
-                return None
-            case [(_, only)]:
-                return only
-        return _one_of(findings)
+        if len(findings) > 1:
+            return _one_of(findings)
+        return findings[0][1] if findings else None
 
     def _of_builder(self, builder: ClassDef) -> Finding:
         answer = self._deciding(builder)
@@ -207,7 +190,8 @@ class Findings:
             root = f"; the root: {answer.text}" if answer else ""
             words = f"{builder.name}: states nothing{root}"
             return Finding(reading=Reading(origin=Origin.UNDECLARED, words=words))
-        return finding(builder, answer, self._levels(builder, answer, ()), about=builder.name)
+        levels = self._levels(builder, answer, ())
+        return finding(builder, answer, levels or (), about=builder.name)
 
     def _deciding(self, builder: ClassDef) -> Answer | None:
         """Find the method, or the attribute where all that the method does is to return it."""

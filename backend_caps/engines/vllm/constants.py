@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 
@@ -21,7 +21,6 @@ from backend_caps.capability.sets import (
 )
 from backend_caps.engines.source.guards import Case
 from backend_caps.engines.source.index import Index, Value
-from backend_caps.engines.source.module import Module
 from backend_caps.engines.vllm.lookup import Answer
 
 Item = int | str
@@ -37,53 +36,53 @@ def items_of(index: Index, value: ast.expr, answer: Answer) -> tuple[Item, ...] 
         value: such as `[16, MultipleOf(64)]`, `list(SIZES)` or `(*NAMES, torch.float16)`.
         answer: where it stands.
     """
-    return _items(index, Value(answer.owner.module, value), answer)
+    try:
+        return tuple(_items(index, Value(answer.owner.module, value), answer))
+    except _UnknownError:
+        return None
 
 
-def _items(index: Index, at: Value, local: Answer | None) -> tuple[Item, ...] | None:
+class _UnknownError(Exception):
+    """Only running code knows a value."""
+
+
+def _items(index: Index, at: Value, local: Answer | None) -> Iterator[Item]:
+    at, local = _followed(index, at, local)
     match at.node:
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            found: list[Item] = []
             for part in parts:
-                more = _of_part(index, replace(at, node=part), local)
-                if more is None:
-                    return None
-                found += more
-            return tuple(found)
+                yield from _of_part(index, replace(at, node=part), local)
         case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
-            return _items(index, replace(at, node=inner), local)
-        case ast.Name() as name:
-            target = _bound(index, name, at.module, local)
-            return _items(index, target, None) if target else None
-    return None
+            yield from _items(index, replace(at, node=inner), local)
+        case _:
+            raise _UnknownError
 
 
-def _of_part(index: Index, at: Value, local: Answer | None) -> tuple[Item, ...] | None:
+def _of_part(index: Index, at: Value, local: Answer | None) -> Iterator[Item]:
+    at, local = _followed(index, at, local)
     match at.node:
         case ast.Starred(value=inner):
-            return _items(index, replace(at, node=inner), local)
-        case ast.Constant(value=bool()):
-            return None
-        case ast.Constant(value=int() | str() as item):
-            return (item,)
+            yield from _items(index, replace(at, node=inner), local)
+        case ast.Constant(value=int() | str() as item) if not isinstance(item, bool):
+            yield item
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-            return (name,)
+            yield name
         case ast.Call(func=ast.Name(id="MultipleOf"), args=[ast.Constant(value=int() as base)]):
-            return (f"{MULTIPLE_OF}{base}",)
-        case ast.Name() as name:
-            target = _bound(index, name, at.module, local)
-            return _of_part(index, target, None) if target else None
-    return None
+            yield f"{MULTIPLE_OF}{base}"
+        case _:
+            raise _UnknownError
 
 
-def _bound(index: Index, name: ast.Name, module: Module, local: Answer | None) -> Value | None:
+def _followed(index: Index, at: Value, local: Answer | None) -> tuple[Value, Answer | None]:
     """Follow a module's name; one that a function binds is not known before it runs."""
-    if local is not None and name.id in local.local_names:
-        return None
-    match index.resolve(name, module):
-        case [((), Value(node=ast.expr()) as target)] if not isinstance(target.node, ast.Name):
-            return target
-    return None
+    if not isinstance(at.node, ast.Name):
+        return at, local
+    if local is not None and local.binds(at.node.id):
+        raise _UnknownError
+    match index.resolve(at.node, at.module):
+        case [((), Value() as target)]:
+            return target, None
+    raise _UnknownError
 
 
 def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
@@ -103,11 +102,9 @@ def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
 
 def pages_of_test(test: Answer, index: Index) -> Sizes | None:
     """Read a `supports_block_size`; None where it is no plain test of its argument."""
-    argument = test.argument
-    if argument is None:
-        return None
+    argument = test.argument or ""
     match [case for case in test.cases if not is_for_none(case, argument)]:
-        case [Case(value=value, guards=guards)]:
+        case [Case(value=value, guards=guards)] if argument:
             if all(argument in ast.unparse(guard) for guard in guards):
                 return _tested(value, argument, test, index)
     return None
@@ -170,14 +167,10 @@ def _compared(left: str, sign: ast.cmpop, right: ast.expr, argument: str) -> Win
         return None
     ends = [(first + 1, 0) if is_major else (first, second + 1) for first, second in starts]
     match sign:
-        case ast.GtE():
-            return (ComputeRange(starts[0]),)
-        case ast.Gt():
-            return (ComputeRange(ends[0]),)
-        case ast.LtE():
-            return (ComputeRange((0, 0), ends[0]),)
-        case ast.Lt():
-            return (ComputeRange((0, 0), starts[0]),)
+        case ast.GtE() | ast.Gt():
+            return (ComputeRange(starts[0] if isinstance(sign, ast.GtE) else ends[0]),)
+        case ast.LtE() | ast.Lt():
+            return (ComputeRange((0, 0), ends[0] if isinstance(sign, ast.LtE) else starts[0]),)
     return overlap(tuple(map(ComputeRange, starts, ends)), ANY)
 
 

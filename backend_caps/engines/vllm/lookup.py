@@ -86,15 +86,13 @@ class Answer(Stated):
         module = self.owner.module
         return tuple(module.scope_of(function.body) for function in self._around)
 
-    @property
-    def local_names(self) -> frozenset[str]:
-        """Every name that the functions around the values bind."""
+    def binds(self, name: str) -> bool:
+        """Return whether a function around the values binds a name."""
         nodes = (node for function in self._around for node in ast.walk(function))
-        return frozenset(
-            node.arg if isinstance(node, ast.arg) else node.id
+        return any(
+            (isinstance(node, ast.arg) and node.arg == name)
+            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name)
             for node in nodes
-            if isinstance(node, ast.arg)
-            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
         )
 
     def reading(
@@ -112,11 +110,12 @@ class Answer(Stated):
 
     @property
     def _around(self) -> tuple[Function, ...]:
-        return (*(() if self.function is None else (self.function,)), *self.owner.functions)
+        own = () if self.function is None else (self.function,)
+        return (*own, *self.owner.functions)
 
 
 def finding(
-    definition: ClassDef, answer: Answer, values: Values | None, *, about: str = "", loss: str = ""
+    definition: ClassDef, answer: Answer, values: Values, *, about: str = "", loss: str = ""
 ) -> Finding:
     """Return what can be declared of an answer.
 
@@ -126,11 +125,13 @@ def finding(
     Args:
         definition: the class.
         answer: what was found for it.
-        values: what the cases come to; None where one of them cannot be read off.
+        values: what the cases come to; None is one that cannot be read off.
         about: whose words they are, where that is not the class.
         loss: what the value leaves out of the words.
     """
-    distinct = list(dict.fromkeys(value for _, value in values or ()))
+    if any(value is None for _, value in values):
+        values = ()
+    distinct = list(dict.fromkeys(value for _, value in values))
     only = distinct[0] if len(distinct) == 1 else None
     words = answer.text if distinct else answer.text_in_full
     stated = Origin.CONDITIONAL if only is None else Origin.DECLARED
@@ -172,16 +173,13 @@ class Lookup:
             after: the class in whose method `super()` stands, if it does.
         """
         order = self._classes.ancestors(definition)
-        return self._first(order[0 if after is None else order.index(after) + 1 :], name)
+        left = order if after is None else order[order.index(after) + 1 :]
+        return next((own[name] for own in map(self.stated, left) if name in own), None)
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
         """Find the statement of a class or a base; None where only a root has one."""
-        order = self._classes.ancestors(definition)
-        return self._first((each for each in order if each not in self.roots), name)
-
-    def _first(self, order: Iterable[ClassDef], name: str) -> Answer | None:
-        answers = (self.stated(owner).get(name) for owner in order)
-        return next((each for each in answers if each is not None), None)
+        below = (each for each in self._classes.ancestors(definition) if each not in self.roots)
+        return next((own[name] for own in map(self.stated, below) if name in own), None)
 
     def stated(self, definition: ClassDef) -> Mapping[str, Answer]:
         """List what a class's body binds, and what its module gives it afterwards."""
@@ -190,8 +188,8 @@ class Lookup:
             path = definition.path.removeprefix(f"{module.name}.")
             found = [*definition.given, *statements(definition, module.body, path)]
             own = by_name(each for each in found if each.operator is None)
-            answers = {name: Answer(tuple(left_standing(each))) for name, each in own.items()}
-            self._stated[definition] = answers
+            left = {name: left_standing(each) for name, each in own.items()}
+            self._stated[definition] = {name: Answer(tuple(each)) for name, each in left.items()}
         return self._stated[definition]
 
 

@@ -23,7 +23,7 @@ from backend_caps.engines.reading import EngineReading, class_record, not_follow
 from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Guards, condition, returns
-from backend_caps.engines.source.index import FunctionDef, Index, Target, Value
+from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm.capabilities import Findings
 from backend_caps.engines.vllm.constants import items_of
@@ -78,9 +78,8 @@ class Name:
 def read_vllm(tree: Tree) -> EngineReading:
     """Read the backends of one vLLM; what is not where it is expected becomes a problem."""
     index = Index(tree)
-    if tree.version not in KNOWN_VERSIONS:
-        index.note_unknown_version(KNOWN_VERSIONS)
-    return index.reading(list(_Records(index).all()))
+    index.note_unless_known(KNOWN_VERSIONS)
+    return index.reading(_Records(index).all())
 
 
 def _names(index: Index) -> Iterator[Name]:
@@ -105,16 +104,12 @@ def _classes_at(index: Index, path: str) -> Iterator[tuple[Guards, Made]]:
     module = index.module(source)
     targets = [] if module is None else index.resolve(ast.Name(id=name, ctx=ast.Load()), module)
     for guards, target in targets:
-        yield from ((guards, made) for made in _made(index, path, target))
-
-
-def _made(index: Index, path: str, target: Target) -> Iterator[Made]:
-    match target:
-        case ClassDef():
-            yield Made(target.path, target)
-        case Value(module=module, node=ast.Call() as call):
-            for definition in _returned(index, call, module):
-                yield Made(path, definition, ast.unparse(call))
+        match target:
+            case ClassDef():
+                yield guards, Made(target.path, target)
+            case Value(module=made_in, node=ast.Call() as call):
+                for definition in _returned(index, call, made_in):
+                    yield guards, Made(path, definition, ast.unparse(call))
 
 
 def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backend_caps.capability.fit import CHECKED_AGAINST
-from backend_caps.discovery.problems import ProblemText, texts
-from backend_caps.engines.reading import TEXTS as ENGINE_TEXTS
+from backend_caps.capability.provenance import ProblemText
+from backend_caps.capability.provenance import problem_texts as texts_beside
+from backend_caps.discovery import problems
+from backend_caps.engines import reading
 from docs.tools.markdown import table
 from docs.tools.sources import VALUE, problem_texts
 
 
 def discovery_problems() -> str:
     """Give each fault of a plugin."""
-    return _problems(texts())
+    return _problems(texts_beside(problems.__file__))
 
 
 def engine_problems() -> str:
     """Give each thing that can be wrong with an engine's source."""
-    return _problems(ENGINE_TEXTS)
+    return _problems(texts_beside(reading.__file__))
 
 
 def _problems(texts: Mapping[str, ProblemText]) -> str:

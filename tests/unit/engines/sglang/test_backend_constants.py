@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from backend_caps.capability.provenance import Origin
 from tests.unit.engines.sglang.building import read_class
 from tests.unit.engines.tables import table
@@ -69,83 +67,12 @@ def test_flag_that_something_is_added_to_has_no_value(tmp_path: Path) -> None:
     assert (told.origin, told.value) == (Origin.CONDITIONAL, None)
 
 
-@pytest.mark.parametrize(
-    ("body", "origin", "conditions"),
-    [
-        pytest.param("self.max_context_len = runner.context_len", Origin.DECLARED, 0, id="yes"),
-        pytest.param("self.max_context_len = 4096", Origin.DECLARED, 0, id="yes: a number"),
-        pytest.param(
-            "self.max_context_len = min(4096, int(runner.context_len) + 1)",
-            Origin.DECLARED,
-            0,
-            id="yes: computed",
-        ),
-        pytest.param(
-            "self.max_context_len = self.rows.shape[1]", Origin.DECLARED, 0, id="yes: a shape"
-        ),
-        pytest.param(
-            "self.max_context_len = getattr(runner, 'context_len', 0)",
-            Origin.DECLARED,
-            0,
-            id="yes: an attribute that may be missing, or a number",
-        ),
-        pytest.param(
-            "self.max_context_len = getattr(runner, 'context_len', None)",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: an attribute that may be missing",
-        ),
-        pytest.param(
-            "self.max_context_len = runner", Origin.CONDITIONAL, 1, id="maybe: what a caller gives"
-        ),
-        pytest.param(
-            "self.max_context_len = longest(runner)",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: what a function gives",
-        ),
-        pytest.param("self.max_context_len = True", Origin.CONDITIONAL, 1, id="maybe: a bool"),
-        pytest.param(
-            "self.max_context_len = runner.context_len if runner.is_long else None",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: a choice",
-        ),
-        pytest.param(
-            "if runner.is_long:\n            self.max_context_len = runner.context_len",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: under a condition",
-        ),
-        pytest.param(
-            "self.max_context_len = None\n        if runner.is_long:\n"
-            "            self.max_context_len = 4096",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: over None",
-        ),
-        pytest.param(
-            "self.runner = runner\n    def max_context_len(self):\n        return 4096",
-            Origin.UNDECLARED,
-            1,
-            id="no: a method that nobody calls",
-        ),
-        pytest.param(
-            "self.runner = runner\n    @property\n    def max_context_len(self):\n"
-            "        return 4096",
-            Origin.DECLARED,
-            0,
-            id="yes: a property",
-        ),
-        pytest.param("self.runner = runner", Origin.UNDECLARED, 1, id="no"),
-    ],
-)
+@table("sglang_backend_constants", "longest_context_is_known_maybe_or_not")
 def test_longest_context_is_known_maybe_or_not(
-    tmp_path: Path, body: str, origin: Origin, conditions: int
+    tmp_path: Path, body: str, origin: str, conditions: int
 ) -> None:
     """It is declared where it is always set; otherwise a draft alone is taken to know it."""
     read = read_class(tmp_path, IN_INIT.replace(", x", "") + body)
 
     known = read.engine_class.readings["max_context_len_known"]
-    assert known.origin is origin
-    assert len(read.declaration.conditions) == conditions
+    assert (known.origin.value, len(read.declaration.conditions)) == (origin, conditions)

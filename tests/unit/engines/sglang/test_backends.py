@@ -13,14 +13,7 @@ TWO = "class Two(AttentionBackend):\n    "
 IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
 
 
-@pytest.mark.parametrize(
-    ("body", "value"),
-    [
-        pytest.param(TWO + "needs_cpu_seq_lens = False", "none", id="class body"),
-        pytest.param(TWO + "needs_cpu_seq_lens: bool = True", "exact", id="annotated"),
-        pytest.param(IN_INIT + "self.needs_cpu_seq_lens = False", "none", id="constructor"),
-    ],
-)
+@table("sglang_backends", "constant_is_declared")
 def test_constant_is_declared(tmp_path: Path, body: str, value: str) -> None:
     """A class that gives the flag True or False has declared it."""
     read = read_class(tmp_path, body)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from backend_caps.engines.sglang.command_line import (
     read_aliases,
     read_command_line,
@@ -28,42 +26,24 @@ def _wheel(folder: Path, **sources: str) -> Path:
     return wheel
 
 
-@pytest.mark.parametrize(
-    ("source", "options"),
-    [
-        pytest.param("p.add_argument('--tp-size', '--tp', type=int)", [["--tp-size", "--tp"]]),
-        pytest.param("p.add_argument(NAME, '--tp')", [["--tp"]], id="a name that is computed"),
-        pytest.param("p.add_argument(*names, **kwargs)", [], id="all that is computed"),
-        pytest.param("p.add_option('--tp')", [], id="another call"),
-    ],
-)
+@table("sglang_command_line", "options_of_a_parser_are_read")
 def test_options_of_a_parser_are_read(
-    tmp_path: Path, source: str, options: list[list[str]]
+    tmp_path: Path, source: str, options: list[tuple[str, ...]]
 ) -> None:
     """Each call that adds an argument is an option with its aliases."""
     read = read_command_line(_wheel(tmp_path, server_args=source))
 
-    assert read["options"] == options
+    assert read["options"] == [list(each) for each in options]
 
 
-@pytest.mark.parametrize(
-    ("source", "options"),
-    [
-        pytest.param("page_size: A[int, 'help'] = 1", [["--page-size"]], id="plain"),
-        pytest.param(
-            "tp_size: A[int, Arg(cli_name='--tp', aliases=['--tensor'])] = 1",
-            [["--tp", "--tensor"]],
-            id="named, with an alias",
-        ),
-        pytest.param("hidden: A[int, Arg(no_cli=True)] = 1", [], id="kept off the command line"),
-        pytest.param("page_size: int = 1", [], id="no annotation of its own"),
-    ],
-)
-def test_options_of_fields_are_read(tmp_path: Path, source: str, options: list[list[str]]) -> None:
+@table("sglang_command_line", "options_of_fields_are_read")
+def test_options_of_fields_are_read(
+    tmp_path: Path, source: str, options: list[tuple[str, ...]]
+) -> None:
     """Each annotated field is an option, unless it is kept off the command line."""
     read = read_command_line(_wheel(tmp_path, fields=f"class Spec:\n    {source}\n"))
 
-    assert read["options"] == options
+    assert read["options"] == [list(each) for each in options]
 
 
 def test_attention_backends_are_read(tmp_path: Path) -> None:

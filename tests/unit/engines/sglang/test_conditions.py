@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from backend_caps.engines.sglang.conditions import can_hold, given_of
 from tests.unit.engines.tables import table
 
@@ -30,14 +28,7 @@ def test_two_conditions_on_one_thing_ask_for_what_is_both() -> None:
     assert str(given) == "device = xpu"
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param("is_npu()", "is_xpu()", id="devices"),
-        pytest.param("is_hip()", "is_cuda()", id="ROCm and CUDA"),
-        pytest.param("args.enable_mixed_chunk", "not args.enable_mixed_chunk", id="flag"),
-    ],
-)
+@table("sglang_conditions", "contradiction_stays_open_in_words")
 def test_contradiction_stays_open_in_words(first: str, second: str) -> None:
     """A guard that contradicts the ones before it is never lost: its words stay."""
     given = given_of(_guards(first, second))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -151,155 +151,50 @@ def test_opt_out_that_a_bases_constructor_sets_is_inherited(backend: object, bas
     assert f" of {base};" in problem.message
 
 
-_TREE_MASK = "the tree mask is sized by it where there is no mirror, so the opt-out does not count."
-_SET_BOUND = "Set max_context_len on the backend, to the longest context in tokens."
-_IS_TRUE = "so needs_cpu_seq_lens is True."
-_HAND_OVER = "Hand over the backend that runs there, such as the draft runner's own."
+_BACKENDS: Mapping[str, object] = {
+    "": None,
+    "opts out": OptsOut(),
+    "needs None": _set(None),
+    "needs 'no'": _set("no"),
+    "needs 0": _set(0),
+    "bound None": OptsOut(None),
+    "bound 0": OptsOut(0),
+    "bound True": OptsOut(max_context_len=True),
+    "Inherits": Inherits(),
+    "InheritsNeed": InheritsNeed(),
+    "Reads": Reads(),
+    "Wraps(OptsOut)": Wraps(OptsOut()),
+    "Wraps(Reads)": Wraps(Reads()),
+    "Shadows(OptsOut)": Shadows(OptsOut()),
+    "_RaisesBound": _RaisesBound(),
+    "_Raises": _Raises(),
+    "_RaisesAttributeError": _RaisesAttributeError(),
+    "_Undeclared": _Undeclared(),
+}
+"""What a worker may hand over, by what it has; an empty slot has no name."""
 
 
-def _not_bool(shown: str) -> str:
-    return (
-        f"needs_cpu_seq_lens of OptsOut (attn_backends[0]) is {shown}; expected True or False, "
-        "so it counts as True. State a bool."
-    )
+def _decide(names: Sequence[str], **flags: object) -> bool:
+    return decide_needs_cpu_seq_lens(_args(**flags), [_BACKENDS[name] for name in names])
 
 
-def _unbounded(shown: str) -> str:
-    return (
-        "OptsOut (attn_backends[0]) states needs_cpu_seq_lens=False, and its max_context_len is "
-        f"{shown}; {_TREE_MASK} {_SET_BOUND}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("backends", "warning"),
-    [
-        pytest.param(
-            (),
-            f"attn_backends is empty: nothing is known of what runs, {_IS_TRUE} "
-            "Hand over every backend that a forward of this worker runs on.",
-            id="nothing",
-        ),
-        pytest.param(
-            (None,),
-            "attn_backends[0] is empty (target): what runs there was not handed over, "
-            f"{_IS_TRUE} {_HAND_OVER}",
-            id="an empty slot",
-        ),
-        pytest.param(
-            (OptsOut(), OptsOut(), None),
-            "attn_backends[2] is empty (draft_extend): what runs there was not handed over, "
-            f"{_IS_TRUE} {_HAND_OVER}",
-            id="an empty draft_extend",
-        ),
-        pytest.param(
-            (OptsOut(), None),
-            "attn_backends[1] is empty (draft, draft_extend): what runs there was not handed "
-            f"over, {_IS_TRUE} {_HAND_OVER}",
-            id="an empty second of two",
-        ),
-        pytest.param((_set(None),), _not_bool("None"), id="None"),
-        pytest.param((_set("no"),), _not_bool("'no'"), id="a word"),
-        pytest.param((_set(0),), _not_bool("0"), id="zero"),
-        pytest.param(
-            (Inherits(),),
-            "Inherits (attn_backends[0]) inherits needs_cpu_seq_lens = False (SGLang takes it as "
-            "it is) of OptsOut; an opt-out counts where it is stated. State "
-            "needs_cpu_seq_lens = False in Inherits, if that is true of it.",
-            id="inherited",
-        ),
-        pytest.param(
-            (Wraps(OptsOut()),),
-            "Wraps (attn_backends[0]) inherits needs_cpu_seq_lens = False (from what its "
-            "__getattr__ asks; SGLang takes it as it is); an opt-out counts where it is stated. "
-            "State needs_cpu_seq_lens = False in Wraps, if that is true of it.",
-            id="delegated",
-        ),
-        pytest.param((OptsOut(None),), _unbounded("None"), id="no bound"),
-        pytest.param((OptsOut(0),), _unbounded("0"), id="a bound of zero"),
-        pytest.param((OptsOut(max_context_len=True),), _unbounded("True"), id="a bound of True"),
-        pytest.param(
-            (_RaisesBound(),),
-            "max_context_len of _RaisesBound (attn_backends[0]) cannot be read: RuntimeError: not "
-            "yet; the backend counts as needing the mirror. Let max_context_len be an attribute "
-            "that can be read once the backend is made.",
-            id="a bound that raises",
-        ),
-        pytest.param(
-            (_Raises(),),
-            "needs_cpu_seq_lens of _Raises (attn_backends[0]) cannot be read: RuntimeError: not "
-            "yet; the backend counts as needing the mirror. Let needs_cpu_seq_lens be an "
-            "attribute that can be read once the backend is made.",
-            id="raises",
-        ),
-        pytest.param(
-            (_RaisesAttributeError(),),
-            "needs_cpu_seq_lens of _RaisesAttributeError (attn_backends[0]) cannot be read: "
-            "AttributeError: no pool; the backend counts as needing the mirror. Let "
-            "needs_cpu_seq_lens be an attribute that can be read once the backend is made.",
-            id="raises AttributeError",
-        ),
-    ],
-)
+@table("sglang_drop_in", "what_nobody_states_is_true_with_one_warning")
 def test_what_nobody_states_is_true_with_one_warning(
-    lines: Callable[[], list[str]], backends: Sequence[object], warning: str
+    lines: Callable[[], list[str]], backends: Sequence[str], warning: str
 ) -> None:
     """Missing information never opts out, and one line says what is missing and what to do."""
-    needs = decide_needs_cpu_seq_lens(_args(speculative_algorithm="EAGLE"), backends)
+    needs = _decide(backends, speculative_algorithm="EAGLE")
 
     assert needs is True
     assert [line for line in lines() if line.startswith("WARNING")] == [f"WARNING {warning}"]
 
 
-@pytest.mark.parametrize(
-    ("backends", "line"),
-    [
-        pytest.param(
-            (OptsOut(),),
-            "needs_cpu_seq_lens=False under sglang-0.5.13, stated by "
-            "OptsOut (target): declares host_seq_lens=none",
-            id="opts out",
-        ),
-        pytest.param(
-            (Reads(), OptsOut()),
-            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by "
-            "Reads (target): declares host_seq_lens=exact",
-            id="reads",
-        ),
-        pytest.param(
-            (_Undeclared(),),
-            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by "
-            "_Undeclared (target): does not declare host_seq_lens",
-            id="undeclared",
-        ),
-        pytest.param(
-            (Shadows(OptsOut()),),
-            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by Shadows (target): "
-            "inherits needs_cpu_seq_lens = True (found before its __getattr__ asks what it wraps) "
-            "of Base, and does not state it again: counts as undeclared",
-            id="shadowed delegation",
-        ),
-        pytest.param(
-            (InheritsNeed(),),
-            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by InheritsNeed (target): "
-            "inherits needs_cpu_seq_lens = True of Base, and does not state it again: counts as "
-            "undeclared",
-            id="inherited need",
-        ),
-        pytest.param(
-            (Wraps(Reads()),),
-            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by Wraps (target): "
-            "inherits needs_cpu_seq_lens = True (from what its __getattr__ asks), and does not "
-            "state it again: counts as undeclared",
-            id="delegated need",
-        ),
-    ],
-)
+@table("sglang_drop_in", "answer_is_one_line")
 def test_answer_is_one_line(
-    lines: Callable[[], list[str]], backends: Sequence[object], line: str
+    lines: Callable[[], list[str]], backends: Sequence[str], line: str
 ) -> None:
     """Where SGLang's answer is safe, one line says it and who forced it, and nothing warns."""
-    needs = decide_needs_cpu_seq_lens(_args(), backends)
+    needs = _decide(backends)
 
     assert needs is line.startswith("needs_cpu_seq_lens=True")
     assert lines() == [f"INFO {line}"]
@@ -335,28 +230,12 @@ def test_rule_that_sglang_does_not_apply_is_a_warning(lines: Callable[[], list[s
     )
 
 
-@pytest.mark.parametrize(
-    ("flag", "warning"),
-    [
-        pytest.param(
-            {"enable_two_batch_overlap": None},
-            "--enable-two-batch-overlap is None in SGLang's flags; expected a valid boolean, "
-            "so it counts as yes. Correct the value.",
-            id="two-batch overlap",
-        ),
-        pytest.param(
-            {"disable_piecewise_cuda_graph": "no"},
-            "--disable-piecewise-cuda-graph is 'no' in SGLang's flags; expected a valid boolean, "
-            "so it counts as no. Correct the value.",
-            id="piecewise CUDA graph",
-        ),
-    ],
-)
+@table("sglang_drop_in", "server_flag_of_another_kind_counts_as_the_worst")
 def test_server_flag_of_another_kind_counts_as_the_worst(
-    lines: Callable[[], list[str]], flag: dict[str, object], warning: str
+    lines: Callable[[], list[str]], flag: str, value: object, warning: str
 ) -> None:
     """A switch that is no bool counts as what forces the mirror, and a warning says so."""
-    needs = decide_needs_cpu_seq_lens(_args(**flag), (OptsOut(),))
+    needs = decide_needs_cpu_seq_lens(_args(**{flag: value}), (OptsOut(),))
 
     assert needs
     assert lines()[0] == f"WARNING {warning}"
@@ -526,50 +405,20 @@ def test_runtime_context_that_is_not_there_is_an_error(
 
 
 _CALL: Callable[..., object] = decide_needs_cpu_seq_lens
-_EXPECTED = (
-    "expected a sequence of backends. "
-    "Call it with (server_args, attn_backends) or with (attn_backends)."
-)
+_CALLS: Mapping[str, Callable[[], object]] = {
+    "nothing": _CALL,
+    "arguments alone": lambda: _CALL(_args()),
+    "no sequence": lambda: _CALL(_args(), None),
+    "no arguments": lambda: _CALL(None, ()),
+    "an algorithm that is no name": lambda: _CALL(_args(speculative_algorithm=7), ()),
+    "unknown rules": lambda: _CALL(_args(), (), rules="sglang-0.5"),
+}
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        pytest.param(
-            _CALL, f"attn_backends is an object of type 'nothing'; {_EXPECTED}", id="nothing"
-        ),
-        pytest.param(
-            lambda: _CALL(_args()),
-            f"attn_backends is an object of type 'SimpleNamespace'; {_EXPECTED}",
-            id="arguments alone",
-        ),
-        pytest.param(
-            lambda: _CALL(_args(), None),
-            f"attn_backends is an object of type 'NoneType'; {_EXPECTED}",
-            id="no sequence",
-        ),
-        pytest.param(
-            lambda: _CALL(None, ()),
-            "an object of type 'NoneType' has none of a server's arguments as attributes; expected "
-            "one such as SGLang's ServerArgs. Read a mapping with ServerFlags.from_mapping.",
-            id="no arguments",
-        ),
-        pytest.param(
-            lambda: _CALL(_args(speculative_algorithm=7), ()),
-            "--speculative-algorithm is 7; expected a valid string. Correct the value.",
-            id="an algorithm that is no name",
-        ),
-        pytest.param(
-            lambda: _CALL(_args(), (), rules="sglang-0.5"),
-            "no rule set 'sglang-0.5' is known; known: backend-caps-1, sglang-0.5.13, "
-            "sglang-0.5.23. Name one of them, or make a RuleSet of your own.",
-            id="unknown rules",
-        ),
-    ],
-)
-def test_wrong_argument_is_an_error(call: Callable[[], object], text: str) -> None:
+@table("sglang_drop_in", "wrong_argument_is_an_error")
+def test_wrong_argument_is_an_error(call: str, text: str) -> None:
     """What is no argument of either signature is refused in words."""
-    actual = error_of(call)
+    actual = error_of(_CALLS[call])
 
     assert actual == text
 

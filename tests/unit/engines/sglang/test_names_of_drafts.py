@@ -52,14 +52,7 @@ def test_draft_is_what_the_factory_makes_or_the_runners_own(
     assert _drafts(tmp_path, entry, methods) == (made, [])
 
 
-@pytest.mark.parametrize(
-    ("entry", "methods"),
-    [
-        pytest.param("make_two", "pass\n", id="no method"),
-        pytest.param("self._two", "pass\n", id="a method that is not there"),
-        pytest.param("self._two", "def _two(self):\n    return self._gone()\n", id="calls one"),
-    ],
-)
+@table("sglang_names_of_drafts", "draft_that_cannot_be_followed_is_undeclared_and_told")
 def test_draft_that_cannot_be_followed_is_undeclared_and_told(
     tmp_path: Path, entry: str, methods: str
 ) -> None:

@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import indent
 
-import pytest
-
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from tests.unit.engines.sglang.building import ATTENTION, Class, read_class
@@ -157,13 +155,7 @@ def test_answer_of_the_root_says_nothing(tmp_path: Path) -> None:
     assert "shared_reads_end" not in read.engine_class.readings
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param("self.inner.shared_read_ends(mode)", id="another backend's"),
-        pytest.param("SharedReadEnds.SOMETIME", id="a level that is not ours"),
-    ],
-)
+@table("sglang_read_ends", "answer_that_is_no_level_is_undeclared")
 def test_answer_that_is_no_level_is_undeclared(tmp_path: Path, answer: str) -> None:
     """The expression is told, and the phases in which it decides declare nothing."""
     body = f"if mode.is_decode():\n    return {answer}\nreturn SharedReadEnds.UNKNOWN\n"

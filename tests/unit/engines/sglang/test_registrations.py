@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.unit.engines.sglang.building import (
     ARGS,
     CLASSES,
@@ -67,15 +65,7 @@ def test_looking_up_a_name_that_is_registered_twice_is_not_followed(tmp_path: Pa
     assert made == {"three, not followed"}
 
 
-@pytest.mark.parametrize(
-    ("decorators", "made"),
-    [
-        pytest.param("{}@wrapped\n", "two, not followed", id="below"),
-        pytest.param("{}@wrapped.by(1)\n", "two, not followed", id="below, called"),
-        pytest.param("@wrapped\n{}", "A", id="above"),
-        pytest.param("{}@register_attention_backend(NAME)\n", "A", id="a registration"),
-    ],
-)
+@table("sglang_registrations", "function_that_a_decorator_replaces_is_not_followed")
 def test_function_that_a_decorator_replaces_is_not_followed(
     tmp_path: Path, decorators: str, made: str
 ) -> None:
@@ -85,15 +75,7 @@ def test_function_that_a_decorator_replaces_is_not_followed(
     assert targets(tmp_path, decorators.format(f"{register}\n") + rest) == [(made, "always")]
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [
-        pytest.param(r"\ud800", r"'\ud800'", id="half a character"),
-        pytest.param(r"x|y\x1b[2J", r"'x|y\x1b[2J'", id="control characters"),
-        pytest.param("", "''", id="nothing"),
-        pytest.param("two ", "'two '", id="a space after it"),
-    ],
-)
+@table("sglang_registrations", "name_that_nobody_can_type_is_told_and_left_out")
 def test_name_that_nobody_can_type_is_told_and_left_out(
     tmp_path: Path, name: str, written: str
 ) -> None:

@@ -11,16 +11,7 @@ from tests.unit.engines.tables import table
 
 MIXED = "mixed-chunk-with-speculation"
 ENFORCED = "piecewise-cuda-graph-enforced"
-OLD = ["two-batch-overlap", "piecewise-cuda-graph", ENFORCED, MIXED]
 JOIN = "    return any(getattr(each, 'needs_cpu_seq_lens', True) for each in backends)\n"
-NEW = """
-def decide_needs_cpu_seq_lens(backends):
-    if get_exec().overlap.enable_two_batch_overlap:
-        return True
-    algorithm = Algorithm.of(get_spec().speculative_algorithm)
-    if algorithm.is_ngram():
-        return True
-"""
 
 
 def _index(text: str, version: str | None = "0.5.13") -> Index:
@@ -35,13 +26,7 @@ def _names(rules: RuleSet) -> list[str]:
     return [rule.name for rule in rules.rules]
 
 
-@pytest.mark.parametrize(
-    ("version", "text", "names"),
-    [
-        pytest.param("0.5.13", DECISION, OLD, id="two-batch overlap and piecewise graphs"),
-        pytest.param("0.5.23", NEW + JOIN, ["two-batch-overlap", MIXED, "ngram"], id="and ngram"),
-    ],
-)
+@table("sglang_rules", "known_conditions_are_the_built_in_rules")
 def test_known_conditions_are_the_built_in_rules(version: str, text: str, names: list[str]) -> None:
     """What the source of a known version forces is what is built in, without a problem."""
     index = _index(text, version)
@@ -82,14 +67,7 @@ def test_condition_that_no_rule_knows_is_a_problem() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        pytest.param({}, id="no file"),
-        pytest.param({DECIDES: "def decide(): pass\n"}, id="no function"),
-        pytest.param({DECIDES: "def decide_needs_cpu_seq_lens(:"}, id="no Python"),
-    ],
-)
+@table("sglang_rules", "missing_function_leaves_everything_open")
 def test_missing_function_leaves_everything_open(files: dict[str, str]) -> None:
     """Where nothing can be read of what the engine forces, the copy stays on, and is told."""
     index = index_of(files)
@@ -104,14 +82,7 @@ def test_missing_function_leaves_everything_open(files: dict[str, str]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "join",
-    [
-        pytest.param("    return False\n", id="nothing of the backends"),
-        pytest.param(JOIN.replace("True)", "False)"), id="a missing flag counted as False"),
-        pytest.param(JOIN.replace("needs_cpu_seq_lens", "other"), id="another flag"),
-    ],
-)
+@table("sglang_rules", "missing_join_is_a_problem")
 def test_missing_join_is_a_problem(join: str) -> None:
     """A function that does not ask the backends as known versions do is told of."""
     index = _index(DECISION[: DECISION.index("    return any")] + join)

@@ -30,7 +30,7 @@ NAMES = ("x", "y")
 
 
 def _attributes(index: Index) -> Attributes:
-    return Attributes(index, Classes(index), NAMES)
+    return Attributes(Classes(index), NAMES)
 
 
 def _stated(text: str, name: str = "x", **others: str) -> Stated | None:
@@ -224,15 +224,7 @@ def test_values_take_statements_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("lines", "cases"),
-    [
-        pytest.param("x = 1\n    x |= True", [("True", "")], id="or True"),
-        pytest.param("x = 1\n    x |= False", [("1", "")], id="or False"),
-        pytest.param("x = 1\n    x &= False", [("False", "")], id="and False"),
-        pytest.param("x = 1 if True else 2", [("1", "")], id="a branch of a constant"),
-    ],
-)
+@table("source_attributes", "cases_that_constants_decide_are_certain")
 def test_cases_that_constants_decide_are_certain(lines: str, cases: list[tuple[str, str]]) -> None:
     """What a constant decides is a case without guards, or none."""
     stated = _stated(f"class A:\n    {lines}\n")

@@ -14,7 +14,7 @@ OTHER = "class B: pass\ndef make(): return B()\nmade = B()\nC = B\n"
 def _made(text: str) -> list[tuple[str, str]]:
     """List what a module's function `f` makes, each with its condition; `lost` has no class."""
     index = index_of(m=text, n=OTHER)
-    factories = Factories(index, Classes(index))
+    factories = Factories(Classes(index))
     found = factories.made(FunctionDef(module_of(index), function_of(index, "f")))
     return [
         (made.path.removeprefix("engine.") if made else "lost", condition(guards))
@@ -45,7 +45,7 @@ def test_methods_are_followed_in_the_order_of_bases() -> None:
     """
     index = index_of(m=text, n=OTHER)
     get = class_of(index, "Base").methods["get"]
-    factories = Factories(index, Classes(index))
+    factories = Factories(Classes(index))
 
     found = factories.made(FunctionDef(module_of(index), get), class_of(index, "A"))
 
@@ -59,7 +59,7 @@ def test_tables_of_functions_are_followed() -> None:
     """A call of a table's item is one of the function that is known to be there."""
     index = index_of(m="def f(): return T['b']() if x else T['c']()", n=OTHER)
     tables = {"T": {"b": FunctionDef(module_of(index, "n"), function_of(index, "make", "n"))}}
-    factories = Factories(index, Classes(index), tables=tables)
+    factories = Factories(Classes(index), tables)
 
     found = factories.made(FunctionDef(module_of(index), function_of(index, "f")))
 

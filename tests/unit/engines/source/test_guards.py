@@ -17,7 +17,6 @@ from backend_caps.engines.source.guards import (
     condition,
     conditions,
     guarded,
-    in_method,
     negated,
     returns,
 )
@@ -145,11 +144,6 @@ def test_conditions_are_single_and_stand_once() -> None:
     parts = [ast.unparse(each) for each in conditions(guards)]
 
     assert (parts, condition(guards)) == (["a", "b", "a or b"], "a and b and (a or b)")
-
-
-def test_what_a_method_does_once_it_runs_has_words() -> None:
-    """A method that nothing seen calls is a condition by its name."""
-    assert condition([in_method("setup")]) == "once setup() has run"
 
 
 def test_returns_are_listed_with_their_conditions() -> None:

@@ -7,28 +7,19 @@ from time import process_time
 import pytest
 
 from backend_caps.engines.source.heads import Heads
+from tests.unit.engines.tables import table
 
 SIZE = 200_000
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("class A(B): pass", [("A", {"B"})], id="a base"),
-        pytest.param("if a:\n\tclass A[T: int](m.B[int], C): 1", [("A", {"B", "C"})], id="inner"),
-        pytest.param(
-            "class A(\n  B,  # class C (one)\n  D): pass", [("A", {"B", "D"})], id="lines"
-        ),
-        pytest.param("class A(f(B), C): pass", [("A", {"f", "B", "C"})], id="a call"),
-        pytest.param("class A((\nclass B(C): pass", [("A", set()), ("B", {"C"})], id="not closed"),
-        pytest.param("# class A(B)\nx = 'class A(B)'\n", [], id="no statement"),
-    ],
-)
-def test_heads_are_the_class_statements_of_a_text(text: str, found: list[object]) -> None:
+@table("source_heads", "heads_are_the_class_statements_of_a_text")
+def test_heads_are_the_class_statements_of_a_text(
+    text: str, found: list[tuple[str, list[str]]]
+) -> None:
     """A statement begins its line; its bases are the last words between its brackets."""
     heads = Heads({"m.py": text.encode()}).by_file.get("m.py", [])
 
-    assert [(head.name, set(head.bases)) for head in heads] == found
+    assert [(head.name, sorted(head.bases)) for head in heads] == found
 
 
 @pytest.mark.no_cover

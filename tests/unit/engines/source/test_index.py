@@ -272,8 +272,8 @@ def make(a) -> A:
 def _read_all(index: Index) -> None:
     """Ask for everything that can be asked of a tree."""
     classes = Classes(index)
-    attributes = Attributes(index, classes, ["x", "y", "z"])
-    factories = Factories(index, classes)
+    attributes = Attributes(classes, ["x", "y", "z"])
+    factories = Factories(classes)
     index.heads.files_below({"Base"})
     for path in index.tree.files:
         module = index.parse(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from tests.unit.engines.source.trees import class_of, index_of, stated_of
@@ -57,7 +55,7 @@ class A(B):
 def test_classes_of_one_base_are_each_read() -> None:
     """What was read of a base for one class holds for the next one."""
     index = index_of(m=f"{BASE}class A(B): pass\nclass C(B): pass\n")
-    attributes = Attributes(index, Classes(index), ["x"])
+    attributes = Attributes(Classes(index), ["x"])
 
     stated = [attributes.stated(class_of(index, name), "x") for name in ("A", "C")]
 
@@ -90,15 +88,7 @@ def test_method_that_calls_two_hidden_ones_is_asked_about_once() -> None:
     assert words == "x = 2; x = 3 where once set() has run; x = 4 where once put() has run"
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        pytest.param("(\n            self.z,\n            self.x\n        ) = 1, 2", id="brackets"),
-        pytest.param("(self.z,\n         self.x,  # why\n        ) = 1, 2", id="a comment"),
-        pytest.param("self.x \\\n            = 2", id="a line that goes on"),
-        pytest.param("self . x = 2", id="spaces"),
-    ],
-)
+@table("source_making", "layout_hides_no_statement")
 def test_layout_hides_no_statement(target: str) -> None:
     """However a statement is laid out, it is read."""
     assert stated_of(f"class A:\n    def __init__(self):\n        {target}\n") == "x = 2"

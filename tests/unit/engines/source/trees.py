@@ -93,5 +93,5 @@ def codes_of(index: Index) -> list[str]:
 def stated_of(text: str, **others: str) -> str:
     """Write what the class A of a module holds under `x`, in the source's words."""
     index = index_of(m=text, **others)
-    stated = Attributes(index, Classes(index), ["x", "y"]).stated(class_of(index, "A"), "x")
+    stated = Attributes(Classes(index), ["x", "y"]).stated(class_of(index, "A"), "x")
     return stated.words if stated else ""

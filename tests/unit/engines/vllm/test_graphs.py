@@ -17,7 +17,7 @@ class One(AttentionBackend):
     def get_builder_cls():
         return Builder
 """
-NEVER, SINGLE, UNIFORM, ALWAYS = LEVELS.values()
+ALWAYS = LEVELS["ALWAYS"]
 
 
 def _read(folder: Path, builders: str, backend: str = BACKEND) -> Backend:
@@ -60,35 +60,14 @@ class Builder(AttentionMetadataBuilder):
     )
 
 
-@pytest.mark.parametrize(
-    ("builder", "batches"),
-    [
-        pytest.param(
-            "    _cudagraph_support = AttentionCGSupport.NEVER\n"
-            "Builder._cudagraph_support = AttentionCGSupport.ALWAYS\nOTHERS[0] = None\n",
-            ALWAYS,
-            id="set after the class",
-        ),
-        pytest.param(
-            "    if True:\n        _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH\n",
-            UNIFORM,
-            id="under a constant",
-        ),
-        pytest.param(
-            "    _cudagraph_support = AttentionCGSupport.ALWAYS\n"
-            "    if False:\n        _cudagraph_support = AttentionCGSupport.NEVER\n",
-            ALWAYS,
-            id="where nothing runs",
-        ),
-    ],
-)
+@table("vllm_graphs", "level_is_what_stands_once_the_module_has_run")
 def test_level_is_what_stands_once_the_module_has_run(
-    tmp_path: Path, builder: str, batches: set[BatchKind]
+    tmp_path: Path, builder: str, batches: str
 ) -> None:
     """The last statement that runs counts, also where it stands outside the class."""
     backend = _read(tmp_path, "class Builder(AttentionMetadataBuilder):\n" + builder)
 
-    assert declared(backend).capabilities.graph_replay == batches
+    assert declared(backend).capabilities.graph_replay == LEVELS[batches]
     assert declared(backend).conditions == ()
 
 
@@ -150,8 +129,6 @@ def test_backend_without_builder_is_silent(tmp_path: Path) -> None:
 
 
 STATES = "    _cudagraph_support = AttentionCGSupport.{}\n"
-DECIDES = "    def get_cudagraph_support(cls, config, spec):\n"
-SUPER = "        return super().get_cudagraph_support(config, spec)\n"
 CHOOSING = """
 class One(AttentionBackend):
     def get_builder_cls():
@@ -171,68 +148,15 @@ def _choice(first: str, second: str) -> str:
     return stating + _builder("    pass\n", "Third", "Second")
 
 
-@pytest.mark.parametrize(
-    ("builders", "backend", "base", "conditions"),
-    [
-        pytest.param(
-            _builder(
-                STATES.format("ALWAYS if version() in (3, 4) else AttentionCGSupport.UNIFORM_BATCH")
-                + f"{DECIDES}        return cls._cudagraph_support\n"
-            ),
-            BACKEND,
-            UNIFORM,
-            {"version() in (3, 4)": ALWAYS},
-            id="a conditional expression",
-        ),
-        pytest.param(
-            _builder(
-                f"{STATES.format('NEVER')}{DECIDES}"
-                "        if config.parallel > 1:\n"
-                "            return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE\n"
-                "        if config.fast:\n            return AttentionCGSupport.ALWAYS\n"
-                "        return cls._cudagraph_support\n"
-            ),
-            BACKEND,
-            NEVER,
-            {"config.parallel > 1": SINGLE, "not config.parallel > 1 and config.fast": ALWAYS},
-            id="a method with branches",
-        ),
-        pytest.param(
-            _builder(STATES.format("UNIFORM_BATCH"), "Parent")
-            + _builder(
-                f"{DECIDES}        if config.adaptive:\n"
-                f"            return AttentionCGSupport.ALWAYS\n{SUPER}",
-                base="Parent",
-            ),
-            BACKEND,
-            UNIFORM,
-            {"config.adaptive": ALWAYS},
-            id="what super() returns",
-        ),
-        pytest.param(
-            _choice("NEVER", "ALWAYS"),
-            CHOOSING.format("Second"),
-            ALWAYS,
-            {"is_rocm()": NEVER},
-            id="a choice of builders",
-        ),
-        pytest.param(
-            _choice("ALWAYS", "ALWAYS"),
-            CHOOSING.format("Second"),
-            ALWAYS,
-            {},
-            id="builders that agree",
-        ),
-    ],
-)
+@table("vllm_graphs", "level_that_depends_is_declared_with_its_conditions")
 def test_level_that_depends_is_declared_with_its_conditions(
-    tmp_path: Path, builders: str, backend: str, base: object, conditions: Mapping[str, object]
+    tmp_path: Path, builders: str, backend: str, base: str, conditions: Mapping[str, str]
 ) -> None:
     """Each case has its own tests and the failure of those before it; the last is the base."""
     read = _read(tmp_path, builders, backend)
 
-    assert declared(read).capabilities.graph_replay == base
-    assert _conditions(read) == conditions
+    assert declared(read).capabilities.graph_replay == LEVELS[base]
+    assert _conditions(read) == {when: LEVELS[level] for when, level in conditions.items()}
     origin = Origin.CONDITIONAL if conditions else Origin.DECLARED
     assert said(read, "graph_replay").origin is origin
 
@@ -281,13 +205,7 @@ def test_level_that_one_class_does_not_state_is_undeclared(
     assert declared(read).capabilities.stated() == {}
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        pytest.param("pick()", "First where is_rocm(); else pick()", id="a call"),
-        pytest.param("helper", "First where is_rocm(); else helper", id="a function"),
-    ],
-)
+@table("vllm_graphs", "unknown_builder_is_undeclared")
 def test_unknown_builder_is_undeclared(tmp_path: Path, other: str, words: str) -> None:
     """A builder that only running code knows leaves the graphs undeclared."""
     helper = "def helper():\n    pass\n"

@@ -225,43 +225,27 @@ def test_other_test_of_a_page_is_undeclared(
     assert declared(backend).capabilities.stated() == {}
 
 
-@pytest.mark.parametrize(
-    ("flags", "archs"),
-    [
-        pytest.param({"is_mla": "True"}, {AttentionArch.MLA}, id="mla"),
-        pytest.param({"is_sparse": "True"}, {AttentionArch.SPARSE}, id="sparse"),
-        pytest.param(
-            {"is_mla": "True", "is_sparse": "True"}, {AttentionArch.SPARSE}, id="sparse mla"
-        ),
-        pytest.param({"is_ssm": "True", "is_mla": "False"}, {AttentionArch.SSM}, id="ssm"),
-    ],
-)
+@table("vllm_limits", "arch_is_what_models_must_be")
 def test_arch_is_what_models_must_be(
-    tmp_path: Path, flags: dict[str, str], archs: set[AttentionArch]
+    tmp_path: Path, flags: dict[str, str], archs: list[str]
 ) -> None:
     """A sparse MLA backend takes no other MLA models, so it is sparse."""
     body = "\n".join(_method(name, f"return {value}") for name, value in flags.items())
 
     backend = read_one(tmp_path, body)
 
-    assert declared(backend).capabilities.attention_arch == archs
+    assert declared(backend).capabilities.attention_arch == set(map(AttentionArch, archs))
     assert set(said(backend, "attention_arch").words.split("; ")) == {
         f"{name}() returns {value}" for name, value in flags.items()
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "origin"),
-    [
-        pytest.param("False", Origin.UNDECLARED, id="not mla"),
-        pytest.param("cls.latent", Origin.CONDITIONAL, id="depends"),
-    ],
-)
-def test_other_arch_is_undeclared(tmp_path: Path, value: str, origin: Origin) -> None:
+@table("vllm_limits", "other_arch_is_undeclared")
+def test_other_arch_is_undeclared(tmp_path: Path, value: str, origin: str) -> None:
     """What is not MLA may be any of several kinds, and what depends may be any."""
     backend = read_one(tmp_path, _method("is_mla", f"return {value}"))
 
-    assert said(backend, "attention_arch").origin is origin
+    assert said(backend, "attention_arch").origin.value == origin
     assert declared(backend).capabilities.stated() == {}
 
 
