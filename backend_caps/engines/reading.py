@@ -130,6 +130,4 @@ class EngineError(CodedError):
         "unknown-engine": "there is no reader for the engine that is named",
         "engine-not-installed": "the installed engine is asked for, and there is none",
         "engine-source-unusable": "a source holds no such engine, or cannot be opened",
-        "attn-backends-no-sequence": "what SGLang hands over as backends is no sequence",
-        "runtime-context-unreadable": "SGLang's runtime context has not published its flags",
     }

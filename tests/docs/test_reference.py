@@ -98,7 +98,8 @@ def test_every_error_has_an_example() -> None:
 @pytest.mark.parametrize("kind", CodedError.__subclasses__(), ids=lambda kind: kind.__name__)
 def test_every_code_of_an_error_is_raised(kind: type[CodedError]) -> None:
     """A code that the page lists stands in a call that makes the error."""
-    sources = [path.read_text("utf-8") for path in (ROOT / "backend_caps").rglob("*.py")]
+    paths = [*(ROOT / "backend_caps").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    sources = [path.read_text("utf-8") for path in paths]
 
     missing = [
         code

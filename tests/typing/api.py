@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import torch
+from backend_caps_sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 
 from backend_caps import (
     UNDECLARED,
@@ -33,7 +34,6 @@ from backend_caps import (
     resolve,
     select,
 )
-from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
 
 DECLARATION = Declaration(

@@ -15,9 +15,9 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
+from backend_caps_sglang import decide_needs_cpu_seq_lens
 
-from backend_caps.engines.sglang import decide_needs_cpu_seq_lens
-from tests.unit.engines.sglang.live_backends import (
+from tests.upstream.live_backends import (
     Base,
     Inherits,
     InheritsNeed,
@@ -173,7 +173,7 @@ class _Records(logging.Handler):
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[logging.LogRecord]]:
     """Collect the drop-in's warnings."""
-    logger, handler = logging.getLogger("backend_caps.engines.sglang"), _Records()
+    logger, handler = logging.getLogger("backend_caps_sglang"), _Records()
     monkeypatch.setattr(logger, "propagate", False)
     logger.addHandler(handler)
     yield handler.records

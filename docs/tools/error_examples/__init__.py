@@ -77,8 +77,7 @@ LOCKS = Occasion(
 )
 ENGINES = Occasion(
     title="Engines",
-    told="Raised where an engine's source is named and cannot be read, as by `--engine`; the last "
-    "two by `backend_caps.engines.sglang.decide_needs_cpu_seq_lens`.",
+    told="Raised where an engine's source is named and cannot be read, as by `--engine`.",
     coded=(EngineError,),
 )
 RELAY = Occasion(

@@ -19,9 +19,9 @@ from sglang.srt.runtime_context import get_parallel, get_spec
 from torch import Tensor
 
 from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Plan, SharedReadsEnd
-from backend_caps.engines.sglang.drop_in import parsed_flags, values_of_context
 from backend_caps.protocols import ForwardBatch, ReqToTokenPool
 from backend_caps_sglang.draft_steps import BranchTable, DraftSteps
+from backend_caps_sglang.drop_in import parsed_flags, values_of_context
 from backend_caps_sglang.errors import BridgeError, unbridged_backend
 from backend_caps_sglang.fit import (
     DRAFT_STEPS,

@@ -193,6 +193,15 @@ class UnheardSchedulersError(BackendCapsError):
         )
 
 
+class DecisionError(CodedError):
+    """`decide_needs_cpu_seq_lens` was called with what it cannot use, or too early."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "attn-backends-no-sequence": "what SGLang hands over as backends is no sequence",
+        "runtime-context-unreadable": "SGLang's runtime context has not published its flags",
+    }
+
+
 class BridgeError(CodedError):
     """A backend of backend-caps cannot serve in this SGLang through the bridge."""
 

@@ -24,8 +24,8 @@ from backend_caps.capability.evidence import CheckEvidence
 from backend_caps.capability.provenance import Status
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
-from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps_sglang.adapters import Adapter, adapters_of
+from backend_caps_sglang.drop_in import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps_sglang.engine import DECISION, Engine, told
 from backend_caps_sglang.errors import (
     DecisionTakenError,

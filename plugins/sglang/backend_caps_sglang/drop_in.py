@@ -19,16 +19,16 @@ from typing import overload
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.engines.reading import EngineError
-from backend_caps.engines.sglang.live import uses_of_slots
 from backend_caps.resolution.errors import FlagValueError
 from backend_caps.resolution.flags import ServerFlags, without_flags
 from backend_caps.resolution.flips import undo
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, in_order
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
+from backend_caps_sglang.errors import DecisionError
+from backend_caps_sglang.live import uses_of_slots
 
-_LOG = logging.getLogger("backend_caps.engines.sglang")
+_LOG = logging.getLogger("backend_caps_sglang")
 _RULES_WITH_ARGS = "sglang-0.5.13"
 _RULES_WITH_CONTEXT = "sglang-0.5.23"
 _ABSENT = object()
@@ -89,7 +89,7 @@ def decide_needs_cpu_seq_lens(
         rules: the rule set; that of the signature's version unless given.
 
     Raises:
-        EngineError: there are no `server_args`, and no runtime context either; or
+        DecisionError: there are no `server_args`, and no runtime context either; or
             `attn_backends` is no sequence.
         FlagsError: `server_args` has none of a server's flags.
         FlagValueError: the speculative algorithm is no name.
@@ -137,7 +137,7 @@ def _explained(server_args: object, attn_backends: object, rules: str | None) ->
         server_args, attn_backends = _ABSENT, server_args
     if not isinstance(attn_backends, Iterable):
         kind = "nothing" if attn_backends is _ABSENT else type(attn_backends).__name__
-        raise EngineError(
+        raise DecisionError(
             "attn-backends-no-sequence",
             f"attn_backends is an object of type {kind!r}; expected a sequence of backends. "
             "Call it with (server_args, attn_backends) or with (attn_backends).",
@@ -203,12 +203,12 @@ def values_of_context() -> Mapping[str, object]:
     """Read the flags from the context that SGLang publishes them in, since 0.5.23.
 
     Raises:
-        EngineError: SGLang is not there, or has not published its flags.
+        DecisionError: SGLang is not there, or has not published its flags.
     """
     try:
         return dict(_published(import_module(_CONTEXT)))
     except (ImportError, AttributeError, ValueError) as error:
-        raise EngineError(
+        raise DecisionError(
             "runtime-context-unreadable",
             f"{_CONTEXT} cannot be read: {error}; expected the context of an SGLang 0.5.23 "
             "that has published its flags. Call after that, or give server_args first.",

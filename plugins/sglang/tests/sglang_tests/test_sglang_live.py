@@ -5,7 +5,8 @@ import functools
 from textwrap import indent
 from typing import Any
 
-from backend_caps.engines.sglang.live import setter_of
+from backend_caps_sglang.live import setter_of
+
 from tests.unit.engines.tables import table
 
 NAME = "needs_cpu_seq_lens"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
+from backend_caps_sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 
 from backend_caps import Cause, HostSeqLens, Origin, Plan, Role
-from backend_caps.engines import sglang
-from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from tests.unit.building import error_of
-from tests.unit.engines.sglang.live_backends import (
+from tests.unit.engines.tables import table
+from tests.upstream.live_backends import (
     Inherits,
     InheritsNeed,
     InheritsSetter,
@@ -21,10 +21,9 @@ from tests.unit.engines.sglang.live_backends import (
     Shadows,
     Wraps,
 )
-from tests.unit.engines.tables import table
 
 _CONTEXT = "sglang.srt.runtime_context"
-_LOGGER = "backend_caps.engines.sglang"
+_LOGGER = "backend_caps_sglang"
 
 
 class _Undeclared:
@@ -428,12 +427,3 @@ def test_no_handler_is_configured() -> None:
     logger = logging.getLogger(_LOGGER)
 
     assert (logger.handlers, logger.level) == ([], logging.NOTSET)
-
-
-def test_names_are_loaded_on_first_use() -> None:
-    """The package has the two functions, and no other name."""
-    names = dir(sglang)
-
-    assert names == ["decide_needs_cpu_seq_lens", "explain_needs_cpu_seq_lens"]
-    with pytest.raises(AttributeError, match=r"^module 'backend_caps.engines.sglang' has no "):
-        _ = sglang.decide_needs_confidence_relay
