@@ -80,16 +80,23 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
         check_flags(flags)
         config = LlamaConfig.from_folder(model_path)
         sizes = _sizes(flags, config, options, draft_model_path)
-        own = _facts(flags, config, dtype_of(options.dtype, config))
+        dtype = str(dtype_of(options.dtype, config)).removeprefix("torch.")
     except BackendCapsError as error:
         if group is not None:
             send_failure(error, Ranks.of(group), given=flags)
         raise
+    read = {
+        "dtype": dtype,
+        "kv_cache_dtype": dtype if flags.kv_cache_dtype == "auto" else flags.kv_cache_dtype,
+        "head_size": config.head_dim,
+        "attention_arch": AttentionArch.MHA,
+        "context_length": flags.context_length or config.max_position_embeddings,
+    }
     return configure(
         flags,
         **sizes,
         device=device,
-        facts=Facts.model_validate({**own, **(facts or Facts()).known()}),
+        facts=Facts.model_validate({**read, **(facts or Facts()).known()}),
         registry=registry,
         rules=rules,
         policy=policy,
@@ -149,15 +156,3 @@ def _sizes(
         draft=draft,
         graph_sizes=graph_sizes_of(options, settings),
     )
-
-
-def _facts(flags: ServerFlags, config: LlamaConfig, dtype: torch.dtype) -> Mapping[str, object]:
-    """List what the folder says of the model, as facts."""
-    name = str(dtype).removeprefix("torch.")
-    return {
-        "dtype": name,
-        "kv_cache_dtype": name if flags.kv_cache_dtype == "auto" else flags.kv_cache_dtype,
-        "head_size": config.head_dim,
-        "attention_arch": AttentionArch.MHA,
-        "context_length": flags.context_length or config.max_position_embeddings,
-    }

@@ -25,16 +25,14 @@ from backend_caps import (
     Use,
     resolve,
 )
-from backend_caps.capability.facts import Given
-from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.relay.streams import DeviceStreams
-from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.stats import StepObserver
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Speculation, Trace
+from tests.runtime.engines import rules_forcing
 
 _GRAPHS = (2, 4)
 """Other batches are padded, up to the largest one."""
@@ -51,8 +49,6 @@ _STATES_GAIN = 0.002
 """How much a head makes of states: enough for wrong ones to change its drafts."""
 _NORM_GAIN = 0.02
 """Of the norm through which an EAGLE3 head reads states, for the same reason."""
-_RULES = frozenset({"two-batch-overlap", "ngram"})
-"""Rules about what this engine itself reads on the host; others are about SGLang's own code."""
 
 
 @contextmanager
@@ -82,8 +78,9 @@ def plan_of(trace: Trace) -> Plan:
     argv += ["--enable-mixed-chunk"] if trace.mixed else []
     argv += ["--disable-cuda-graph"] if trace.replayed is None else []
     argv += [] if trace.speculation is None else _spoken(trace.speculation)
-    flags = ServerFlags.from_argv(argv)
-    return resolve(tuple(_uses(trace)), flags, rules=_rules_of(trace.speculation))
+    flags, drafts = ServerFlags.from_argv(argv), trace.speculation
+    rules = None if drafts is None else rules_forcing(drafts.host_seq_lens)
+    return resolve(tuple(_uses(trace)), flags, rules=rules)
 
 
 def options_of(trace: Trace) -> EngineOptions:
@@ -163,20 +160,6 @@ def _spoken(speculation: Speculation) -> list[str]:
         *("--speculative-num-draft-tokens", str(settings.num_draft_tokens)),
         *(["--enable-two-batch-overlap"] if speculation.two_batch else []),
     ]
-
-
-def _rules_of(speculation: Speculation | None) -> RuleSet | None:
-    """Force what the host knows of lengths, beside what this engine itself wants."""
-    if speculation is None:
-        return None
-    engine = RuleSet.builtin("sglang-0.5.23")
-    level = Rule(
-        name="trace",
-        given=Given(enable_dp_attention=False),
-        forces=Capabilities(host_seq_lens=speculation.host_seq_lens),
-        reason="the trace says so",
-    )
-    return replace(engine, rules=(*(own for own in engine.rules if own.name in _RULES), level))
 
 
 def _uses(trace: Trace) -> Iterator[Use]:

@@ -6,8 +6,6 @@ import pytest
 
 from backend_caps.simulator.queues import OrderPolicy
 from tests.races.cases import Case
-from tests.races.engine_runs import trace_of
-from tests.races.traces import Trace
 
 pytestmark = pytest.mark.slow
 
@@ -18,14 +16,6 @@ def test_case_is_what_its_line_says(seed: int) -> None:
     case = Case.drawn(seed)
 
     assert Case.parse(str(case)) == case
-
-
-def test_drafting_case_is_of_a_trace_that_drafts() -> None:
-    """What is drawn with speculation says so in its line, and its trace has it."""
-    case = Case.drafting(4)
-
-    assert str(case).startswith("drafts 4 ")
-    assert trace_of(case).speculation is not None
 
 
 def test_case_line_with_another_end_is_refused() -> None:
@@ -40,11 +30,6 @@ def test_drawn_case_has_the_policy_that_is_asked_for(policy: OrderPolicy) -> Non
     case = Case.drawn(5, policy)
 
     assert case.schedule.policy is policy
-
-
-def test_trace_is_a_value_of_its_seed() -> None:
-    """The same seed draws the same trace."""
-    assert Trace.drawn(3) == Trace.drawn(3)
 
 
 def test_replay_line_is_the_command() -> None:

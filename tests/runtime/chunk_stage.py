@@ -14,7 +14,6 @@ from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
 from backend_caps.runtime.model.layers import AttentionLayer
-from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.staging import Staging
 
 VOCAB_SIZE = 50
@@ -134,13 +133,3 @@ def make_rank(
     )
     memory = RequestMemory(rows, PagePool(num_pages), staging)
     return Rank(memory, relay, staging, step_streams, kv_pool)
-
-
-def make_request(prompt: tuple[int, ...], number: int = 1) -> Request:
-    """Make a request that waits."""
-    return Request(
-        number=number,
-        prompt=prompt,
-        sampling=Sampling(max_new_tokens=8),
-        stop_token_ids=frozenset(),
-    )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from backend_caps import Plan, ServerFlags, discover, resolve
+from backend_caps import Capabilities, HostSeqLens, Plan, ServerFlags, discover, resolve
+from backend_caps.capability.facts import Given
 from backend_caps.resolution.engine import RUNTIME
+from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request, Sampling
@@ -30,6 +33,19 @@ def plan_of(*arguments: str) -> Plan:
     flags = ServerFlags.from_argv(arguments)
     rules = registry.rules(RUNTIME)
     return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
+
+
+def rules_forcing(level: HostSeqLens) -> RuleSet:
+    """Force what the host knows of lengths, beside what this engine itself reads there."""
+    engine = RuleSet.builtin("sglang-0.5.23")
+    forcing = Rule(
+        name="test",
+        given=Given(enable_dp_attention=False),
+        forces=Capabilities(host_seq_lens=level),
+        reason="the test says so",
+    )
+    own = (rule for rule in engine.rules if rule.name in {"ngram", "two-batch-overlap"})
+    return replace(engine, rules=(*own, forcing))
 
 
 def make_engine(

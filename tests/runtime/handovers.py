@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.capability.facts import Given
-from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime import Engine, EngineOptions, Handover, Request, Sampling
 from backend_caps.runtime.model.random_models import eagle_of, first_layers, random_llama
+from tests.runtime.engines import rules_forcing
 
 VOCAB_SIZE = 97
 CONTEXT_LEN = 64
@@ -80,20 +78,7 @@ class Way:
 @cache
 def _resolved(argv: tuple[str, ...], level: HostSeqLens) -> Plan:
     registry, flags = discover(), ServerFlags.from_argv(argv)
-    return resolve(registry.uses(flags), flags, rules=_rules(level), policy="quiet")
-
-
-def _rules(level: HostSeqLens) -> RuleSet:
-    """Force what the host knows, beside what this engine itself reads there."""
-    engine = RuleSet.builtin("sglang-0.5.23")
-    forcing = Rule(
-        name="test",
-        given=Given(enable_dp_attention=False),
-        forces=Capabilities(host_seq_lens=level),
-        reason="the test says so",
-    )
-    own = (rule for rule in engine.rules if rule.name in {"ngram", "two-batch-overlap"})
-    return replace(engine, rules=(*own, forcing))
+    return resolve(registry.uses(flags), flags, rules=rules_forcing(level), policy="quiet")
 
 
 def make_engine(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from backend_caps.runtime.chunk_sizes import ChunkSample, ChunkSizes, ChunkTimeFit, fit_chunk_times
 from backend_caps.runtime.errors import EngineError
 from tests.property.strategies import law
-from tests.runtime.chunk_stage import make_request
+from tests.runtime.memories import make_request
 
 
 @st.composite
@@ -87,7 +87,7 @@ def test_chunk_of_a_request_follows_what_is_prefilled(
     chunks: ChunkSizes, expected: int, *, has_row: bool
 ) -> None:
     """A request whose prompt has begun gets the chunk after its prefix, where there is a fit."""
-    request = make_request(tuple(range(200)))
+    request = make_request(prompt=range(200))
     request.enter(row=3, generation=1)
     request.num_prefilled = 64
     if not has_row:

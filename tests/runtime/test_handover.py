@@ -138,23 +138,24 @@ def test_both_engines_get_back_what_a_request_had(models: Path, algorithm: str |
     assert (leaks(prefill), leaks(decode)) == ((0, 0), (0, 0))
 
 
-def test_engine_of_a_draft_hands_over_to_one_without(
-    models: Path, expected: list[list[int]]
+@pytest.mark.parametrize(
+    ("runs_prompts", "goes_on"),
+    [
+        pytest.param(Way(algorithm="EAGLE", topk=2), Way(), id="one that does not speculate"),
+        pytest.param(
+            Way(algorithm="EAGLE", num_steps=1, page_size=4),
+            Way(algorithm="EAGLE", num_steps=3, page_size=16),
+            id="other trees and pages",
+        ),
+    ],
+)
+def test_engines_of_a_pair_may_differ(
+    models: Path, expected: list[list[int]], runs_prompts: Way, goes_on: Way
 ) -> None:
-    """What a decode engine does not read is left out: it need not speculate."""
-    handovers = hand_over_all(models, Way(algorithm="EAGLE", topk=2))
+    """What a decode engine does not read is left out; page size and trees are its own affair."""
+    handovers = hand_over_all(models, runs_prompts)
 
-    requests = go_on(make_engine(models, Way(), "decode"), handovers)
-
-    assert outputs(requests) == expected
-
-
-def test_steps_of_both_engines_may_differ(models: Path, expected: list[list[int]]) -> None:
-    """Page size and depth of the trees are an engine's own affair."""
-    handovers = hand_over_all(models, Way(algorithm="EAGLE", num_steps=1, page_size=4))
-    way = Way(algorithm="EAGLE", num_steps=3, page_size=16)
-
-    requests = go_on(make_engine(models, way, "decode"), handovers)
+    requests = go_on(make_engine(models, goes_on, "decode"), handovers)
 
     assert outputs(requests) == expected
 
