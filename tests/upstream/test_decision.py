@@ -19,18 +19,16 @@ from pydantic import ValidationError
 from backend_caps import (
     BackendCapsError,
     Capabilities,
-    Declaration,
     Phase,
     Plan,
     Role,
     ServerFlags,
-    Source,
     Use,
     resolve,
 )
-from backend_caps.capability.backend import Backend, Status
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import uses_of
+from tests.unit.building import installed, named
 from tests.upstream.sglang_wheel import load_overlap_utils
 
 # Run by other tests too, and three times as fast untraced.
@@ -42,22 +40,15 @@ _DECLARED = {
     "reads": Capabilities(needs_cpu_seq_lens=True, max_context_len_known=True),
     "undeclared": Capabilities(),
 }
+_FALSE, _TRUE = (SimpleNamespace(needs_cpu_seq_lens=needs) for needs in (False, True))
 _ATTRIBUTES = {
-    "opts_out": SimpleNamespace(needs_cpu_seq_lens=False),
-    "opts_out_blindly": SimpleNamespace(needs_cpu_seq_lens=False),
-    "reads": SimpleNamespace(needs_cpu_seq_lens=True),
+    "opts_out": _FALSE,
+    "opts_out_blindly": _FALSE,
+    "reads": _TRUE,
     "undeclared": SimpleNamespace(),
 }
-_BACKENDS = {
-    name: Backend(
-        name=name,
-        status=Status.OK,
-        source=Source(),
-        declaration=Declaration(capabilities=capabilities),
-    )
-    for name, capabilities in _DECLARED.items()
-}
-_PAIR = SimpleNamespace(needs_cpu_seq_lens=True)
+_BACKENDS = named(*(installed(name, own) for name, own in _DECLARED.items()))
+_PAIR = _TRUE
 """0.5.13's prefill/decode pair has no rule of its own, and inherits the base class's True."""
 _NAMES = tuple(_DECLARED)
 

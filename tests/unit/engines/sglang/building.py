@@ -13,6 +13,7 @@ from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.index import Index
+from tests.unit.engines.source.trees import write_folder
 
 ATTENTION = "sglang/srt/layers/attention"
 BASE = f"{ATTENTION}/base_attn_backend.py"
@@ -144,11 +145,7 @@ def read(
 ) -> EngineReading:
     """Read the small engine with some of its files changed."""
     stated = {} if version is None else {"sglang/version.py": f'__version__ = "{version}"\n'}
-    for path, text in {**FILES, **stated, **(changed or {})}.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return read_engine("sglang", folder)
+    return read_engine("sglang", write_folder(folder, {**FILES, **stated, **(changed or {})}))
 
 
 def index_of(files: Mapping[str, str], *, version: str | None = "0.5.13") -> Index:

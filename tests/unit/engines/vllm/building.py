@@ -11,6 +11,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.vllm.read import read_vllm
+from tests.unit.engines.source.trees import write_folder
 
 ROOTS = """
 class AttentionBackend:
@@ -108,11 +109,7 @@ def read(
     """Store files, and read them as an engine of a version."""
     if version is not None:
         files = {**files, f"vllm-{version}.dist-info/METADATA": f"Version: {version}\n"}
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    return read_vllm(open_tree("vllm", folder))
+    return read_vllm(open_tree("vllm", write_folder(folder, files)))
 
 
 def read_one(
@@ -134,6 +131,11 @@ def declared(backend: Backend) -> Declaration:
     """Return a record's declaration."""
     assert backend.declaration is not None
     return backend.declaration
+
+
+def as_json(backend: Backend) -> Mapping[str, object]:
+    """Write what a record declares for every case as documents have it."""
+    return declared(backend).capabilities.model_dump(mode="json")
 
 
 def said(backend: Backend, capability: str) -> Reading:
