@@ -12,75 +12,14 @@ from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.vllm.read import read_vllm
 from tests.unit.engines.source.trees import write_folder
+from tests.unit.engines.tables import data
 
-ROOTS = """
-class AttentionBackend:
-    supported_dtypes = [torch.float16]
-    supported_kv_cache_dtypes = ["auto", "float16"]
-    writes_cache = True
-
-    def get_supported_kernel_block_sizes(spec=None):
-        return [MultipleOf(1)]
-
-    def get_builder_cls():
-        raise NotImplementedError
-
-    def get_supported_head_sizes(cls):
-        return []
-
-    def supports_block_size(cls, size):
-        return True
-
-    def supports_dtype(cls, dtype):
-        return dtype in cls.supported_dtypes
-
-    def supports_kv_cache_dtype(cls, dtype):
-        return dtype in cls.supported_kv_cache_dtypes
-
-    def supports_head_size(cls, size):
-        return True
-
-    def supports_compute_capability(cls, capability):
-        return True
-
-    def supports_sink(cls):
-        return False
-
-    def is_mla(cls):
-        return False
-
-    def is_sparse(cls):
-        return False
-
-    def is_ssm(cls):
-        return False
-
-
-class AttentionMetadataBuilder:
-    _cudagraph_support = AttentionCGSupport.NEVER
-    threshold: int | None = None
-    needs_width = False
-
-    def get_cudagraph_support(cls, config, spec):
-        return cls._cudagraph_support
-"""
+_TEXTS = data("vllm_engine")
+ROOTS = _TEXTS["roots"]
 IMPORTS = """
 from vllm.v1.attention.backend import AttentionBackend, AttentionMetadataBuilder
 """
-REGISTRY = """
-class AttentionBackendEnum(Enum):
-{attention}
-    NOTHING = ""
-    CUSTOM = None
-
-    def get_path(self):
-        return self.value
-
-
-class MambaAttentionBackendEnum(Enum):
-{mamba}
-    CUSTOM = None
-"""
+REGISTRY = _TEXTS["registry"]
 
 
 def _members(paths: Mapping[str, str]) -> str:
