@@ -90,6 +90,29 @@ def wheel_parts(context: RuntimeContext | None = None) -> Iterator[Parts]:
         )
 
 
+def on_device(batch: SimpleNamespace) -> SimpleNamespace:
+    """Put a batch on the simulated device, without its mirror."""
+    for name in ("req_pool_indices", "seq_lens", "out_cache_loc"):
+        vars(batch)[name] = vars(batch)[name].to("sim")
+    if batch.spec_info is not None:
+        batch.spec_info.custom_mask = batch.spec_info.custom_mask.to("sim")
+    batch.seq_lens_cpu = batch.seq_lens_sum = None
+    return batch
+
+
+def bridged_on_device(parts: Parts, drawn: Drawn) -> SimpleNamespace:
+    """Build a backend over pools on the simulated device."""
+    rows, pool = parts.pools(drawn)
+    assert isinstance(rows, SimpleNamespace)
+    assert isinstance(pool, Pool)
+    there: dict[str, object] = {
+        "device": "sim",
+        "req_to_token_pool": SimpleNamespace(req_to_token=rows.req_to_token.to("sim")),
+        "token_to_kv_pool": Pool(pool.keys.to("sim"), pool.values.to("sim")),
+    }
+    return bridged(parts, drawn, runner=there)
+
+
 def bridged(
     parts: Parts,
     drawn: Drawn,

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,6 +36,7 @@ RUNS: Mapping[str, Sequence[str]] = {
 }
 """What is asked of `backend-caps check --engine sglang`; Triton's interpreter takes minutes."""
 _NOT_RUN = 2
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Found:
     """Empty for a hint, which rests on many cases."""
 
 
-def run(name: str) -> dict[str, object]:
+def run(name: str) -> dict[str, Any]:
     """Run one of `RUNS` in this interpreter's environment, and return what is kept of it.
 
     Raises:
@@ -65,63 +67,55 @@ def run(name: str) -> dict[str, object]:
     return kept_of(json.loads(done.stdout))
 
 
-def kept_of(document: Mapping[str, object]) -> dict[str, object]:
+def kept_of(document: Json) -> dict[str, Any]:
     """Leave of a check's document what is the same on every machine."""
-    checks = document["checks"]
-    assert isinstance(checks, list), "a document lists its checks"
     return {
         "backend": document["backend"],
         "declared_at": document["declared_at"],
-        "seeds": len(_listed(_dict(document["effort"])["seeds"])),
-        "checks": [_kept_check(check) for check in checks],
+        "seeds": len(document["effort"]["seeds"]),
+        "checks": [_kept_check(check) for check in document["checks"]],
     }
 
 
-def _kept_check(check: Mapping[str, object]) -> dict[str, object]:
+def _kept_check(check: Json) -> dict[str, Any]:
     return {
         "code": check["code"],
         "status": check["status"],
         "reason": check.get("reason", ""),
-        "num_cases": len(_listed(check["cases"])),
+        "num_cases": len(check["cases"]),
         "findings": [
-            {
-                "what": own["what"],
-                "case": own["case"],
-                "place": _place(own),
-                "replay": own["replay"],
-            }
-            for own in map(_dict, _listed(check["findings"]))
+            {name: own[name] for name in ("what", "case")}
+            | {"place": _place(own), "replay": own["replay"]}
+            for own in check["findings"]
         ],
-        "hints": [_dict(own)["what"] for own in _listed(check["hints"])],
+        "hints": [own["what"] for own in check["hints"]],
     }
 
 
-def _place(finding: Mapping[str, object]) -> str:
+def _place(finding: Json) -> str:
     """Name a line of SGLang as it is in its wheel."""
     file = finding.get("file")
     return "" if file is None else re.sub(r"^.*?(?=sglang/)", "", f"{file}:{finding['line']}")
 
 
-def read_kept() -> dict[str, dict[str, object]]:
+def read_kept() -> dict[str, Any]:
     """Read what was found when it was last written down."""
-    kept: dict[str, dict[str, object]] = json.loads(KEPT.read_text("utf-8"))
+    kept: dict[str, Any] = json.loads(KEPT.read_text("utf-8"))
     return kept
 
 
-def found_in(kept: Mapping[str, Mapping[str, object]]) -> Iterator[Found]:
+def found_in(kept: Json) -> Iterator[Found]:
     """List what was found: of one check in one run the first finding, and each hint."""
     for name in RUNS:
         yield from _found_of(name, kept[name])
 
 
-def _found_of(name: str, kept: Mapping[str, object]) -> Iterator[Found]:
-    for check in map(_dict, _listed(kept["checks"])):
-        code = str(check["code"])
-        for own in map(_dict, _listed(check["findings"])[:1]):
-            what, place, replay = (str(own[key]) for key in ("what", "place", "replay"))
-            yield Found(name, code, what, place, replay)
-        for hint in _listed(check["hints"]):
-            yield Found(name, code, str(hint), "", "")
+def _found_of(name: str, kept: Json) -> Iterator[Found]:
+    for check in kept["checks"]:
+        for own in check["findings"][:1]:
+            yield Found(name, check["code"], own["what"], own["place"], own["replay"])
+        for hint in check["hints"]:
+            yield Found(name, check["code"], hint, "", "")
 
 
 def findings_table() -> str:
@@ -146,19 +140,17 @@ def checks_table() -> str:
     kept = read_kept()
     by_code: dict[str, list[str]] = {}
     for name in RUNS:
-        for check in map(_dict, _listed(kept[name]["checks"])):
+        for check in kept[name]["checks"]:
             told = f"{check['status']}, {check['num_cases']} cases"
-            reason = str(check["reason"])
             is_checked = check["status"] != "not checked"
-            by_code.setdefault(str(check["code"]), []).append(told if is_checked else reason)
+            by_code.setdefault(check["code"], []).append(told if is_checked else check["reason"])
     rows = [(f"`{code}`", *told) for code, told in by_code.items()]
     return table(("check", *(f"`{' '.join(words)}`" for words in RUNS.values())), rows)
 
 
 def versions_line() -> str:
     """Say what ran, and with which versions."""
-    made = _dict(read_kept()["versions"])
-    return ", ".join(f"{name} {own}" for name, own in made.items())
+    return ", ".join(f"{name} {own}" for name, own in read_kept()["versions"].items())
 
 
 def _versions() -> dict[str, object]:
@@ -166,25 +158,15 @@ def _versions() -> dict[str, object]:
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
-def _listed(value: object) -> list[object]:
-    assert isinstance(value, list), f"{value!r} is a list"
-    return value
-
-
-def _dict(value: object) -> dict[str, object]:
-    assert isinstance(value, dict), f"{value!r} is a mapping"
-    return value
-
-
-def verdicts(kept: Mapping[str, object]) -> list[tuple[object, ...]]:
+def verdicts(kept: Json) -> list[tuple[object, ...]]:
     """List of each check what became of it, and which cases found something where."""
     return [
         (
             check["code"],
             check["status"],
-            [(own["case"], own["place"]) for own in map(_dict, _listed(check["findings"]))],
+            [(own["case"], own["place"]) for own in check["findings"]],
         )
-        for check in map(_dict, _listed(kept["checks"]))
+        for check in kept["checks"]
     ]
 
 
@@ -203,10 +185,10 @@ def main(words: Sequence[str]) -> int:
     return int(bool(others))
 
 
-def _printed(name: str) -> dict[str, object]:
+def _printed(name: str) -> dict[str, Any]:
     click.echo(f"backend-caps check --engine sglang {' '.join(RUNS[name])}")
     found = run(name)
-    for check in map(_dict, _listed(found["checks"])):
+    for check in found["checks"]:
         click.echo(f"  {check['code']}: {check['status']} {check['reason']}".rstrip())
     for own in _found_of(name, found):
         click.echo(f"  {own.check}: {own.what} {own.place}\n    {own.replay}")

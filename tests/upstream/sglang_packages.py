@@ -157,6 +157,7 @@ def modules() -> SimpleNamespace:
         load=import_module("sglang.srt.plugins").load_plugins,
         hooks=hooks.HookRegistry,
         replace=hooks.HookType.REPLACE,
+        around=hooks.HookType.AROUND,
     )
 
 

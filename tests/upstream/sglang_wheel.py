@@ -72,14 +72,8 @@ class RuntimeContext:
 
     def get_spec(self) -> SimpleNamespace:
         """Return what is published of speculation."""
-        return SimpleNamespace(
-            speculative_algorithm=self.speculative_algorithm,
-            speculative_num_steps=self.speculative_num_steps,
-            speculative_eagle_topk=self.speculative_eagle_topk,
-            speculative_num_draft_tokens=self.speculative_num_draft_tokens,
-            speculative_adaptive=self.speculative_adaptive,
-            enable_multi_layer_eagle=self.enable_multi_layer_eagle,
-        )
+        own = {name: value for name, value in vars(self).items() if "speculative_" in name}
+        return SimpleNamespace(**own, enable_multi_layer_eagle=self.enable_multi_layer_eagle)
 
     def get_schedule(self) -> SimpleNamespace:
         """Return what is published of scheduling."""
@@ -185,12 +179,10 @@ def _stubs(*, hidden_states: bool, gather: Gather, is_cuda: bool) -> Mapping[str
     def no() -> bool:
         return False
 
-    is_in_ci = SimpleNamespace(get=no)
+    is_in_ci, gathers = SimpleNamespace(get=no), SimpleNamespace(gather_spec_extras=gather)
     return {
         "msgspec": SimpleNamespace(Struct=object),
-        "sglang.kernels.ops.speculative.gather_spec_extras": SimpleNamespace(
-            gather_spec_extras=gather
-        ),
+        "sglang.kernels.ops.speculative.gather_spec_extras": gathers,
         "sglang.srt.environ": SimpleNamespace(envs=SimpleNamespace(SGLANG_IS_IN_CI=is_in_ci)),
         "sglang.srt.speculative.spec_info": SimpleNamespace(
             SpeculativeAlgorithm=SpeculativeAlgorithm
@@ -198,9 +190,7 @@ def _stubs(*, hidden_states: bool, gather: Gather, is_cuda: bool) -> Mapping[str
         "sglang.srt.speculative.spec_utils": SimpleNamespace(
             spec_need_hidden_states=lambda: hidden_states
         ),
-        "sglang.srt.speculative.triton_ops.gather_spec_extras": SimpleNamespace(
-            gather_spec_extras=gather
-        ),
+        "sglang.srt.speculative.triton_ops.gather_spec_extras": gathers,
         "sglang.srt.utils": SimpleNamespace(is_cuda=lambda: is_cuda, is_hip=no, is_npu=no),
         "torch": _TorchWithoutCompiler("torch"),
     }

@@ -136,7 +136,7 @@ def test_wheels_own_wrappers_attend(requests: Requests, setting: Setting, *, uni
 
     output = batch.on("sim").run(FlashInfer).cpu()
 
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=2e-3, rtol=2e-3)
+    _assert_attended([output], [batch])
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -146,7 +146,7 @@ def test_wheels_own_wrappers_attend_to_trees() -> None:
 
     output = batch.on("sim").run(FlashInfer).cpu()
 
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=2e-3, rtol=2e-3)
+    _assert_attended([output], [batch])
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -162,9 +162,7 @@ def test_wheels_own_wrappers_plan_anew_for_a_graph(count: int, setting: Setting)
 
     outputs = _planned_for_a_graph(batches, 4, count)
 
-    for output, batch in zip(outputs, batches, strict=True):
-        expected = reference_attention(batch)
-        torch.testing.assert_close(output.double(), expected, atol=2e-3, rtol=2e-3)
+    _assert_attended(outputs, batches)
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -175,6 +173,10 @@ def test_wheels_own_wrappers_plan_trees_anew_for_a_graph() -> None:
 
     outputs = _planned_for_a_graph(batches, 4, len(FORK))
 
+    _assert_attended(outputs, batches)
+
+
+def _assert_attended(outputs: list[Tensor], batches: list[Scene]) -> None:
     for output, batch in zip(outputs, batches, strict=True):
         expected = reference_attention(batch)
         torch.testing.assert_close(output.double(), expected, atol=2e-3, rtol=2e-3)

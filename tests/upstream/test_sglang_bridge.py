@@ -32,10 +32,11 @@ from tests.upstream.bridged import (
 )
 from tests.upstream.bridged_wheel import (
     BACKENDS,
-    Pool,
     batch_of,
     bridged,
+    bridged_on_device,
     layer_of,
+    on_device,
     wheel_parts,
 )
 from tests.upstream.sglang_environment import run_beside
@@ -102,15 +103,15 @@ def test_graph_replays_over_sglangs_buffers(parts: Parts) -> None:
     drawn = draw(DECODE)
 
     with simulate():
-        outputs = replayed(*on_simulated(parts, drawn))
+        outputs = replayed(parts, drawn)
 
     assert [*map(torch.equal, outputs, eager(parts, drawn))] == [True, True]
 
 
-def replayed(
-    backend: SimpleNamespace, batch: SimpleNamespace, q: Tensor, new: list[Tensor]
-) -> list[Tensor]:
+def replayed(parts: Parts, drawn: Drawn) -> list[Tensor]:
     """Capture a decode as SGLang's runner does, and replay it with each of `LENGTHS`."""
+    backend, batch = bridged_on_device(parts, drawn), on_device(batch_of(drawn))
+    q, new = drawn.q.to("sim"), [own.to("sim") for own in drawn.new]
     backend.init_cuda_graph_state(3, 3)
     backend.init_forward_metadata_out_graph(batch, in_capture=True)
     captured, outputs = CUDAGraph(), []
@@ -123,26 +124,6 @@ def replayed(
         captured.replay()
         outputs.append(output.cpu())
     return outputs
-
-
-def on_simulated(
-    parts: Parts, drawn: Drawn
-) -> tuple[SimpleNamespace, SimpleNamespace, Tensor, list[Tensor]]:
-    """Put a bridged backend, its batch and its tokens on the simulated device."""
-    rows, pool = parts.pools(drawn)
-    assert isinstance(rows, SimpleNamespace)
-    assert isinstance(pool, Pool)
-    there: dict[str, object] = {
-        "device": "sim",
-        "req_to_token_pool": SimpleNamespace(req_to_token=rows.req_to_token.to("sim")),
-        "token_to_kv_pool": Pool(pool.keys.to("sim"), pool.values.to("sim")),
-    }
-    batch = batch_of(drawn)
-    for name in ("req_pool_indices", "seq_lens", "out_cache_loc"):
-        vars(batch)[name] = vars(batch)[name].to("sim")
-    batch.seq_lens_cpu = batch.seq_lens_sum = None
-    new = [own.to("sim") for own in drawn.new]
-    return bridged(parts, drawn, runner=there), batch, drawn.q.to("sim"), new
 
 
 def eager(parts: Parts, drawn: Drawn) -> list[Tensor]:
@@ -281,7 +262,8 @@ def test_server_that_is_not_bridged_is_refused(
         bridged(parts, draw(DECODE), runner=other)
 
 
-_MULTI_STEP = {
+_EAGLE: Mapping[str, object] = {
+    "speculative_algorithm": "EAGLE",
     "speculative_num_steps": 3,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
@@ -292,24 +274,15 @@ _MULTI_STEP = {
     ("flags", "reason"),
     [
         ({"speculative_algorithm": "NGRAM"}, "NGRAM is not bridged; EAGLE, EAGLE3, STANDALONE are"),
-        (
-            {"speculative_algorithm": "EAGLE", **_MULTI_STEP, "speculative_adaptive": True},
-            "--speculative-adaptive changes backends",
-        ),
-        (
-            {"speculative_algorithm": "EAGLE", **_MULTI_STEP, "enable_multi_layer_eagle": True},
-            "--enable-multi-layer-eagle is not bridged",
-        ),
-        (
-            {"speculative_algorithm": "EAGLE", **_MULTI_STEP, "speculative_eagle_topk": 65},
-            "--speculative-eagle-topk is 65, and the backends take at most 64",
-        ),
+        ({"speculative_adaptive": True}, "--speculative-adaptive changes backends"),
+        ({"enable_multi_layer_eagle": True}, "--enable-multi-layer-eagle is not bridged"),
+        ({"speculative_eagle_topk": 65}, "-topk is 65, and the backends take at most 64"),
     ],
 )
 def test_flags_that_are_not_bridged_are_refused(flags: dict[str, Any], reason: str) -> None:
     """What is not carried over of speculation, or not declared, is told at the start."""
     with (
-        wheel_parts(RuntimeContext(**flags)) as parts,
+        wheel_parts(RuntimeContext(**{**_EAGLE, **flags})) as parts,
         pytest.raises(BridgeError, match=reason),
     ):
         bridged(parts, draw(DECODE))

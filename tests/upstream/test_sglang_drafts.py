@@ -26,7 +26,15 @@ from backend_caps import Declaration, HostSeqLens
 from backend_caps.simulator import simulate
 from backend_caps.simulator.streams import CUDAGraph, graph
 from tests.upstream.bridged import CLOSE, HEAD_DIM, Case, Drawn, Parts, draw, runner_of
-from tests.upstream.bridged_wheel import Pool, batch_of, bridged, layer_of, wheel_parts
+from tests.upstream.bridged_wheel import (
+    Pool,
+    batch_of,
+    bridged,
+    bridged_on_device,
+    layer_of,
+    on_device,
+    wheel_parts,
+)
 from tests.upstream.sglang_wheel import RuntimeContext
 
 pytestmark = pytest.mark.upstream
@@ -111,15 +119,8 @@ def test_verify_sees_context_and_tree(parts: Parts, topk: int) -> None:
 def test_verify_replays_with_another_mask_and_other_lengths(parts: Parts, topk: int) -> None:
     """A graph that was captured over SGLang's buffers reads what they hold when it is replayed."""
     drawn = draw(VERIFY)
-    outputs = {}
     with simulate():
-        rows, pool = parts.pools(drawn)
-        there: dict[str, object] = {
-            "device": "sim",
-            "req_to_token_pool": SimpleNamespace(req_to_token=rows.req_to_token.to("sim")),  # type: ignore[attr-defined]
-            "token_to_kv_pool": Pool(pool.keys.to("sim"), pool.values.to("sim")),  # type: ignore[attr-defined]
-        }
-        backend = bridged(parts, drawn, runner=there)
+        backend = bridged_on_device(parts, drawn)
         backend.init_cuda_graph_state(3, 12)
         first = on_device(verified(drawn, topk))
         first.seq_lens.fill_(1)
@@ -134,22 +135,13 @@ def test_verify_replays_with_another_mask_and_other_lengths(parts: Parts, topk: 
         first.seq_lens.copy_(replayed.seq_lens)  # what SGLang's runner does with its buffers
         backend.init_forward_metadata_out_graph(replayed)
         captured.replay()
-        outputs["graph"] = output.cpu()
+        replay = output.cpu()
     eager = bridged(parts, drawn)
     eager.init_forward_metadata(verified(drawn, topk))
 
     right = eager.forward(drawn.q, *drawn.new, layer_of(VERIFY), verified(drawn, topk))
 
-    assert torch.equal(outputs["graph"], right)
-
-
-def on_device(batch: SimpleNamespace) -> SimpleNamespace:
-    """Put a batch on the simulated device, without its mirror."""
-    for name in ("req_pool_indices", "seq_lens", "out_cache_loc"):
-        vars(batch)[name] = vars(batch)[name].to("sim")
-    batch.spec_info.custom_mask = batch.spec_info.custom_mask.to("sim")
-    batch.seq_lens_cpu = batch.seq_lens_sum = None
-    return batch
+    assert torch.equal(replay, right)
 
 
 def test_padded_tokens_of_a_replay_go_to_slot_0(parts: Parts) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import invalidate_caches
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from backend_caps_sglang import AdapterError, DecisionTakenError, register
@@ -71,6 +72,11 @@ def install(folder: Path, name: str, backend: str, source: str) -> None:
     (folder / f"{name}_caps.py").write_text(source)
     entry = f"[backend_caps.backends]\n{backend} = {name}_caps:DECLARATION\n"
     metadata(folder, name, "1.0").joinpath("entry_points.txt").write_text(entry)
+
+
+def declare(folder: Path, said: str = "", name: str = "acme", backend: str = "acme_flash") -> None:
+    """Install a distribution whose backend has an adapter, and says something."""
+    install(folder, name, backend, DECLARED.format(said=said))
 
 
 def metadata(folder: Path, name: str, version: str) -> Path:
@@ -161,8 +167,7 @@ def test_backend_of_the_same_bits_is_a_choice_of_deterministic_inference(
     sglang: SimpleNamespace, acme: Path
 ) -> None:
     """What declares the same bits each time, in every batch, is taken there too."""
-    said = "deterministic=True, batch_invariant=True"
-    install(acme, "acme", "acme_flash", DECLARED.format(said=said))
+    declare(acme, "deterministic=True, batch_invariant=True")
 
     register()
 
@@ -174,7 +179,7 @@ def test_backend_that_drafts_is_a_choice_of_drafts(
     said: str, is_choice: bool, sglang: SimpleNamespace, acme: Path
 ) -> None:
     """SGLang lists the backends of drafts apart; ours are there where they declare the role."""
-    install(acme, "acme", "acme_flash", DECLARED.format(said=said))
+    declare(acme, said)
 
     register()
 
@@ -242,7 +247,7 @@ def test_name_of_sglangs_is_refused(
     sglang: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both origins are named, SGLang's stays, and the others are registered."""
-    install(acme, "acme", "fa3", DECLARED.format(said=""))
+    declare(acme, backend="fa3")
     before = sglang.backends["fa3"]
 
     register()
@@ -259,7 +264,7 @@ def test_name_that_two_distributions_claim_is_refused(
 ) -> None:
     """Neither is registered, both are named, and the others are registered."""
     for name in ("acme", "other"):
-        install(acme, name, "acme_flash", DECLARED.format(said=""))
+        declare(acme, name=name)
 
     register()
 
@@ -375,7 +380,7 @@ def _theirs(_attn_backends: object) -> bool:
 
 def test_hooks_that_were_applied_are_not_hooked_again(sglang: SimpleNamespace) -> None:
     """SGLang applies hooks of a function once; one that would have no effect is refused."""
-    sglang.hooks.register(DECISION, _around, _around_type(sglang))
+    sglang.hooks.register(DECISION, _around, sglang.around)
     sglang.hooks.apply_hooks()
 
     with pytest.raises(DecisionTakenError, match="hooks applied before"):
@@ -386,17 +391,13 @@ def _around(original: object, _attn_backends: object) -> object:
     return original
 
 
-def _around_type(sglang: SimpleNamespace) -> object:
-    return type(sglang.replace)("around")
-
-
 def test_refused_hook_leaves_the_hooks_of_others(
     sglang: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is undone is ours alone: another plugin's hook of the same function stays."""
-    sglang.hooks.register(DECISION, _around, _around_type(sglang))
-    before = state_of(sglang)
-    monkeypatch.setattr("backend_caps_sglang.registration.check_against_parent", _differ)
+    sglang.hooks.register(DECISION, _around, sglang.around)
+    before, differ = state_of(sglang), Mock(side_effect=RuntimeError("differ"))
+    monkeypatch.setattr("backend_caps_sglang.registration.check_against_parent", differ)
 
     with pytest.raises(RuntimeError, match="differ"):
         register()
@@ -404,15 +405,11 @@ def test_refused_hook_leaves_the_hooks_of_others(
     assert state_of(sglang) == before
 
 
-def _differ(_entries: object, _environ: object) -> None:
-    raise RuntimeError("differ")
-
-
 def test_adapter_that_is_not_there_is_an_error_when_it_is_built(
     sglang: SimpleNamespace, acme: Path
 ) -> None:
     """An adapter is imported when SGLang builds the backend; the error names whose it is."""
-    install(acme, "acme", "acme_flash", DECLARED.format(said=""))
+    declare(acme)
     register()
 
     with pytest.raises(AdapterError, match="No module named 'acme_backend'") as caught:
@@ -425,7 +422,7 @@ def test_adapter_that_makes_something_else_is_an_error(
     sglang: SimpleNamespace, acme: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no backend of SGLang's interface is refused before anything runs on it."""
-    install(acme, "acme", "acme_flash", DECLARED.format(said=""))
+    declare(acme)
     monkeypatch.setitem(sys.modules, "acme_backend", ModuleType("acme_backend"))
     vars(sys.modules["acme_backend"])["make"] = len
     register()

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from _pytest.mark import ParameterSet
 
-from backend_caps.capability.backend import Backend, Reading
+from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
@@ -46,6 +46,12 @@ def _read(version: str, row: Class) -> Backend:
     return _classes(version)[row.at]
 
 
+def _class(version: str, row: Class) -> EngineClass:
+    engine_class = _read(version, row).engine_class
+    assert engine_class is not None, row.name
+    return engine_class
+
+
 @pytest.mark.parametrize("version", _TABLES)
 def test_reading_has_every_class_and_no_other(version: str) -> None:
     """The classes that are read are those that a reader of the source finds."""
@@ -64,14 +70,9 @@ def _last_word(backend: Backend) -> str:
 @pytest.mark.parametrize(("version", "row"), _rows())
 def test_needs_are_as_the_source_has_them(version: str, row: Class) -> None:
     """Value, origin, place and base of `needs_cpu_seq_lens` are the source's."""
-    reading = _host_seq_lens(_read(version, row))
+    reading = _class(version, row).readings.get("host_seq_lens")
 
     assert _of_reading(reading) == _of_row(row.needs)
-
-
-def _host_seq_lens(backend: Backend) -> Reading | None:
-    assert backend.engine_class is not None, backend.name
-    return backend.engine_class.readings.get("host_seq_lens")
 
 
 def _of_reading(reading: Reading | None) -> tuple[object, ...]:
@@ -107,9 +108,8 @@ def test_conditions_are_in_the_words_of_the_source(version: str, row: Class) -> 
 @pytest.mark.parametrize(("version", "row"), _rows())
 def test_longest_context_is_known_where_the_source_sets_it(version: str, row: Class) -> None:
     """`max_context_len` is known, maybe, or not at all, as constructing the class has it."""
-    engine_class = _read(version, row).engine_class
+    engine_class = _class(version, row)
 
-    assert engine_class is not None
     said = {"declared": "yes", "conditional": "maybe", "undeclared": "no"}
     origin = engine_class.readings["max_context_len_known"].origin.value
     assert said[origin] == row.max_context_len
@@ -147,9 +147,8 @@ def _makes(name: Backend, label: str, role: Role, phase: Phase) -> bool:
 @pytest.mark.parametrize(("version", "row"), _rows(lambda row: bool(row.shared_reads_end)))
 def test_ends_of_shared_reads_are_those_of_the_method(version: str, row: Class) -> None:
     """By phase, `shared_read_ends` answers what the source's method does."""
-    engine_class = _read(version, row).engine_class
+    engine_class = _class(version, row)
 
-    assert engine_class is not None
     words = engine_class.readings["shared_reads_end"].words
     told = dict(part.split(": ", 1) for part in words.split("; "))
     levels = {"pre_replay", "in_replay", "post_replay", "unknown"}
@@ -160,9 +159,8 @@ def test_ends_of_shared_reads_are_those_of_the_method(version: str, row: Class) 
 @pytest.mark.parametrize(("version", "row"), _rows())
 def test_flags_of_the_class_body_are_read(version: str, row: Class) -> None:
     """SGLang's own flags have the values that the class's body gives them."""
-    engine_class = _read(version, row).engine_class
+    engine_class = _class(version, row)
 
-    assert engine_class is not None
     own = {
         name: reading.value
         for name, reading in engine_class.attributes.items()

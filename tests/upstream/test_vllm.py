@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,12 @@ BY_FIELD = {
     "block_sizes": "get_supported_kernel_block_sizes",
     "compute_capability": "compute_capability",
 }
+ARCHS = {
+    "is_sparse": AttentionArch.SPARSE,
+    "is_mla": AttentionArch.MLA,
+    "is_ssm": AttentionArch.SSM,
+}
+"""Of several the first counts."""
 each_row = pytest.mark.parametrize("row", MADE, ids=lambda row: row.name)
 
 
@@ -132,29 +138,16 @@ def test_graph_cases_are_the_tables(reading: EngineReading, row: Row) -> None:
     for (_, expected), (_, condition) in zip(cases, read, strict=True):
         own = _conjuncts(condition) - failed
         assert own == _conjuncts(expected)
-        failed |= {ast.unparse(_not(node)) for node in _expressions(expected)}
+        walked = (node for node in ast.walk(ast.parse(expected)) if isinstance(node, ast.expr))
+        failed |= {ast.unparse(ast.UnaryOp(op=ast.Not(), operand=node)) for node in walked}
 
 
 def _conjuncts(condition: str) -> set[str]:
     """Take `a and (b and c)` apart."""
-
-    def parts(node: ast.expr) -> Iterator[str]:
-        match node:
-            case ast.BoolOp(op=ast.And(), values=values):
-                for value in values:
-                    yield from parts(value)
-            case _:
-                yield ast.unparse(node)
-
-    return set(parts(ast.parse(condition, mode="eval").body))
-
-
-def _expressions(condition: str) -> list[ast.expr]:
-    return [node for node in ast.walk(ast.parse(condition)) if isinstance(node, ast.expr)]
-
-
-def _not(node: ast.expr) -> ast.expr:
-    return ast.UnaryOp(op=ast.Not(), operand=node)
+    node = ast.parse(condition, mode="eval").body
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+        return set().union(*(_conjuncts(ast.unparse(each)) for each in node.values))
+    return {ast.unparse(node)}
 
 
 @each_row
@@ -223,10 +216,8 @@ def test_compute_capability_is_the_tables(reading: EngineReading, row: Row) -> N
     said = read.words.removeprefix("supports_compute_capability() returns ")
     assert same_condition(said, row.compute_capability)
     for major, minor in product(range(7, 14), range(4)) if read.value is not None else ():
-        names = {
-            "capability": DeviceCapability(major, minor),
-            "DeviceCapability": DeviceCapability,
-        }
+        own = DeviceCapability(major, minor)
+        names = {"capability": own, "DeviceCapability": DeviceCapability}
         passes = eval(row.compute_capability, names)  # noqa: S307 - the table's own expression
         windows = read.value if isinstance(read.value, tuple) else None
         within = windows is None or any((major, minor) in window for window in windows)
@@ -237,17 +228,9 @@ def test_compute_capability_is_the_tables(reading: EngineReading, row: Row) -> N
 def test_attention_arch_is_the_tables(reading: EngineReading, row: Row) -> None:
     """A class states MLA, sparse and state-space as the table says."""
     engine_class = _of(reading, row)[1]
-    stated = {"is_mla": row.is_mla, "is_sparse": row.is_sparse, "is_ssm": row.is_ssm}
+    stated = {name: getattr(row, name) for name in ARCHS}
 
-    arch = (
-        frozenset({AttentionArch.SPARSE})
-        if row.is_sparse
-        else frozenset({AttentionArch.MLA})
-        if row.is_mla
-        else frozenset({AttentionArch.SSM})
-        if row.is_ssm
-        else None
-    )
+    arch = next((frozenset({kind}) for name, kind in ARCHS.items() if stated[name]), None)
     for name, value in stated.items():
         assert bool(_value(engine_class.attributes, name)) is value
     assert _value(engine_class.readings, "attention_arch") == arch

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from backend_caps_vllm import check
@@ -275,15 +276,13 @@ def test_fault_of_our_own_is_not_raised(
     told: Told,
 ) -> None:
     """Plugins are not isolated by vLLM's loader, so ours does it itself."""
-    monkeypatch.setattr("backend_caps_vllm.graph_statements.statements_of", _raises)
+    monkeypatch.setattr(
+        "backend_caps_vllm.graph_statements.statements_of", Mock(side_effect=RuntimeError)
+    )
 
     check()
 
     assert [level for level, _ in told()] == ["ERROR"]
-
-
-def _raises(*, imports: bool) -> None:
-    raise RuntimeError(imports)
 
 
 def test_refused_setting_is_one_line(

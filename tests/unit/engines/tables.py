@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _FOLDER = Path(__file__).parent / "data"
+
+
+def data(file: str) -> dict[str, Any]:
+    """Read a file of cases or texts."""
+    return tomllib.loads((_FOLDER / f"{file}.toml").read_text("utf-8"))
 
 
 def table(file: str, name: str) -> pytest.MarkDecorator:
@@ -15,7 +21,7 @@ def table(file: str, name: str) -> pytest.MarkDecorator:
 
     What a row leaves out is None; lists in a list are tuples.
     """
-    rows = tomllib.loads((_FOLDER / f"{file}.toml").read_text("utf-8"))[name]
+    rows = data(file)[name]
     names = list(dict.fromkeys(key for row in rows for key in row if key != "id"))
     cases = [
         pytest.param(*(_value(row.get(name)) for name in names), id=row.get("id")) for row in rows

@@ -13,7 +13,10 @@ from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.index import Index
+from tests.unit.engines.source.trees import write_folder
+from tests.unit.engines.tables import data
 
+_TEXTS = data("sglang_engine")
 ATTENTION = "sglang/srt/layers/attention"
 BASE = f"{ATTENTION}/base_attn_backend.py"
 REGISTRY = f"{ATTENTION}/attention_registry.py"
@@ -32,54 +35,10 @@ A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
 HEAD = "@register_attention_backend('two')\ndef make(runner):\n"
 MAKE = HEAD + A_AND_B
 OF_A = MAKE + "    return A(runner)\n"
-ROOT = """
-from abc import ABC
-
-class SharedReadEnds:
-    pass
-
-class AttentionBackend(ABC):
-    needs_cpu_seq_lens: bool = True
-    draws_tails: bool = False
-    longest_graph: Optional[int] = None
-    step_state: Optional[object] = None
-    is_quick = False
-
-    def shared_read_ends(self, mode):
-        return SharedReadEnds.UNKNOWN
-
-    def support_triton(self):
-        return True
-
-    def forward(self):
-        raise NotImplementedError
-"""
-ONE_CLASS = """
-class One(AttentionBackend):
-    needs_cpu_seq_lens = False
-
-    def __init__(self, runner):
-        self.max_context_len = runner.context_len
-
-class OneSteps:
-    def __init__(self, runner):
-        self.needs_cpu_seq_lens = False
-        self.max_context_len = runner.context_len
-"""
-DECISION = """
-def decide_needs_cpu_seq_lens(server_args, backends):
-    if server_args.enable_two_batch_overlap:
-        return True
-    if not server_args.disable_piecewise_cuda_graph:
-        return True
-    return any(getattr(each, "needs_cpu_seq_lens", True) for each in backends if each)
-"""
-OPTIONS = """
-ATTENTION_BACKEND_CHOICES = ["one"]
-
-def add_options(parser):
-    parser.add_argument("--attention-backend", choices=ATTENTION_BACKEND_CHOICES)
-"""
+ROOT = _TEXTS["root"]
+ONE_CLASS = _TEXTS["one_class"]
+DECISION = _TEXTS["decision"]
+OPTIONS = _TEXTS["options"]
 
 
 def registry(registrations: str) -> str:
@@ -94,12 +53,7 @@ def registry(registrations: str) -> str:
     ) + dedent(registrations)
 
 
-REGISTERED_ONE = """
-@register_attention_backend("one")
-def make_one(runner):
-    from sglang.srt.layers.attention.one import One
-    return One(runner)
-"""
+REGISTERED_ONE = _TEXTS["registered_one"]
 
 
 def drafts(decode: str, extend: str, methods: str) -> str:
@@ -144,11 +98,7 @@ def read(
 ) -> EngineReading:
     """Read the small engine with some of its files changed."""
     stated = {} if version is None else {"sglang/version.py": f'__version__ = "{version}"\n'}
-    for path, text in {**FILES, **stated, **(changed or {})}.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return read_engine("sglang", folder)
+    return read_engine("sglang", write_folder(folder, {**FILES, **stated, **(changed or {})}))
 
 
 def index_of(files: Mapping[str, str], *, version: str | None = "0.5.13") -> Index:

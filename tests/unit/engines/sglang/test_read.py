@@ -169,15 +169,6 @@ def test_class_that_is_defined_twice_is_two(tmp_path: Path) -> None:
     ]
 
 
-def test_class_that_is_defined_twice_is_a_problem(tmp_path: Path) -> None:
-    """The problem has the places of both."""
-    reading = read(tmp_path, {TWO: CHOSEN})
-
-    assert [problem.message for problem in reading.problems] == [
-        f"{TWO}:5: class Two is defined again at line 8; which one runs depends on a condition."
-    ]
-
-
 def test_file_that_breaks_off_leaves_the_rest_to_be_read(tmp_path: Path) -> None:
     """Its classes are named in a problem, what they are made for is undeclared, and no more."""
     broken = IMPORTS + "class Two(AttentionBackend):\n    needs_cpu_seq_lens = False\n    def f("
@@ -241,12 +232,3 @@ def test_labels_stay_when_another_class_comes(tmp_path: Path) -> None:
     after = read(tmp_path, {TWO: "import os\n" + CHOSEN + "class Three(AttentionBackend): pass\n"})
 
     assert set(after.registry) == {*before.registry, "Three"}
-
-
-def test_each_engine_is_read_by_its_own_reader(tmp_path: Path) -> None:
-    """Asked for vLLM, the reader of vLLM reads."""
-    package = tmp_path / "vllm"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-
-    assert read_engine("vllm", tmp_path).engine == "vllm"

@@ -23,7 +23,7 @@ from tests.unit.engines.source.trees import (
     index_of,
     module_of,
 )
-from tests.unit.engines.tables import table
+from tests.unit.engines.tables import data, table
 
 
 def _shown(target: Target) -> str:
@@ -204,23 +204,7 @@ def test_many_ways_to_a_name_end() -> None:
     assert len(_resolved(index, "a0")) < 2000
 
 
-HEADS = {
-    "base": "class Root: pass",
-    "direct": "class A(Root): pass",
-    "below": "from direct import A\nclass B(A, metaclass=M): pass",
-    "lines": "class C(\n    X,\n    B,  # why (not)\n): pass",
-    "comment": "class D(\n    Root  # noqa\n): pass",
-    "call": "class E(make(), Root): pass",
-    "within": "class F(make(g(1), Root)): pass",
-    "generic": "class G(Root[K, V]): pass",
-    "typed": "class H[T](Root): pass",
-    "alias": "from base import Root as R\nclass I(R): pass",
-    "shadow": "from base import Root as Other\nclass J(Other): pass",
-    "other": "class Other(int): pass",
-    "named": "import base\nBase = base.Root\nclass K(Base): pass",
-    "letters": "class Ä(Root): pass\nclass L(Ä): pass",
-    "open": "class N(Root",
-}
+HEADS = data("source_index")["heads"]
 
 
 def test_files_of_descendants_are_found_by_their_text() -> None:

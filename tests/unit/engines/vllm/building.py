@@ -11,75 +11,15 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.vllm.read import read_vllm
+from tests.unit.engines.source.trees import write_folder
+from tests.unit.engines.tables import data
 
-ROOTS = """
-class AttentionBackend:
-    supported_dtypes = [torch.float16]
-    supported_kv_cache_dtypes = ["auto", "float16"]
-    writes_cache = True
-
-    def get_supported_kernel_block_sizes(spec=None):
-        return [MultipleOf(1)]
-
-    def get_builder_cls():
-        raise NotImplementedError
-
-    def get_supported_head_sizes(cls):
-        return []
-
-    def supports_block_size(cls, size):
-        return True
-
-    def supports_dtype(cls, dtype):
-        return dtype in cls.supported_dtypes
-
-    def supports_kv_cache_dtype(cls, dtype):
-        return dtype in cls.supported_kv_cache_dtypes
-
-    def supports_head_size(cls, size):
-        return True
-
-    def supports_compute_capability(cls, capability):
-        return True
-
-    def supports_sink(cls):
-        return False
-
-    def is_mla(cls):
-        return False
-
-    def is_sparse(cls):
-        return False
-
-    def is_ssm(cls):
-        return False
-
-
-class AttentionMetadataBuilder:
-    _cudagraph_support = AttentionCGSupport.NEVER
-    threshold: int | None = None
-    needs_width = False
-
-    def get_cudagraph_support(cls, config, spec):
-        return cls._cudagraph_support
-"""
+_TEXTS = data("vllm_engine")
+ROOTS = _TEXTS["roots"]
 IMPORTS = """
 from vllm.v1.attention.backend import AttentionBackend, AttentionMetadataBuilder
 """
-REGISTRY = """
-class AttentionBackendEnum(Enum):
-{attention}
-    NOTHING = ""
-    CUSTOM = None
-
-    def get_path(self):
-        return self.value
-
-
-class MambaAttentionBackendEnum(Enum):
-{mamba}
-    CUSTOM = None
-"""
+REGISTRY = _TEXTS["registry"]
 
 
 def _members(paths: Mapping[str, str]) -> str:
@@ -108,11 +48,7 @@ def read(
     """Store files, and read them as an engine of a version."""
     if version is not None:
         files = {**files, f"vllm-{version}.dist-info/METADATA": f"Version: {version}\n"}
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    return read_vllm(open_tree("vllm", folder))
+    return read_vllm(open_tree("vllm", write_folder(folder, files)))
 
 
 def read_one(
@@ -134,6 +70,11 @@ def declared(backend: Backend) -> Declaration:
     """Return a record's declaration."""
     assert backend.declaration is not None
     return backend.declaration
+
+
+def as_json(backend: Backend) -> Mapping[str, object]:
+    """Write what a record declares for every case as documents have it."""
+    return declared(backend).capabilities.model_dump(mode="json")
 
 
 def said(backend: Backend, capability: str) -> Reading:

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch
 from tests.unit.engines.tables import table
-from tests.unit.engines.vllm.building import class_of, declared, read_one, said
+from tests.unit.engines.vllm.building import as_json, class_of, declared, read_one, said
 
 CONSTANTS = """
 SIZES = (64, 128)
@@ -35,21 +31,13 @@ def _method(name: str, *lines: str, argument: str = "") -> str:
     return f"def {name}(cls{argument and ', '}{argument}):\n{body}"
 
 
-@pytest.mark.parametrize(
-    ("stated", "value"),
-    [
-        pytest.param("[torch.float16, torch.half]", {"float16"}, id="torch's names"),
-        pytest.param("[]", ANY, id="any"),
-        pytest.param('("bf16", *NAMES)', {"bfloat16", "fp8"}, id="a constant's items"),
-        pytest.param("list(NAMES)", {"fp8"}, id="a copy"),
-    ],
-)
+@table("vllm_limits", "dtypes_are_the_list")
 def test_dtypes_are_the_list(tmp_path: Path, stated: str, value: object) -> None:
     """Dtypes have the names that they have here, and an empty list stands for all."""
     backend = read_one(tmp_path, f"supported_dtypes = {stated}", before=CONSTANTS)
 
     assert said(backend, "dtypes").origin is Origin.DECLARED
-    assert declared(backend).capabilities.dtypes == value
+    assert as_json(backend)["dtypes"] == value
 
 
 def test_auto_is_no_dtype(tmp_path: Path) -> None:
@@ -130,21 +118,14 @@ def test_value_by_condition_is_declared_with_it(tmp_path: Path) -> None:
     assert (str(when.given), when.capabilities.dtypes) == ("new()", {"float32"})
 
 
-@pytest.mark.parametrize(
-    ("stated", "value"),
-    [
-        pytest.param("[64, 128]", OneOf(frozenset({64, 128})), id="a few"),
-        pytest.param("[]", ANY, id="any"),
-        pytest.param("[BASE]", OneOf(frozenset({16})), id="a constant"),
-    ],
-)
+@table("vllm_limits", "head_sizes_are_the_list")
 def test_head_sizes_are_the_list(tmp_path: Path, stated: str, value: object) -> None:
     """Head sizes are one of a list, and an empty list stands for all."""
     method = _method("get_supported_head_sizes", f"return {stated}")
 
     backend = read_one(tmp_path, method, before=CONSTANTS)
 
-    assert declared(backend).capabilities.head_sizes == value
+    assert as_json(backend)["head_sizes"] == value
 
 
 @table("vllm_limits", "list_that_cannot_be_read_is_undeclared")
@@ -158,22 +139,14 @@ def test_list_that_cannot_be_read_is_undeclared(tmp_path: Path, stated: str) -> 
     assert declared(backend).capabilities.stated() == {}
 
 
-@pytest.mark.parametrize(
-    ("blocks", "pages"),
-    [
-        pytest.param("[16, 32, 64]", MultipleOf(16), id="multiples of the least"),
-        pytest.param("[1, MultipleOf(16)]", MultipleOf(1), id="every page"),
-        pytest.param("ALIAS", MultipleOf(64), id="a constant by another name"),
-        pytest.param("[]", ANY, id="no block"),
-    ],
-)
+@table("vllm_limits", "page_is_a_multiple_of_a_block")
 def test_page_is_a_multiple_of_a_block(tmp_path: Path, blocks: str, pages: object) -> None:
     """A page is taken where any of the kernel's blocks divides it, an exact one too."""
     method = _method("get_supported_kernel_block_sizes", f"return {blocks}")
 
     backend = read_one(tmp_path, method, before=CONSTANTS)
 
-    assert declared(backend).capabilities.page_sizes == pages
+    assert as_json(backend)["page_sizes"] == pages
     assert said(backend, "page_sizes").words.endswith(" (a page is any multiple of a block)")
 
 
@@ -189,27 +162,14 @@ def test_blocks_that_no_set_holds_are_undeclared(tmp_path: Path) -> None:
     assert blocks == (48, "multiple of 64")
 
 
-@pytest.mark.parametrize(
-    ("lines", "pages"),
-    [
-        pytest.param(
-            ["if size is None:", "    return True", "return size % 32 == 0"],
-            MultipleOf(32),
-            id="multiples",
-        ),
-        pytest.param(["return size is None or size == 16"], Exact(16), id="one"),
-        pytest.param(
-            ["return size is None or int(size) in SIZES"], OneOf(frozenset({64, 128})), id="a few"
-        ),
-    ],
-)
+@table("vllm_limits", "test_of_a_page_is_read")
 def test_test_of_a_page_is_read(tmp_path: Path, lines: list[str], pages: object) -> None:
     """A class's own test of a page decides, whatever its kernel's blocks are."""
     method = _method("supports_block_size", *lines, argument="size")
 
     backend = read_one(tmp_path, method, before=CONSTANTS)
 
-    assert declared(backend).capabilities.page_sizes == pages
+    assert as_json(backend)["page_sizes"] == pages
 
 
 @table("vllm_limits", "other_test_of_a_page_is_undeclared")
