@@ -21,14 +21,16 @@ from backend_caps.capability.provenance import problem_texts as stored_texts
 from backend_caps.resolution import errors
 
 PACKAGE = Path(__file__).parents[2] / "backend_caps"
+SGLANG = Path(__file__).parents[2] / "plugins" / "sglang" / "backend_caps_sglang"
 VALUE = re.compile(r"\{.*?\}")
 """A value that is filled in."""
 
 
 @cache
 def trees() -> Mapping[Path, ast.Module]:
-    """Parse every file of the package."""
-    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    """Parse every file of the package, and of SGLang's plugin, which has problems of its own."""
+    paths = sorted([*PACKAGE.rglob("*.py"), *SGLANG.rglob("*.py")])
+    return {path: ast.parse(path.read_text("utf-8")) for path in paths}
 
 
 @cache

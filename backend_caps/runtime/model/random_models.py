@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from pydantic import JsonValue
@@ -31,16 +30,14 @@ from backend_caps.runtime.model.layers import (
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
 _HOLLOW = TensorOptions(torch.device("meta"), torch.float32)
-_GAINS: Mapping[str, float] = MappingProxyType(
-    {
-        # What a head attends to depends on the tokens.
-        "q_proj.weight": 2.0,
-        "k_proj.weight": 2.0,
-        # A layer adds more than the embedding was, or a tied LM head would repeat the last token.
-        "o_proj.weight": 4.0,
-        "down_proj.weight": 4.0,
-    }
-)
+_GAINS: Mapping[str, float] = {
+    # What a head attends to depends on the tokens.
+    "q_proj.weight": 2.0,
+    "k_proj.weight": 2.0,
+    # A layer adds more than the embedding was, or a tied LM head would repeat the last token.
+    "o_proj.weight": 4.0,
+    "down_proj.weight": 4.0,
+}
 """How much larger some weights are than those that keep a vector's length."""
 _ADDING = ("o_proj.weight", "down_proj.weight")
 """What a layer adds to a token is made by these."""
