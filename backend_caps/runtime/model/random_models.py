@@ -292,15 +292,13 @@ def _weights_of_eagle3(
     name = "layers.0.self_attn.o_proj.weight"
     weights[name] = torch.cat([weights[name], repeated.T / group / norm[:, None]], dim=1)
     ids = torch.tensor(known)
-    table = torch.zeros(target.config.vocab_size, dtype=torch.bool)
-    table[ids] = True
     return {
         **weights,
         "fc.weight": torch.eye(size).repeat(1, num_aux) / num_aux,
         "layers.0.hidden_norm.weight": torch.zeros(size),
         "lm_head.weight": target.lm_head.weight[ids],
         "d2t": ids - torch.arange(len(known)),
-        "t2d": table,
+        "t2d": torch.zeros(target.config.vocab_size, dtype=torch.bool).index_fill(0, ids, 1),
     }
 
 

@@ -336,15 +336,10 @@ def predict(
     num_nodes = depths.shape[1]
     top_k, top_p = sampling.top_k, sampling.top_p
     of_nodes = SamplingBatch(
-        temperature=_of_nodes(sampling.temperature, num_nodes),
-        seeds=_of_nodes(sampling.seeds, num_nodes),
+        temperature=sampling.temperature.repeat_interleave(num_nodes),
+        seeds=sampling.seeds.repeat_interleave(num_nodes),
         positions=(seq_lens.unsqueeze(1) + depths + 1).flatten(),
-        top_k=None if top_k is None else _of_nodes(top_k, num_nodes),
-        top_p=None if top_p is None else _of_nodes(top_p, num_nodes),
+        top_k=None if top_k is None else top_k.repeat_interleave(num_nodes),
+        top_p=None if top_p is None else top_p.repeat_interleave(num_nodes),
     )
     return sample_tokens(logits, of_nodes).view(depths.shape)
-
-
-def _of_nodes(of_requests: Tensor, num_nodes: int) -> Tensor:
-    """Repeat each request's value for its nodes."""
-    return of_requests.unsqueeze(1).expand(-1, num_nodes).flatten()

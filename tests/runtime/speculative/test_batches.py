@@ -22,22 +22,25 @@ from tests.runtime.memories import (
     values_of,
 )
 
-HOST_LENGTHS = ("seq_lens_cpu", "seq_lens_sum", "seq_lens_cpu_upper_bound")
 
-
-def _decoding(
-    memory: RequestMemory, staging: Staging, *lengths: int, first: int = 1
-) -> ScheduleBatch:
+def _decoding(memory: RequestMemory, staging: Staging, *lengths: int) -> ScheduleBatch:
     """Make a batch that is prepared for a speculative step, without a mirror."""
-    batch = make_batch(memory, staging, *lengths, first=first)
+    batch = make_batch(memory, staging, *lengths)
     batch.prepare_for_speculation([length + 6 for length in lengths], DraftState())
     batch.seq_lens_cpu = batch.seq_lens_sum = batch.seq_lens_cpu_upper_bound = None
     return batch
 
 
-def _bounded(batch: ScheduleBatch, *bounds: int) -> ScheduleBatch:
-    batch.seq_lens_cpu_upper_bound = torch.tensor(bounds)
-    return batch
+def _tell(batch: ScheduleBatch, mirror: list[int] | None, bound: list[int] | None) -> None:
+    """Let the host have so much of a batch's lengths."""
+    batch.seq_lens_cpu = None if mirror is None else torch.tensor(mirror)
+    batch.seq_lens_cpu_upper_bound = None if bound is None else torch.tensor(bound)
+
+
+def _on_host(batch: ScheduleBatch) -> tuple[object, object]:
+    """Return the mirror and the bound."""
+    values = values_of(batch)
+    return values["seq_lens_cpu"], values["seq_lens_cpu_upper_bound"]
 
 
 @pytest.mark.parametrize(
@@ -55,35 +58,22 @@ def test_plain_step_adds_to_what_the_host_has(
     """Mirror and bound grow with the lengths, out of place, and what is absent stays so."""
     memory, staging = make_memory()
     batch = _decoding(memory, staging, 2, 3)
-    batch.seq_lens_cpu = None if mirror is None else torch.tensor(mirror)
-    batch.seq_lens_cpu_upper_bound = None if bound is None else torch.tensor(bound)
+    _tell(batch, mirror, bound)
     old = batch.copy()
 
     batch.make_plain()
 
-    values = values_of(batch)
-    assert (values["seq_lens_cpu"], values["seq_lens_cpu_upper_bound"]) == expected
-    assert (values_of(old)["seq_lens_cpu"], values_of(old)["seq_lens_cpu_upper_bound"]) == (
-        mirror,
-        bound,
-    )
-
-
-def _mixed(memory: RequestMemory, staging: Staging) -> ScheduleBatch:
-    """Make a batch of two prompts, and two decode rows whose lengths the device alone knows."""
-    running = _decoding(memory, staging, 4, 6)
-    running.make_plain()
-    batch = make_batch(memory, staging, 3, 1, first=3)
-    batch.mix_with_running(running)
-    return batch
+    assert _on_host(batch) == expected
+    assert _on_host(old) == (mirror, bound)
 
 
 def test_mix_without_a_mirror_places_every_token() -> None:
     """The forward's positions and slots are those that a mirror would have given."""
     memory, staging = make_memory()
-    batch = _mixed(memory, staging)
-    relay = make_relay(staging)
-    relay.resolve_future(batch)
+    running, batch = _decoding(memory, staging, 4, 6), make_batch(memory, staging, 3, 1, first=3)
+    running.make_plain()
+    batch.mix_with_running(running)
+    make_relay(staging).resolve_future(batch)
 
     forward = ForwardBatch.init_new(batch, staging)
 
@@ -115,47 +105,38 @@ def test_prompt_names_the_token_behind_its_stretch(
     assert batch.next_prompt_ids == expected
 
 
-def _filtered(batch: ScheduleBatch, _other: ScheduleBatch) -> ScheduleBatch:
-    batch.filter([1])
-    return batch
+def _merged_into(batch: ScheduleBatch, other: ScheduleBatch) -> ScheduleBatch:
+    other.merge(batch)
+    return other
 
 
-def _merged(batch: ScheduleBatch, other: ScheduleBatch) -> ScheduleBatch:
-    batch.merge(other)
-    return batch
-
-
-def _stepped(batch: ScheduleBatch, _other: ScheduleBatch) -> ScheduleBatch:
-    batch.make_plain()
-    return batch
-
-
+Change = Callable[[ScheduleBatch, ScheduleBatch], ScheduleBatch | None]
 CHANGES = [
-    pytest.param(_filtered, id="filter"),
-    pytest.param(_merged, id="merge"),
-    pytest.param(lambda batch, other: _merged(other, batch), id="merge into another"),
-    pytest.param(_stepped, id="plain step"),
+    pytest.param(lambda batch, _: batch.filter([1]), id="filter"),
+    pytest.param(lambda batch, other: batch.merge(other), id="merge"),
+    pytest.param(_merged_into, id="merge into another"),
+    pytest.param(lambda batch, _: batch.make_plain(), id="plain step"),
     pytest.param(lambda batch, _: batch.copy(), id="copy"),
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_absence_survives(change: Callable[[ScheduleBatch, ScheduleBatch], ScheduleBatch]) -> None:
+def test_absence_survives(change: Change) -> None:
     """Whatever becomes of a batch without a mirror, it has none afterwards, and no bound."""
     memory, staging = make_memory()
     batch = _decoding(memory, staging, 2, 3)
     other = make_batch(memory, staging, 4, first=3)
 
-    changed = change(batch, other)
+    changed = change(batch, other) or batch
 
-    values = values_of(changed)
-    assert [values[name] for name in HOST_LENGTHS] == [None, None, None]
+    assert (*_on_host(changed), changed.seq_lens_sum) == (None, None, None)
 
 
 def test_bounds_survive_what_the_mirror_lacks() -> None:
     """Through filter, merge and copy the bounds stay with their requests."""
     memory, staging = make_memory()
-    batch = _bounded(_decoding(memory, staging, 2, 3, 5), 9, 8, 7)
+    batch = _decoding(memory, staging, 2, 3, 5)
+    _tell(batch, None, [9, 8, 7])
     batch.filter([0, 2])
 
     batch.merge(make_batch(memory, staging, 4, first=4))
@@ -179,8 +160,7 @@ def test_forward_has_the_tightest_bound_there_is(
     memory, staging = make_memory()
     batch = make_batch(memory, staging, 2, 3)
     make_relay(staging).resolve_future(batch)
-    batch.seq_lens_cpu = None if mirror is None else torch.tensor(mirror)
-    batch.seq_lens_cpu_upper_bound = None if bound is None else torch.tensor(bound)
+    _tell(batch, mirror, bound)
 
     forward = ForwardBatch.init_new(batch, staging)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -145,9 +144,8 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
     assert all((own is not None) is bool(sizes) for own in found)
 
 
-def _choices(plan: Plan, role: Role, **sizes: Sequence[int]) -> dict[Phase, tuple[object, ...]]:
-    options = replace(OPTIONS, **sizes)  # type: ignore[arg-type]
-    buckets = graph_sizes_of(options, settings_of(plan))[role].buckets
+def _choices(plan: Plan, role: Role) -> dict[Phase, tuple[object, ...]]:
+    buckets = graph_sizes_of(OPTIONS, settings_of(plan))[role].buckets
     return {
         own.phase: (own.effective, own.obstacles[FULL])
         for own in choose_graphs(plan, SIMULATED, buckets, (), role)

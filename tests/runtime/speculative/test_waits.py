@@ -63,7 +63,7 @@ _AXES: Mapping[str, Sequence[object]] = {
 }
 WAYS = [Way(**row) for row in pairwise_cover(_AXES, lambda _: True)]  # type: ignore[arg-type]
 in_every_way = axis("way", WAYS, ids=str)
-opted_out = pytest.mark.parametrize("level", [NONE, UPPER_BOUND], ids=lambda level: level.value)
+at_every_level = pytest.mark.parametrize("level", HostSeqLens, ids=lambda level: level.value)
 on_a_gpu = pytest.mark.parametrize("device", ["cuda"], indirect=True)
 
 
@@ -194,25 +194,17 @@ def _settle(engine: Engine, way: Way) -> None:
         engine.step()
 
 
-@opted_out
+@at_every_level
 @in_every_way
-def test_opted_out_step_waits_for_its_tokens_alone(
+def test_step_waits_for_its_tokens_and_for_lengths_that_are_needed(
     models: Path, way: Way, level: HostSeqLens
 ) -> None:
-    """Where no backend needs the lengths, a step has one wait, and its tokens alone cross."""
+    """A step has one wait, and its tokens cross; an exact mirror costs one more, and a column."""
     steady = _steady(models, way, level)
 
-    assert steady.found == steady.for_tokens
-    assert steady.counts.num_copies_to_host == NUM_STEPS
-
-
-@in_every_way
-def test_exact_step_waits_once_more(models: Path, way: Way) -> None:
-    """An exact mirror costs a step one wait, of the relay's copy stream, and a column's copy."""
-    steady = _steady(models, way, EXACT)
-
-    assert steady.found == steady.for_tokens_and_lengths
-    assert steady.counts.num_copies_to_host == 2 * NUM_STEPS
+    is_exact = level is EXACT
+    assert steady.found == (steady.for_tokens_and_lengths if is_exact else steady.for_tokens)
+    assert steady.counts.num_copies_to_host == (1 + is_exact) * NUM_STEPS
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.EAGLE, Algorithm.STANDALONE])
@@ -337,23 +329,17 @@ def _on_cuda(models: Path, way: Way, level: HostSeqLens, device: torch.device) -
 
 
 @on_a_gpu
-@opted_out
+@at_every_level
 @in_every_way
-def test_opted_out_step_on_a_gpu_waits_for_its_tokens_alone(
+def test_step_on_a_gpu_waits_for_its_tokens_and_for_lengths_that_are_needed(
     models: Path, device: torch.device, way: Way, level: HostSeqLens
 ) -> None:
-    """On CUDA too a step waits for one event, and one copy crosses to the host."""
+    """On CUDA too a step waits for one event, and one copy crosses; an exact mirror costs a wait.
+
+    That is one of a stream, and one copy more.
+    """
     found = _on_cuda(models, way, level, device)
 
+    for_lengths = NUM_STEPS if level is EXACT else 0
     waits = found["cudaEventSynchronize"], found["cudaStreamSynchronize"]
-    assert (waits, found["Memcpy DtoH"]) == ((NUM_STEPS, 0), NUM_STEPS)
-
-
-@on_a_gpu
-@in_every_way
-def test_exact_step_on_a_gpu_waits_once_more(models: Path, device: torch.device, way: Way) -> None:
-    """On CUDA too an exact mirror costs a step one wait of a stream, and one copy."""
-    found = _on_cuda(models, way, EXACT, device)
-
-    waits = found["cudaEventSynchronize"], found["cudaStreamSynchronize"]
-    assert (waits, found["Memcpy DtoH"]) == ((NUM_STEPS, NUM_STEPS), 2 * NUM_STEPS)
+    assert (waits, found["Memcpy DtoH"]) == ((NUM_STEPS, for_lengths), NUM_STEPS + for_lengths)
