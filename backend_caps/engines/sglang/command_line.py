@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from backend_caps.engines.source.files import open_tree
-from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.guards import Function, spans
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import Module, spans
+from backend_caps.engines.source.module import Module
 from backend_caps.resolution.engine import Engine
 
 ARGUMENTS = "sglang/srt/server_args.py"

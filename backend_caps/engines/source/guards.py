@@ -7,6 +7,7 @@ clause, stands in one as a name that reads like it.
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,16 @@ class Case:
 def words(text: str) -> ast.expr:
     """Write what is no expression as one."""
     return ast.Name(id=text, ctx=ast.Load())
+
+
+def spans(node: ast.AST, lines: Sequence[int]) -> bool:
+    """Return whether a node spans any of `lines`; nodes without a position count."""
+    if not isinstance(node, ast.stmt | ast.expr):
+        return True
+    first = node.lineno
+    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
+        first = node.decorator_list[0].lineno
+    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)
 
 
 def has_attribute(value: ast.expr, name: str) -> bool:

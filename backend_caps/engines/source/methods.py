@@ -16,9 +16,10 @@ from backend_caps.engines.source.guards import (
     in_turn,
     met,
     returns,
+    spans,
     where,
 )
-from backend_caps.engines.source.module import ClassDef, Statement, spans, standing, statements
+from backend_caps.engines.source.module import ClassDef, Statement, standing, statements
 
 Step = tuple[Guards, Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""

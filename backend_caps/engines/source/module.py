@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -20,6 +19,7 @@ from backend_caps.engines.source.guards import (
     guarded,
     negated,
     returns,
+    spans,
     where,
 )
 
@@ -395,13 +395,3 @@ class Module:
                 ) as node if spans(node, self.lines(["class"])):
                     within = (node, *functions)
                     yield from self._classes(guarded(inner), guards, f"{outer}{name}.", within)
-
-
-def spans(node: ast.AST, lines: Sequence[int]) -> bool:
-    """Return whether a node spans any of `lines`; nodes without a position count."""
-    if not isinstance(node, ast.stmt | ast.expr):
-        return True
-    first = node.lineno
-    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
-        first = node.decorator_list[0].lineno
-    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)
