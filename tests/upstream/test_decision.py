@@ -115,8 +115,8 @@ class _Server:
 def _servers() -> Iterator[_Server]:
     """List servers; seven shares no factor with any number of values, so each value comes up."""
     algorithms = (None, "EAGLE", "EAGLE3", "STANDALONE", "NGRAM", "FROZEN_KV_MTP")
-    backends, modes = (_NAMES, _NAMES, (None, *_NAMES)), ("prefill", "decode")
-    values = product(*backends, algorithms, modes, (1, 3), *[(True, False)] * 3)
+    drafts, modes, both = (None, *_NAMES), ("prefill", "decode"), (True, False)
+    values = product(_NAMES, _NAMES, drafts, algorithms, modes, (1, 3), both, both, both)
     servers = [_Server(*own) for own in values]
     yield from (own for own in servers if not own.is_forced)
     yield from [own for own in servers if own.is_forced][::7]

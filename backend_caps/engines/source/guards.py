@@ -43,6 +43,16 @@ def words(text: str) -> ast.expr:
     return ast.Name(id=text, ctx=ast.Load())
 
 
+def spans(node: ast.AST, lines: Sequence[int]) -> bool:
+    """Return whether a node spans any of `lines`; nodes without a position count."""
+    if not isinstance(node, ast.stmt | ast.expr):
+        return True
+    first = node.lineno
+    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
+        first = node.decorator_list[0].lineno
+    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)
+
+
 def has_attribute(value: ast.expr, name: str) -> bool:
     """Return whether a value is made from some object's attribute of a name."""
     return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
