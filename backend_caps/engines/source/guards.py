@@ -340,13 +340,3 @@ def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr:
         case pattern:
             test = words(f"{ast.unparse(subject)} matches {ast.unparse(pattern)}")
     return all_of((test, case.guard) if case.guard else (test,))
-
-
-def spans(node: ast.AST, lines: Sequence[int]) -> bool:
-    """Return whether a node spans any of `lines`; nodes without a position count."""
-    if not isinstance(node, ast.stmt | ast.expr):
-        return True
-    first = node.lineno
-    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
-        first = node.decorator_list[0].lineno
-    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)
