@@ -36,6 +36,16 @@ def test_line_says_what_takes_long_and_is_gone_after_it() -> None:
     assert file.getvalue().endswith("\x1b[2K")
 
 
+def test_line_is_not_drawn_where_there_is_no_terminal() -> None:
+    """A log has nothing of it, however long it takes."""
+    file = StringIO()
+
+    with spinning("reading an engine", console=Console(file=file), patience_s=0):
+        sleep(0.05)
+
+    assert file.getvalue() == ""
+
+
 def test_line_is_not_drawn_of_what_is_done_at_once() -> None:
     """What does not take long is not spoken of."""
     console, file = _console()

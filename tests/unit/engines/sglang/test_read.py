@@ -232,3 +232,12 @@ def test_labels_stay_when_another_class_comes(tmp_path: Path) -> None:
     after = read(tmp_path, {TWO: "import os\n" + CHOSEN + "class Three(AttentionBackend): pass\n"})
 
     assert set(after.registry) == {*before.registry, "Three"}
+
+
+def test_each_engine_is_read_by_its_own_reader(tmp_path: Path) -> None:
+    """Asked for vLLM, the reader of vLLM reads."""
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+
+    assert read_engine("vllm", tmp_path).engine == "vllm"
