@@ -99,10 +99,7 @@ def _watched() -> Log | None:
 
 
 def _begun(working_directory: str | None) -> Loading:
-    from backend_caps.discovery.process import (  # noqa: PLC0415 - light, so first
-        Search,
-        start_early,
-    )
+    from backend_caps.discovery.process import Search, start_early  # noqa: PLC0415 - light, so first
 
     early = start_early(Search.of_process(working_directory))
     from backend_caps.discovery.loading import begin  # noqa: PLC0415 - slow: while that starts

@@ -56,10 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check what this backend declares, a test for each case; repeatable",
     )
     group.addoption(
-        "--backend-caps-only",
-        action="append",
-        metavar="CHECK",
-        help="run this check; repeatable",
+        "--backend-caps-only", action="append", metavar="CHECK", help="run this check; repeatable"
     )
     group.addoption(
         "--backend-caps-device",

@@ -45,12 +45,7 @@ class Ratio:
         pairs = [one / other for one, other in zip(ours, theirs, strict=True)]
         low, middle, high = quantiles(pairs, n=4, method="inclusive")
         return cls(
-            what=what,
-            ratio=middle,
-            low=low,
-            high=high,
-            measured=f"{len(pairs)} rounds",
-            told=told,
+            what=what, ratio=middle, low=low, high=high, measured=f"{len(pairs)} rounds", told=told
         )
 
 

@@ -29,13 +29,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import (
-    DEVICE_TRAITS,
-    DeviceStreams,
-    DraftShape,
-    FutureMap,
-    RelayPayload,
-)
+from backend_caps.relay import DEVICE_TRAITS, DeviceStreams, DraftShape, FutureMap, RelayPayload
 from benchmarks.recorded import Ratio, Record, keep, path_asked
 from tests.upstream.sglang_wheel import (
     Extras,
@@ -234,10 +228,7 @@ def _lengths(side: Side) -> tuple[Call, Call]:
 
 
 def _inputs(side: Side, staged: Tensor | None, running: Tensor | None) -> tuple[Call, Call]:
-    return (
-        lambda: side.our_inputs(staged, running),
-        lambda: side.their_inputs(staged, running),
-    )
+    return (lambda: side.our_inputs(staged, running), lambda: side.their_inputs(staged, running))
 
 
 def measure(case: Case) -> tuple[float, float]:

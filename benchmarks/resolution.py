@@ -22,12 +22,7 @@ def uses(num_backends: int) -> tuple[Use, ...]:
     """Make as many backends, each in one use of decode."""
     declaration = Declaration(capabilities=Capabilities(needs_cpu_seq_lens=True))
     return tuple(
-        Use(
-            backend=f"b{number}",
-            role=Role.TARGET,
-            phase=Phase.DECODE,
-            declaration=declaration,
-        )
+        Use(backend=f"b{number}", role=Role.TARGET, phase=Phase.DECODE, declaration=declaration)
         for number in range(num_backends)
     )
 

@@ -118,9 +118,7 @@ def counts(rows: list[Row]) -> Iterator[Count]:
     for row in rows:
         for name, count in METRICS.items():
             yield Count(
-                what=f"{row.flag_set.name}: {name}",
-                ours=count(row.ours),
-                theirs=count(row.sglang),
+                what=f"{row.flag_set.name}: {name}", ours=count(row.ours), theirs=count(row.sglang)
             )
 
 

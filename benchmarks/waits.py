@@ -105,10 +105,7 @@ def sglang(pool_size: int, host_seq_lens: HostSeqLens) -> MakeRelay:
 
     def make(streams: DeviceStreams) -> SglangRelay:
         return SglangRelay(
-            streams,
-            needs_cpu_seq_lens=mirrors,
-            pool_size=pool_size,
-            gather=gather_in_one_launch,
+            streams, needs_cpu_seq_lens=mirrors, pool_size=pool_size, gather=gather_in_one_launch
         )
 
     return make

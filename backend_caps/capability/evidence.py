@@ -27,14 +27,7 @@ from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 EVIDENCE_SCHEMA: Literal["backend-caps/evidence@1"] = "backend-caps/evidence@1"
 ANY_DEVICE = "sim"
 """The device that stands in for any other: what held there is not stale on another."""
-UNVERIFIABLE = frozenset(
-    {
-        "attention_arch",
-        "auto_priority",
-        "compute_capability",
-        "devices",
-    }
-)
+UNVERIFIABLE = frozenset({"attention_arch", "auto_priority", "compute_capability", "devices"})
 """Capabilities that no check is about: they say where a backend runs, and which is preferred."""
 
 _Verdict: TypeAlias = Literal["held", "failed", "not checked"]

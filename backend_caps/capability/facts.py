@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.kind import ANY, Phase, Role

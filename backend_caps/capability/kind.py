@@ -108,11 +108,7 @@ RELAY_LOOP: Counted = frozenset(
 )
 """The forwards that take their lengths from the relay. At a prefill the scheduler knows them."""
 DRAFT_TREES: Counted = frozenset(
-    {
-        (Role.TARGET, Phase.VERIFY),
-        (Role.DRAFT, Phase.DECODE),
-        (Role.DRAFT_EXTEND, Phase.VERIFY),
-    }
+    {(Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.DECODE), (Role.DRAFT_EXTEND, Phase.VERIFY)}
 )
 """The forwards whose rows are draft trees."""
 

@@ -18,14 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StrictInt,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictInt
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.kind import ANY, STATES, Anything, Undeclared

@@ -12,13 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Annotated, Self, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from backend_caps.capability.kind import (
     ANY,

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import (
-    ENGINES,
-    engine_options,
-    installed_engine,
-    name_of,
-    reading_of,
-)
+from backend_caps.cli.engines import ENGINES, engine_options, installed_engine, name_of, reading_of
 from backend_caps.cli.invocation import (
     Invocation,
     PluginSearch,

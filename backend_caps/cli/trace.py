@@ -77,12 +77,7 @@ def _record(ctx: click.Context) -> None:
     """Record what the server would do, write the files that were asked for, and show it."""
     from backend_caps.cli.server_sizes import is_size, sizes_in  # noqa: PLC0415
     from backend_caps.insight.stand_ins import run_plan  # noqa: PLC0415
-    from backend_caps.insight.trace import (  # noqa: PLC0415
-        Recording,
-        check_recordable,
-        trace_details,
-        traced_levels,
-    )
+    from backend_caps.insight.trace import Recording, check_recordable, trace_details, traced_levels  # noqa: PLC0415
     from backend_caps.report.trace_views import picture_of, trace_view  # noqa: PLC0415
     from backend_caps.startup.configure import check_device  # noqa: PLC0415
 

@@ -16,13 +16,7 @@ from backend_caps.capability.backend import Backend, Backends
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Problem, Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
-from backend_caps.discovery.loading import (
-    DEADLINE_S,
-    LONGEST_DEADLINE_S,
-    Loaded,
-    Loading,
-    begin,
-)
+from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loaded, Loading, begin
 from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
 from backend_caps.discovery.scan import AllowList, Claim
 from backend_caps.resolution.engine import RULE_SETS

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from backend_caps.capability.provenance import Problem, Status
-from backend_caps.discovery.metadata import (
-    PathEntry,
-    headers,
-    named,
-    normalised,
-    our_entries,
-)
+from backend_caps.discovery.metadata import PathEntry, headers, named, normalised, our_entries
 from backend_caps.discovery.problems import installed_release, problem
 from backend_caps.discovery.process import Search, identity
 

@@ -42,10 +42,7 @@ def read_engine(engine: str, source: Path | None = None) -> EngineReading:
 
 def _read(engine: str, source: Path | None) -> EngineReading:
     if engine == "sglang":
-        from backend_caps.engines.sglang.read import (  # noqa: PLC0415 - one of the two
-            is_wanted,
-            read_sglang,
-        )
+        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415 - one of the two
 
         return read_sglang(open_tree(engine, source, within=is_wanted))
     from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - the other

@@ -108,10 +108,7 @@ def class_record(
 
 
 def record(
-    name: str,
-    source: Source,
-    declaration: Declaration,
-    engine_class: EngineClass | None = None,
+    name: str, source: Source, declaration: Declaration, engine_class: EngineClass | None = None
 ) -> Backend:
     """Make the record of what was read."""
     return Backend(

@@ -25,12 +25,7 @@ from backend_caps.report.generate_documents import (
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
-from backend_caps.startup.graph_choice import (
-    SUPPORTED_BECAUSE,
-    GraphChoice,
-    Obstacle,
-    kind_of,
-)
+from backend_caps.startup.graph_choice import SUPPORTED_BECAUSE, GraphChoice, Obstacle, kind_of
 from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
 

@@ -261,10 +261,7 @@ def fitting_models(
     settings = SpecSettings.from_flags(plan.flags)
     head_size, dtype = _taken(plan)
     model = replace(
-        sizes,
-        head_size=head_size,
-        max_position_embeddings=context_length,
-        dtype=_DTYPES[dtype],
+        sizes, head_size=head_size, max_position_embeddings=context_length, dtype=_DTYPES[dtype]
     )
     algorithm = None if settings is None else settings.algorithm
     with small_models(algorithm, seed=seed, sizes=model) as models:

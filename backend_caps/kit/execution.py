@@ -14,16 +14,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
-from backend_caps.kit.check import (
-    Case,
-    Check,
-    CheckResult,
-    Effort,
-    Fault,
-    Hint,
-    Results,
-    Verdict,
-)
+from backend_caps.kit.check import Case, Check, CheckResult, Effort, Fault, Hint, Results, Verdict
 from backend_caps.kit.errors import BaselineError, KitError
 from backend_caps.kit.rig import (
     CASE_DEADLINE_S,

@@ -30,13 +30,7 @@ from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.kit.subject import Subject
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.simulator import (
-    DEVICE_NAME,
-    Schedule,
-    Simulation,
-    StarvationWarning,
-    simulate,
-)
+from backend_caps.simulator import DEVICE_NAME, Schedule, Simulation, StarvationWarning, simulate
 
 _T = TypeVar("_T")
 

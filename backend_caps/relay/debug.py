@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.relay.errors import RelayError
-from backend_caps.relay.layout import (
-    RelayBatch,
-    RelayLayout,
-    RelayPayload,
-    as_int64,
-    require_shape,
-)
+from backend_caps.relay.layout import RelayBatch, RelayLayout, RelayPayload, as_int64, require_shape
 from backend_caps.relay.streams import DeviceStreams
 
 POISON = torch.iinfo(torch.int64).min

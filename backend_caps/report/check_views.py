@@ -188,9 +188,7 @@ def check_list_view(listed: CheckListDocument) -> Iterator[Section]:
         yield Heading(own.code)
         about = f"about: {', '.join(own.claims) or _OWED}"
         after = (f"says nothing unless these hold: {', '.join(own.after)}",) if own.after else ()
-        yield Lines(
-            (own.title, about, f"proves: {own.proves}", f"cannot: {own.cannot}", *after),
-        )
+        yield Lines((own.title, about, f"proves: {own.proves}", f"cannot: {own.cannot}", *after))
 
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -154,8 +154,7 @@ def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
         or (kind is DifferenceKind.CHANGED and column in {"before", "after"})
     ]
     return Table(
-        tuple(columns[at] for at in kept),
-        tuple(tuple(row[at] for at in kept) for row in rows),
+        tuple(columns[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows)
     )
 
 

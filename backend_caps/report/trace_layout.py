@@ -53,10 +53,7 @@ _STRONG = {
 }
 _KINDS = {own: own for own in ("draft", "verify", "decode", "launch", "results")}
 _KINDS |= {"draft_extend": "extend", "build batch": "build"}
-_ARROW_WORDS = {
-    Signal.LENGTHS_TO_HOST: "publish → host lengths",
-    Signal.WAR_BARRIER: "WAR barrier",
-}
+_ARROW_WORDS = {Signal.LENGTHS_TO_HOST: "publish → host lengths", Signal.WAR_BARRIER: "WAR barrier"}
 _ABSENT = {COPY: "no such stream: no length crosses"}
 
 

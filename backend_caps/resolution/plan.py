@@ -14,12 +14,7 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.sets import Conflict
-from backend_caps.capability.vocabulary import (
-    CAPABILITIES,
-    SPELLINGS,
-    Capabilities,
-    HostSeqLens,
-)
+from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Effect, RuleSet, effect_of
@@ -253,11 +248,7 @@ class Plan:
         """Return this plan with a server need joined with one of the engine's own."""
         own = self.server[capability]
         cause = Cause(
-            kind=CauseKind.ENGINE,
-            name=capability,
-            value=need,
-            reason=reason,
-            origin=Origin.FORCED,
+            kind=CauseKind.ENGINE, name=capability, value=need, reason=reason, origin=Origin.FORCED
         )
         resolved = self._joined(own, need, (cause,))
         return replace(self, server={**self.server, capability: resolved})

@@ -200,11 +200,7 @@ def problem_of(reason: Reason, use: Use) -> Problem:
         message = f"backend {use.backend!r} {unverified.words}; {here}."
         remedy = f"Verify it: backend-caps check {use.backend} --write-evidence."
     return Problem(
-        code=reason.code,
-        message=message,
-        remedy=remedy,
-        actual=reason.actual,
-        needed=reason.needed,
+        code=reason.code, message=message, remedy=remedy, actual=reason.actual, needed=reason.needed
     )
 
 

@@ -16,12 +16,7 @@ from backend_caps.capability.kind import RELAY_LOOP, Kind, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
-from backend_caps.resolution.errors import (
-    FlagsError,
-    PlanRefusedError,
-    ResolutionError,
-    raise_all,
-)
+from backend_caps.resolution.errors import FlagsError, PlanRefusedError, ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import (
     Cause,

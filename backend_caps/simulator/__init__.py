@@ -9,12 +9,7 @@ from backend_caps.extras import require_extra
 require_extra("relay", __name__)
 
 from backend_caps.simulator.device import DEVICE_NAME, register, simulate
-from backend_caps.simulator.errors import (
-    SimDeviceError,
-    SimulatorError,
-    Site,
-    StarvationWarning,
-)
+from backend_caps.simulator.errors import SimDeviceError, SimulatorError, Site, StarvationWarning
 from backend_caps.simulator.queues import OrderPolicy, Schedule, systematic_schedules
 from backend_caps.simulator.records import (
     HOST,

@@ -91,11 +91,7 @@ class Allocator:
     """
 
     def __init__(
-        self,
-        poison: Callable[[Block], None],
-        mark: Callable[[int], Marker],
-        *,
-        keeps_blocks: bool,
+        self, poison: Callable[[Block], None], mark: Callable[[int], Marker], *, keeps_blocks: bool
     ) -> None:
         self.pool = Pool()
         self.num_live = 0

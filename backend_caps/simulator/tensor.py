@@ -258,11 +258,7 @@ class SimTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: AnyOperator,
-        types: Sequence[type],
-        args: Args = (),
-        kwargs: Kwargs | None = None,
+        cls, func: AnyOperator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         """Run an operator."""
         return cls.dispatch(func, args, kwargs or {})

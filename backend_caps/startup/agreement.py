@@ -196,10 +196,7 @@ def agreed(
 
 
 def tell_failure(
-    error: Exception,
-    channel: Channel,
-    round_name: str = _COMPARING,
-    fields: Fields | None = None,
+    error: Exception, channel: Channel, round_name: str = _COMPARING, fields: Fields | None = None
 ) -> None:
     """Tell the other ranks that this one has no plan, and why; the caller raises it.
 

@@ -22,7 +22,7 @@ PICTURES: Mapping[str, Sequence[str]] = {
         *("--attention-backend", "torch_padded", "--speculative-algorithm", "EAGLE3"),
         *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
         *("--speculative-num-draft-tokens", "4", "--disable-piecewise-cuda-graph"),
-    ),
+    )
 }
 """What draws each: a command line, with `{}` in the place of the file."""
 

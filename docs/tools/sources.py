@@ -115,9 +115,7 @@ def _problem_text(call: ast.Call) -> Iterator[ProblemText]:
     match call.func, given.get("code"):
         case ast.Name(id="Problem"), ast.Constant(value=str(code)):
             yield ProblemText(
-                code=code,
-                message=_texts(given["message"])[0],
-                remedies=_texts(given["remedy"]),
+                code=code, message=_texts(given["message"])[0], remedies=_texts(given["remedy"])
             )
 
 

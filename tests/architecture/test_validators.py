@@ -25,8 +25,7 @@ def _called(schema: object) -> Iterator[Callable[..., object]]:
 
 
 @pytest.mark.parametrize(
-    "model",
-    [pytest.param(each, id=each.__name__) for each in (Declaration, Rule, ServerFlags)],
+    "model", [pytest.param(each, id=each.__name__) for each in (Declaration, Rule, ServerFlags)]
 )
 def test_model_calls_nothing_whose_signature_is_a_text(model: type[BaseModel]) -> None:
     """No validator is a class or function in C: pydantic would parse their help text."""

@@ -278,10 +278,7 @@ def _num_failures(text: str) -> int:
 
 @pytest.mark.parametrize(
     ("format_", "count"),
-    [
-        ("junit", _num_failures),
-        ("sarif", lambda text: len(json.loads(text)["runs"][0]["results"])),
-    ],
+    [("junit", _num_failures), ("sarif", lambda text: len(json.loads(text)["runs"][0]["results"]))],
 )
 def test_check_is_printed_for_ci(
     line: CommandLine, format_: str, count: Callable[[str], int]

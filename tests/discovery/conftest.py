@@ -58,8 +58,7 @@ class Site:
         attribute = "DECLARATION" if group == "backend_caps.backends" else "RULES"
         self.module(f"{name}_caps", source)
         self.install(
-            f"{name}-1.0.dist-info",
-            entry_points=f"[{group}]\n{name} = {name}_caps:{attribute}\n",
+            f"{name}-1.0.dist-info", entry_points=f"[{group}]\n{name} = {name}_caps:{attribute}\n"
         )
 
     def module(self, name: str, source: str) -> Path:

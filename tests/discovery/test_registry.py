@@ -188,8 +188,7 @@ _CORRECT = "Correct the engines of 'site-rule', or install a backend-caps that k
 
 
 @pytest.mark.parametrize(
-    ("engine", "remedy"),
-    [("sglang-0.5.32", "Did you mean 'sglang-0.5.23'?"), ("other", _CORRECT)],
+    ("engine", "remedy"), [("sglang-0.5.32", "Did you mean 'sglang-0.5.23'?"), ("other", _CORRECT)]
 )
 def test_registry_tells_a_rule_of_an_unknown_engine(site: Site, engine: str, remedy: str) -> None:
     """A rule for a rule set that there is none of is in none, and that is told."""

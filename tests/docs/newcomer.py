@@ -21,10 +21,7 @@ from docs.tools.examples import Block, blocks_of, shows
 from docs.tools.page_reader import ROOT, Reader, Surroundings, commands_of
 
 README = "README.md"
-TUTORIALS = (
-    "docs/tutorials/declare-your-first-backend.md",
-    "docs/tutorials/build-a-backend.md",
-)
+TUTORIALS = ("docs/tutorials/declare-your-first-backend.md", "docs/tutorials/build-a-backend.md")
 FIRST = "$ make run\n"
 """How the README's block begins that sets everything up."""
 _BEFORE = "…\n"

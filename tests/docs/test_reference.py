@@ -62,8 +62,7 @@ def test_files_that_are_written_are_not_stale(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    "engine",
-    ["sglang", pytest.param("vllm", marks=[pytest.mark.upstream, pytest.mark.vllm_wheel])],
+    "engine", ["sglang", pytest.param("vllm", marks=[pytest.mark.upstream, pytest.mark.vllm_wheel])]
 )
 def test_page_of_an_engine_is_not_stale(engine: str) -> None:
     """The matrix of an engine's backends is what its wheel says."""

@@ -186,8 +186,7 @@ def test_cases_are_found_by_name(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["sync-free-prepare", "races", "inputs-untouched", "padding-harmless", "batches-apart"],
+    "code", ["sync-free-prepare", "races", "inputs-untouched", "padding-harmless", "batches-apart"]
 )
 def test_backend_that_raises_is_not_checked(code: str) -> None:
     """What cannot be run plainly says nothing of order and state: another check has to say it."""

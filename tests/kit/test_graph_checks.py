@@ -72,11 +72,7 @@ def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
 
     schedules = [str(case.schedule) for case in cases]
     assert schedules[:4] == ["lazy"] * 4
-    assert set(schedules[4:]) == {
-        "eager",
-        *(f"starve:{stream}" for stream in range(4)),
-        "random:1",
-    }
+    assert set(schedules[4:]) == {"eager", *(f"starve:{stream}" for stream in range(4)), "random:1"}
 
 
 def test_orders_of_replays_are_plain_first() -> None:
@@ -139,11 +135,7 @@ def test_who_bakes_host_values_is_given_no_hint(check: Check) -> None:
             "declared HOST; 2 cases of decode kept what IN_GRAPH asks for; candidate for IN_GRAPH",
             id="in the graph",
         ),
-        pytest.param(
-            claims_single(SUBJECTS["table_copied_first"]),
-            None,
-            id="as it is",
-        ),
+        pytest.param(claims_single(SUBJECTS["table_copied_first"]), None, id="as it is"),
     ],
 )
 def test_metadata_that_asks_for_less_is_hinted_at(subject: Subject, what: str | None) -> None:

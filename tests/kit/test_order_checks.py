@@ -5,15 +5,7 @@ from itertools import pairwise
 import pytest
 
 from backend_caps import UNDECLARED, HostSeqLens
-from backend_caps.kit import (
-    Check,
-    CheckResult,
-    Effort,
-    Subject,
-    find_case,
-    run_case,
-    run_checks,
-)
+from backend_caps.kit import Check, CheckResult, Effort, Subject, find_case, run_case, run_checks
 from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.checks.overlap import RACES
 from backend_caps.kit.checks.preparation import SYNC_FREE_PREPARE
@@ -57,8 +49,7 @@ def test_poll_in_prepare_is_a_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claimed", "words"),
-    [(False, "declared False"), (UNDECLARED, "not declared, so False")],
+    ("claimed", "words"), [(False, "declared False"), (UNDECLARED, "not declared, so False")]
 )
 def test_prepare_that_never_waits_is_a_candidate(claimed: object, words: str) -> None:
     """Where the claim is not made and no case waited, it says so, and over what."""

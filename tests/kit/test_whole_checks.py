@@ -3,15 +3,7 @@ from __future__ import annotations
 import pytest
 from torch_native_caps import TORCH_NATIVE
 
-from backend_caps.kit import (
-    Check,
-    CheckResult,
-    Effort,
-    Subject,
-    Verdict,
-    run_case,
-    run_checks,
-)
+from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_case, run_checks
 from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.checks.batches import TWO_BATCH
 from backend_caps.kit.checks.overlap import SERVING

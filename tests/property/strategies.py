@@ -22,12 +22,7 @@ from backend_caps.capability.sets import (
     intersect,
     overlap,
 )
-from backend_caps.capability.vocabulary import (
-    CAPABILITIES,
-    NO_LIMIT,
-    AttentionArch,
-    Capabilities,
-)
+from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, AttentionArch, Capabilities
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import Use

@@ -171,10 +171,7 @@ def test_comparing_the_other_way_round_is_the_mirror(one: Side, other: Side) -> 
 
 @law
 @given(
-    one=declarations,
-    situation=situations,
-    name=st.sampled_from(list(CAPABILITIES)),
-    data=st.data(),
+    one=declarations, situation=situations, name=st.sampled_from(list(CAPABILITIES)), data=st.data()
 )
 def test_backends_without_a_difference_answer_the_same(
     one: Declaration, situation: Situation, name: str, data: st.DataObject

@@ -14,13 +14,7 @@ from backend_caps.simulator.queues import OrderPolicy
 from tests.process_pool import in_processes
 from tests.races.cases import Case, Finding, Program
 from tests.races.engine_setup import model_folder
-from tests.races.mutant_search import (
-    Catch,
-    Catches,
-    find_catches,
-    schedules_of,
-    write_catches,
-)
+from tests.races.mutant_search import Catch, Catches, find_catches, schedules_of, write_catches
 from tests.races.mutants import MUTANTS
 from tests.races.mutation import Mutant
 from tests.races.runs import run_case

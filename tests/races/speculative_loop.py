@@ -95,10 +95,7 @@ class Setting:
         rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
         host_seq_lens, pool_size = _WAYS[seed % len(_WAYS)]
         return cls(
-            rng=rng,
-            host_seq_lens=host_seq_lens,
-            pool_size=pool_size,
-            num_rows=rng.randint(1, 5),
+            rng=rng, host_seq_lens=host_seq_lens, pool_size=pool_size, num_rows=rng.randint(1, 5)
         )
 
 

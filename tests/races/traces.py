@@ -52,12 +52,7 @@ class Speculation:
 
     @classmethod
     def drawn(
-        cls,
-        rng: random.Random,
-        *,
-        is_chain: bool,
-        two_batch: bool,
-        levels: Sequence[HostSeqLens],
+        cls, rng: random.Random, *, is_chain: bool, two_batch: bool, levels: Sequence[HostSeqLens]
     ) -> Speculation:
         """Draw one of what a trace's backends serve."""
         topk = 1 if is_chain else rng.choice((1, 2, 4))

@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import (
-    FutureMap,
-    RelayError,
-    RelayPayload,
-)
+from backend_caps.relay import FutureMap, RelayError, RelayPayload
 from tests.relay.batches import (
     POOL_SIZE,
     Batch,
@@ -39,10 +35,7 @@ WRITERS: dict[str, Callable[[FutureMap, torch.Tensor], None]] = {
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize(
     ("rows", "code", "expected"),
-    [
-        ([3, 5, 3], "repeated-rows", REPEATED),
-        ([3, POOL_SIZE, -1], "rows-out-of-range", OUTSIDE),
-    ],
+    [([3, 5, 3], "repeated-rows", REPEATED), ([3, POOL_SIZE, -1], "rows-out-of-range", OUTSIDE)],
 )
 def test_writers_refuse_rows(name: str, rows: list[int], code: str, expected: str) -> None:
     """A row that comes twice, or that the pool does not have, is an error that names it."""

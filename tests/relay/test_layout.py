@@ -3,12 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from backend_caps.relay import (
-    DraftShape,
-    RelayError,
-    RelayField,
-    RelayLayout,
-)
+from backend_caps.relay import DraftShape, RelayError, RelayField, RelayLayout
 from tests.relay.batches import DRAFT, make_map
 
 PLAIN, TOPK = ["seq_lens", "bonus_tokens"], ["topk_p", "topk_index"]

@@ -20,13 +20,7 @@ from packaging.metadata import Metadata
 
 from docs.tools import schemas
 from tests.plugins.environments import PLUGINS, ROOT, Plugin
-from tests.release.building import (
-    built,
-    copy_checkout,
-    digests,
-    epoch_of_commit,
-    projects_of,
-)
+from tests.release.building import built, copy_checkout, digests, epoch_of_commit, projects_of
 
 pytestmark = pytest.mark.slow
 

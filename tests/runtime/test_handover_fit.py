@@ -50,11 +50,7 @@ def decode(models: Path) -> Engine:
     ("name", "change", "words"),
     [
         ("keys", lambda own: own[:, :-1], r"keys have shape \(2, 8, 1, 16\) instead of \(2, 9,"),
-        (
-            "values",
-            lambda own: own.bfloat16(),
-            r"values are torch.bfloat16 instead of torch.float",
-        ),
+        ("values", lambda own: own.bfloat16(), r"values are torch.bfloat16 instead of torch.float"),
         ("draft_keys", lambda _: None, r"it has no draft_keys"),
         ("hidden_states", lambda _: torch.zeros(7), r"states have shape \(7,\) instead of \(32,\)"),
         ("topk_p", lambda own: own.to("meta"), r"its topk_p are on meta, and not on the host"),

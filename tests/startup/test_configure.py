@@ -30,10 +30,7 @@ from backend_caps import (
 )
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.relay import DraftShape
-from backend_caps.resolution.errors import (
-    PlanRefusedError,
-    ResolutionError,
-)
+from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate

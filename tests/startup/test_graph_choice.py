@@ -20,11 +20,7 @@ from backend_caps.startup.graph_choice import (
     choose_graphs,
     halved_phases,
 )
-from backend_caps.startup.graph_modes import (
-    GraphMode,
-    mixed_buckets,
-    uniform_buckets,
-)
+from backend_caps.startup.graph_modes import GraphMode, mixed_buckets, uniform_buckets
 from tests.runtime.graphs.rig import SIMULATED, uses_of
 
 FULL, PIECEWISE, EAGER = GraphMode
@@ -155,10 +151,7 @@ def test_refused_names_flag_and_obstacles() -> None:
     """Each better mode says what keeps it from being the effective one."""
     choice = choice_of(Phase.DECODE, *NO_PIECES, *HALVES, declared=frozenset())
 
-    assert choice.refused == {
-        FULL: (Obstacle.BACKEND,),
-        PIECEWISE: (choice.requested, TWO_BATCH),
-    }
+    assert choice.refused == {FULL: (Obstacle.BACKEND,), PIECEWISE: (choice.requested, TWO_BATCH)}
 
 
 CAPTURED_HALVES = (True, "a captured graph has both halves")

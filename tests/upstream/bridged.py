@@ -200,9 +200,7 @@ def real_parts() -> Parts:
     from backend_caps_sglang.kit.engine_modules import load_sglang  # noqa: PLC0415
 
     sglang = load_sglang()
-    from sglang.srt.layers.attention.torch_native_backend import (  # noqa: PLC0415
-        TorchNativeAttnBackend,
-    )
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend  # noqa: PLC0415
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool  # noqa: PLC0415
 
     def pools(drawn: Drawn) -> tuple[object, object]:

@@ -228,12 +228,7 @@ class _Batch:
     sm_scale: float
 
     def attend(
-        self,
-        schedule: Tensor,
-        out: Tensor,
-        *,
-        is_causal: bool,
-        masks: tuple[Tensor, Tensor] | None,
+        self, schedule: Tensor, out: Tensor, *, is_causal: bool, masks: tuple[Tensor, Tensor] | None
     ) -> None:
         """Write what each request's tokens see, as far as was planned."""
         planned = schedule.cpu().view(torch.int32).tolist()

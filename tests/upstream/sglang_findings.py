@@ -161,11 +161,7 @@ def _versions() -> dict[str, object]:
 def verdicts(kept: Json) -> list[tuple[object, ...]]:
     """List of each check what became of it, and which cases found something where."""
     return [
-        (
-            check["code"],
-            check["status"],
-            [(own["case"], own["place"]) for own in check["findings"]],
-        )
+        (check["code"], check["status"], [(own["case"], own["place"]) for own in check["findings"]])
         for check in kept["checks"]
     ]
 

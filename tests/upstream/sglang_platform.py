@@ -24,9 +24,7 @@ from unittest.mock import patch
 import torch
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
-from triton.runtime.interpreter import (  # type: ignore[import-untyped]
-    InterpretedFunction,
-)
+from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped]
 
 from backend_caps.simulator import DEVICE_NAME, SimTensor, register
 from backend_caps.simulator.errors import call_site

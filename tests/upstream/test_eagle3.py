@@ -119,9 +119,7 @@ def _said_here(head: Eagle3Head, tokens: Tensor, features: Tensor) -> Sequence[T
 @pytest.mark.parametrize("keys", CASES)
 @torch.no_grad()
 def test_heads_score_as_the_speculators_package_does(
-    package: Any,
-    keys: dict[str, Any],
-    tmp_path: Path,
+    package: Any, keys: dict[str, Any], tmp_path: Path
 ) -> None:
     """A head that the package wrote gives its logits here, along chains of three drafts."""
     random_llama(tmp_path / "target", vocab_size=VOCAB_SIZE, hidden_size=SIZE, num_layers=8)

@@ -25,10 +25,7 @@ BATCH, POOL, STEPS = 32, 256, 5
 # The default stream, the loop's three, and the one that lengths come by.
 NUM_STREAMS = 5
 _EAGLE = SimpleNamespace(
-    is_none=lambda: False,
-    is_some=lambda: True,
-    is_ngram=lambda: False,
-    need_topk=lambda: True,
+    is_none=lambda: False, is_some=lambda: True, is_ngram=lambda: False, need_topk=lambda: True
 )
 
 

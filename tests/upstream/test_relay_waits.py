@@ -10,12 +10,7 @@ import torch
 from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams
 from backend_caps.simulator import Schedule, Waited, WaitKind, simulate
-from benchmarks.speculation import (
-    MakeRelay,
-    SglangRelay,
-    SpeculativeLoop,
-    gather_in_one_launch,
-)
+from benchmarks.speculation import MakeRelay, SglangRelay, SpeculativeLoop, gather_in_one_launch
 from benchmarks.waits import HIDDEN, Row, bare, measured, ours, sglang
 from tests.simulator.orders import in_every_order
 from tests.upstream.sglang_wheel import gather_by_index

@@ -20,16 +20,7 @@ from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps.simulator import simulate
 from backend_caps.simulator.streams import CUDAGraph, graph
-from tests.upstream.bridged import (
-    CASES,
-    CLOSE,
-    HEAD_DIM,
-    Drawn,
-    Parts,
-    distance,
-    draw,
-    runner_of,
-)
+from tests.upstream.bridged import CASES, CLOSE, HEAD_DIM, Drawn, Parts, distance, draw, runner_of
 from tests.upstream.bridged_wheel import (
     BACKENDS,
     batch_of,

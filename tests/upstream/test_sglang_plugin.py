@@ -290,10 +290,7 @@ def test_broken_plugin_is_told_and_the_others_go_on(
 
 @pytest.mark.parametrize(
     ("changed", "is_registered"),
-    [
-        pytest.param("", False, id="fresh"),
-        pytest.param("# corrected since\n", True, id="stale"),
-    ],
+    [pytest.param("", False, id="fresh"), pytest.param("# corrected since\n", True, id="stale")],
 )
 def test_backend_that_its_evidence_refutes_is_refused(
     changed: str,

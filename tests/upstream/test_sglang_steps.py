@@ -25,15 +25,8 @@ _CHAIN = {
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
 }
-_TREE = {
-    "speculative_num_steps": 3,
-    "speculative_eagle_topk": 2,
-    "speculative_num_draft_tokens": 6,
-}
-_STANDALONE = {
-    "speculative_algorithm": "STANDALONE",
-    "speculative_draft_model_path": "near",
-}
+_TREE = {"speculative_num_steps": 3, "speculative_eagle_topk": 2, "speculative_num_draft_tokens": 6}
+_STANDALONE = {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "near"}
 _EAGLE3 = {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "eagle3"}
 SPECULATING = {
     "standalone-chain-graphs": {**_PADDED, **_STANDALONE, **_CHAIN, "graphs": True},

@@ -286,10 +286,7 @@ def test_fault_of_our_own_is_not_raised(
 
 
 def test_refused_setting_is_one_line(
-    vllm: SimpleNamespace,
-    acme: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    told: Told,
+    vllm: SimpleNamespace, acme: Path, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     """Settings of backend-caps hold here too; a wrong one is told, and vLLM's loader goes on."""
     monkeypatch.setenv("BACKEND_CAPS_DISCOVERY_DEADLINE", "soon")

@@ -22,13 +22,7 @@ from backend_caps.engines.sglang.read_ends import read_ends
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, condition, has_attribute
-from backend_caps.engines.source.methods import (
-    Stated,
-    StatedValue,
-    truths_of,
-    values_of,
-    words_of,
-)
+from backend_caps.engines.source.methods import Stated, StatedValue, truths_of, values_of, words_of
 from backend_caps.engines.source.module import ClassDef
 
 NEEDS = "needs_cpu_seq_lens"

@@ -36,10 +36,7 @@ _STATES = re.compile(
 )
 """A line of a class or a method that states the flag."""
 _ROLES: Mapping[Runner, tuple[tuple[Role, frozenset[Phase]], ...]] = {
-    Runner.TARGET: (
-        (Role.TARGET, frozenset(Phase)),
-        (Role.DRAFT, frozenset({Phase.PREFILL})),
-    ),
+    Runner.TARGET: ((Role.TARGET, frozenset(Phase)), (Role.DRAFT, frozenset({Phase.PREFILL}))),
     Runner.DRAFT_DECODE: ((Role.DRAFT, frozenset({Phase.DECODE})),),
     Runner.DRAFT_EXTEND: ((Role.DRAFT_EXTEND, frozenset(Phase)),),
 }

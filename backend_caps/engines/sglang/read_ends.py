@@ -16,13 +16,7 @@ from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import (
-    conditions,
-    decided,
-    has_attribute,
-    returns,
-    where,
-)
+from backend_caps.engines.source.guards import conditions, decided, has_attribute, returns, where
 from backend_caps.engines.source.index import Method
 from backend_caps.engines.source.module import ClassDef
 

@@ -11,13 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import (
-    Function,
-    Guards,
-    all_of,
-    negated,
-    words,
-)
+from backend_caps.engines.source.guards import Function, Guards, all_of, negated, words
 from backend_caps.engines.source.index import External
 from backend_caps.engines.source.methods import Methods, Stated, left_standing, pieces
 from backend_caps.engines.source.module import (

@@ -14,14 +14,7 @@ from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
 from backend_caps.engines.source.guards import Function, Guards, negated
 from backend_caps.engines.source.heads import Heads
-from backend_caps.engines.source.module import (
-    ClassDef,
-    Import,
-    Meanings,
-    Module,
-    Scope,
-    mentions,
-)
+from backend_caps.engines.source.module import ClassDef, Import, Meanings, Module, Scope, mentions
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.rules import RuleSet
 

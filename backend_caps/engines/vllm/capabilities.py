@@ -31,13 +31,7 @@ from backend_caps.engines.vllm.constants import (
     pages_of_test,
     windows_of,
 )
-from backend_caps.engines.vllm.lookup import (
-    Answer,
-    Lookup,
-    Values,
-    conditional,
-    finding,
-)
+from backend_caps.engines.vllm.lookup import Answer, Lookup, Values, conditional, finding
 
 LEVELS: Mapping[str, frozenset[BatchKind]] = {
     "NEVER": frozenset(),

@@ -12,14 +12,7 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import (
-    Case,
-    Function,
-    Guards,
-    condition,
-    negated,
-    where,
-)
+from backend_caps.engines.source.guards import Case, Function, Guards, condition, negated, where
 from backend_caps.engines.source.methods import Stated, left_standing
 from backend_caps.engines.source.module import ClassDef, Scope, by_name, statements
 

@@ -243,8 +243,5 @@ def _sized(batch: ForwardBatch, level: HostSeqLens, width: int) -> ForwardBatch:
 
 
 CONTEXT_BOUND = Check(
-    about=CATALOG["context-bound"],
-    excuse=_excuse_context,
-    cases=_cases_context,
-    run=_run_context,
+    about=CATALOG["context-bound"], excuse=_excuse_context, cases=_cases_context, run=_run_context
 )

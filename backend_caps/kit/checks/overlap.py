@@ -185,8 +185,5 @@ def _faults(trace: ServerTrace, found: ServedTrace, right: ServedTrace) -> Itera
 
 
 SERVING = Check(
-    about=CATALOG["serving"],
-    excuse=_excuse_serving,
-    cases=_cases_serving,
-    run=_run_serving,
+    about=CATALOG["serving"], excuse=_excuse_serving, cases=_cases_serving, run=_run_serving
 )

@@ -137,9 +137,7 @@ class HalvesModel:
     """The second half's attention."""
 
 
-def _by_phase(
-    sizes: Iterable[tuple[Phase, Iterable[_Size]]],
-) -> Mapping[Phase, Sequence[_Size]]:
+def _by_phase(sizes: Iterable[tuple[Phase, Iterable[_Size]]]) -> Mapping[Phase, Sequence[_Size]]:
     """Gather the sizes of each phase that has any."""
     found: dict[Phase, list[_Size]] = {}
     for phase, own in sizes:

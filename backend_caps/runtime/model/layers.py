@@ -73,12 +73,7 @@ class Linear(Weighted):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        parts: Mapping[str, int],
-        options: TensorOptions,
-        *,
-        has_bias: bool,
+        self, in_features: int, parts: Mapping[str, int], options: TensorOptions, *, has_bias: bool
     ) -> None:
         sizes = list(parts.values())
         self.weight = options.empty(sum(sizes), in_features)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.resolution.engine import (
-    ENGINES,
-    ENVIRONMENT_PREFIX,
-    engine,
-    option_of,
-)
+from backend_caps.resolution.engine import ENGINES, ENVIRONMENT_PREFIX, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
 from docs.tools.markdown import table
 from docs.tools.sources import attribute_docs

@@ -39,12 +39,7 @@ from backend_caps_sglang.verify_masks import VerifyMasks
 from backend_caps_sglang.views import BatchView, PoolView, SGLangBatch, Site
 
 _EXTENDS = (ForwardMode.EXTEND, ForwardMode.MIXED)
-_BRIDGED = (
-    ForwardMode.DECODE,
-    *_EXTENDS,
-    ForwardMode.TARGET_VERIFY,
-    ForwardMode.DRAFT_EXTEND_V2,
-)
+_BRIDGED = (ForwardMode.DECODE, *_EXTENDS, ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND_V2)
 _PADDED_LENGTH = 1
 """The length of a padded request, in row 0, in which our backends read nothing."""
 
@@ -312,12 +307,7 @@ class BridgeAdapter:
         kind = self._kind(plan, DraftStep)
         steps = [
             kind(
-                self.name,
-                plan,
-                self._built(runner, branches),
-                runner,
-                step=step,
-                branches=branches,
+                self.name, plan, self._built(runner, branches), runner, step=step, branches=branches
             )
             for step in range(num_steps - 1)
         ]

@@ -177,8 +177,7 @@ def _taken(engine: Engine, registry: Registry) -> Iterator[Adapter]:
             yield adapter
         else:
             _LOG.warning(
-                "%s",
-                NameTakenError(name=adapter.backend, owner=adapter.owner, taken_by=taken_by),
+                "%s", NameTakenError(name=adapter.backend, owner=adapter.owner, taken_by=taken_by)
             )
 
 

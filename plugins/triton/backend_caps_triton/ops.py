@@ -23,11 +23,7 @@ from backend_caps_triton.tiling import Tiling, ceil_div
 
 _REQUESTS_AT_ONCE = 256
 _SLOTS_AT_ONCE = 1024
-_DTYPES = {
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-    torch.float32: tl.float32,
-}
+_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 @torch.library.custom_op("backend_caps_triton::plan", mutates_args=("slots", "requests", "owners"))

@@ -132,8 +132,7 @@ def look(registered: Registered, *, imports: bool) -> GraphStatement:
         found = _class_at(registered.path, imports=imports)
         if found is None:
             return GraphStatement(
-                registered=registered,
-                words="its module is not imported yet, and was not looked at",
+                registered=registered, words="its module is not imported yet, and was not looked at"
             )
         return _stated(registered, _builder_of(found))
     except Exception as error:  # noqa: BLE001 - whatever a third party's code raises is told

@@ -9,15 +9,7 @@ from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
 from backend_caps.simulator import simulate
 from tests.runtime.graphs.piece_rig import PieceRig, difference, drawn_step
-from tests.runtime.graphs.rig import (
-    BUCKETS,
-    DRAFTS,
-    SIMULATED,
-    Requests,
-    Rig,
-    extended,
-    native,
-)
+from tests.runtime.graphs.rig import BUCKETS, DRAFTS, SIMULATED, Requests, Rig, extended, native
 
 SINGLE, UNIFORM, MIXED = BatchKind
 every_kind = pytest.mark.parametrize("kind", list(BatchKind), ids=lambda kind: kind.value)

@@ -155,12 +155,7 @@ HEADS, CONTEXT = "num_key_value_heads", "max_position_embeddings"
         ({HEADS: 3}, HEADS, 3, "a divisor of num_attention_heads 4"),
         ({CONTEXT: 10**12}, CONTEXT, 10**12, "less than or equal to 16777216"),
         (_llama3(factor=None), "factor", None, "a value"),
-        (
-            _llama3(high_freq_factor=1.0),
-            "high_freq_factor",
-            1.0,
-            "more than low_freq_factor 1.0",
-        ),
+        (_llama3(high_freq_factor=1.0), "high_freq_factor", 1.0, "more than low_freq_factor 1.0"),
         ({"rope_scaling": 8.0}, "rope", 8.0, "a valid dictionary or object to extract fields from"),
         ({"rope_theta": math.inf}, "rope_theta", math.inf, "a finite number"),
     ],

@@ -10,11 +10,7 @@ from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import (
-    eagle_of,
-    first_layers,
-    random_llama,
-)
+from backend_caps.runtime.model.random_models import eagle_of, first_layers, random_llama
 from tests.runtime.model.folders import LLAMA3_ROPE, refused, save
 from tests.runtime.model.reference import Cache, run, run_head, stretches_of
 

@@ -24,10 +24,7 @@ _DEFAULTS = _Limits()
 
 def _sizes(topk: int, num_steps: int, num_draft_tokens: int) -> SpecSettings:
     return SpecSettings(
-        algorithm=Algorithm.NGRAM,
-        topk=topk,
-        num_steps=num_steps,
-        num_draft_tokens=num_draft_tokens,
+        algorithm=Algorithm.NGRAM, topk=topk, num_steps=num_steps, num_draft_tokens=num_draft_tokens
     )
 
 

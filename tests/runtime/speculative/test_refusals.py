@@ -68,9 +68,7 @@ def test_trees_are_refused_for_a_backend_of_chains(make: Make, slot: str) -> Non
         make(plan, EAGER)
 
 
-def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
-    make: Make,
-) -> None:
+def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(make: Make) -> None:
     """A prefill backend that reads lengths on the host gets no rows that have none there."""
     mixed = ("--disable-piecewise-cuda-graph", "--enable-mixed-chunk")
     routed = ("--speculative-attention-mode", "decode")
@@ -102,9 +100,7 @@ def test_draft_backends_are_asked_for_the_drafts_head_size(make: Make) -> None:
         make(plan, EAGER)
 
 
-def test_slots_behind_a_context_are_named_where_a_request_is_refused(
-    make: Make,
-) -> None:
+def test_slots_behind_a_context_are_named_where_a_request_is_refused(make: Make) -> None:
     """A KV cache that holds a request, and not what drafts write behind it, is told as it is."""
     small = replace(EAGER, max_total_tokens=10)
     engine = make(plan_of(*STANDALONE), small)

@@ -14,11 +14,7 @@ from backend_caps.runtime.speculative.contexts import tree_mask
 from backend_caps.runtime.speculative.tree import Candidates, accepted, best_tree, predict
 from backend_caps.simulator import Schedule, register, simulate
 from backend_caps.simulator.streams import CUDAGraph, graph
-from tests.runtime.speculative.drafted import (
-    VOCAB,
-    Drafts,
-    step_of,
-)
+from tests.runtime.speculative.drafted import VOCAB, Drafts, step_of
 from tests.simulator.orders import in_every_order
 
 _BATCH, _STEPS, _LONGEST = 3, 3, 16

@@ -8,15 +8,7 @@ from dataclasses import dataclass, replace
 
 from backend_caps import Capabilities, Facts, Given, Registry, Rule, RuleSet
 from backend_caps.relay import DraftShape
-from tests.startup.agreement.made import (
-    FLAGS,
-    OPTS_OUT,
-    READS,
-    SERVER,
-    Server,
-    flagged,
-    registry,
-)
+from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, SERVER, Server, flagged, registry
 
 Change = Callable[[random.Random], Server]
 """Makes what a rank is started with instead."""

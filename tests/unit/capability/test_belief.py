@@ -14,26 +14,13 @@ from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Exact
-from backend_caps.capability.vocabulary import (
-    CAPABILITIES,
-    BatchKind,
-    Capabilities,
-    HostSeqLens,
-)
+from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities, HostSeqLens
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.selection import select
 from backend_caps.resolution.uses import uses_of
-from tests.unit.building import (
-    OPTS_OUT,
-    RULES_13,
-    SPECULATING,
-    broken,
-    flags,
-    installed,
-    named,
-)
+from tests.unit.building import OPTS_OUT, RULES_13, SPECULATING, broken, flags, installed, named
 from tests.unit.evidence import HELD, evidence, verified
 
 _UNVERIFIED = Standing()

@@ -6,12 +6,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import ANY, Role
 from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf, OneOf
-from backend_caps.capability.vocabulary import (
-    NO_LIMIT,
-    AttentionArch,
-    Capabilities,
-    HostSeqLens,
-)
+from backend_caps.capability.vocabulary import NO_LIMIT, AttentionArch, Capabilities, HostSeqLens
 
 _FACTS = Facts(
     device="cuda",

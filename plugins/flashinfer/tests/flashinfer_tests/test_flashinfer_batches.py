@@ -26,11 +26,7 @@ from backend_caps.kit.scenes import (
 
 pytestmark = pytest.mark.usefixtures("fake_flashinfer")
 
-BATCHES = {
-    "prefill": (PREFIXED, False),
-    "decode": (DECODE, True),
-    "verify": (VERIFY, True),
-}
+BATCHES = {"prefill": (PREFIXED, False), "decode": (DECODE, True), "verify": (VERIFY, True)}
 every_kind = pytest.mark.parametrize("kind", [*BATCHES, "trees"])
 STALE = Setting(stale_slot=2**30)
 

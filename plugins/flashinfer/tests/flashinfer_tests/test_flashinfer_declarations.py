@@ -109,7 +109,4 @@ def test_extra_installs_what_the_error_asks_for() -> None:
 
     extras = project["optional-dependencies"]
 
-    assert extras["cuda"] == [
-        "backend-caps-flashinfer[backend]",
-        "flashinfer-python>=0.7.2,<0.8",
-    ]
+    assert extras["cuda"] == ["backend-caps-flashinfer[backend]", "flashinfer-python>=0.7.2,<0.8"]

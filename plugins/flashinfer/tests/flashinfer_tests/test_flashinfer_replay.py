@@ -8,12 +8,7 @@ from backend_caps_flashinfer import FlashInfer
 from backend_caps_flashinfer.planners import DecodePlanner
 
 from backend_caps import BatchKind
-from backend_caps.kit.scenes import (
-    Requests,
-    Setting,
-    reference_attention,
-    scene,
-)
+from backend_caps.kit.scenes import Requests, Setting, reference_attention, scene
 from backend_caps.simulator import simulate
 
 from .replays import replayed

@@ -24,10 +24,7 @@ def bounded(batch: Scene, *, slack: int = 0) -> Scene:
     """Give a batch upper bounds, as a plan with UPPER_BOUND does: no mirror, and these."""
     lengths = batch.batch.seq_lens.cpu()
     relayed = replace(
-        batch.batch,
-        seq_lens_cpu=None,
-        seq_lens_sum=None,
-        seq_lens_cpu_upper_bound=lengths + slack,
+        batch.batch, seq_lens_cpu=None, seq_lens_sum=None, seq_lens_cpu_upper_bound=lengths + slack
     )
     return replace(batch, batch=relayed)
 

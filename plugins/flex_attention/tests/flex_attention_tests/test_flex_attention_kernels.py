@@ -53,10 +53,7 @@ KINDS = [
         id="decode",
     ),
     pytest.param(
-        [
-            scene(DECODE[:1], uniform=True),
-            scene(((999, 1),), uniform=True, setting=_WIDE),
-        ],
+        [scene(DECODE[:1], uniform=True), scene(((999, 1),), uniform=True, setting=_WIDE)],
         id="decode of one request",
     ),
     pytest.param(
@@ -133,10 +130,7 @@ def test_kernels_serve_other_layers(setting: Setting, tolerance: float) -> None:
 
 @pytest.mark.parametrize(
     ("requests", "uniform"),
-    [
-        pytest.param(PREFIXED, False, id="prefill"),
-        pytest.param(DECODE, True, id="decode"),
-    ],
+    [pytest.param(PREFIXED, False, id="prefill"), pytest.param(DECODE, True, id="decode")],
 )
 def test_kernels_read_nothing_that_nobody_owns(requests: Requests, *, uniform: bool) -> None:
     """Unowned slots and page-table entries that are no slots change no bit of a kernel's output."""

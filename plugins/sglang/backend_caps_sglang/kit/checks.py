@@ -172,10 +172,7 @@ def _run_windowed(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 def _faults(
-    rig: Rig,
-    case: Case,
-    build: Callable[..., AttentionBackend],
-    eager: Callable[[Scene], Tensor],
+    rig: Rig, case: Case, build: Callable[..., AttentionBackend], eager: Callable[[Scene], Tensor]
 ) -> Iterator[Fault]:
     scenario = scenario_of(case)
     scenes = story(scenario, case.seed)

@@ -9,11 +9,7 @@ from types import SimpleNamespace
 import pytest
 from backend_caps_sglang import registration
 from backend_caps_sglang.errors import ParentDiffersError
-from backend_caps_sglang.registration import (
-    VARIABLE,
-    check_against_parent,
-    publish_to_workers,
-)
+from backend_caps_sglang.registration import VARIABLE, check_against_parent, publish_to_workers
 
 _FOUND = {"backend a": "a-caps 1.0 (ok)", "backend b": "b-caps 1.0 (ok)"}
 
@@ -61,8 +57,7 @@ _OTHER_SHAPE = json.dumps({f"{os.getpid()}": ["backend a"]})
 
 
 @pytest.mark.parametrize(
-    "written",
-    ["", "[]", "{", "null", pytest.param(_OTHER_SHAPE, id="a-list-of-backends")],
+    "written", ["", "[]", "{", "null", pytest.param(_OTHER_SHAPE, id="a-list-of-backends")]
 )
 def test_malformed_variable_counts_as_empty(of_parent: dict[str, str], written: str) -> None:
     """Another program's variable of that name stops no server."""

@@ -82,11 +82,7 @@ def drawn(num_tokens: int, seed: int, num_requests: int | None = None) -> Scene:
     count = dice.randint(1, NUM_REQUESTS) if num_requests is None else num_requests
     prefixes = [dice.randint(0, MAX_CONTEXT_LEN - num_tokens) for _ in range(count)]
     setting = Setting(
-        layer=layer_of(2, 1),
-        max_context_len=MAX_CONTEXT_LEN,
-        num_slots=512,
-        num_rows=4,
-        seed=seed,
+        layer=layer_of(2, 1), max_context_len=MAX_CONTEXT_LEN, num_slots=512, num_rows=4, seed=seed
     )
     if num_tokens != TREES:
         requests = [(prefix, num_tokens) for prefix in prefixes]

@@ -14,15 +14,7 @@ from backend_caps_triton.ops import attend
 from backend_caps_triton.tiling import Tiling
 from torch import Tensor
 
-from backend_caps.kit.scenes import (
-    DECODE,
-    GROVE,
-    PREFIXED,
-    VERIFY,
-    Scene,
-    scene,
-    tree_scene,
-)
+from backend_caps.kit.scenes import DECODE, GROVE, PREFIXED, VERIFY, Scene, scene, tree_scene
 
 from .compilation import SHARED_BYTES, compiling_for, launch_attend, launch_plan
 

@@ -27,9 +27,7 @@ def test_check_without_vllm_is_one_line(caplog: pytest.LogCaptureFixture) -> Non
     assert "vllm" not in sys.modules
 
 
-def test_program_without_vllm_has_a_status_of_its_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_program_without_vllm_has_a_status_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """What could not be looked at is neither well nor a fault."""
     assert main() == 2
     assert "no distribution named vllm is installed" in capsys.readouterr().err

@@ -140,9 +140,7 @@ def test_constructor_that_calls_no_other_has_what_it_sets_itself(tmp_path: Path)
     }
 
 
-def test_opt_out_of_a_base_is_not_the_classes_own_where_it_adds_a_condition(
-    tmp_path: Path,
-) -> None:
+def test_opt_out_of_a_base_is_not_the_classes_own_where_it_adds_a_condition(tmp_path: Path) -> None:
     """A class that adds to its base's value has stated what it adds, and no more."""
     read = read_class(
         tmp_path,

@@ -145,11 +145,7 @@ def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) 
 @table("sglang_names", "what_goes_by_another_name_is_told")
 def test_what_goes_by_another_name_is_told(tmp_path: Path, file: str, old: str, what: str) -> None:
     """What every known version has is missed by its name, and never passed over."""
-    files = {
-        REGISTRY: registry(REGISTERED_ONE),
-        DRAFTS: DRAFTS_OF_ONE,
-        BASE: ROOT,
-    }
+    files = {REGISTRY: registry(REGISTERED_ONE), DRAFTS: DRAFTS_OF_ONE, BASE: ROOT}
 
     reading = read(tmp_path, {file: files[file].replace(old, "quite_another")})
 

@@ -37,11 +37,7 @@ def test_reading_says_what_it_is_of(tmp_path: Path) -> None:
     """A reading has the engine's version, and how much of it was parsed."""
     reading = read(tmp_path, {"sglang/srt/unrelated.py": "x = 1\n"})
 
-    assert (reading.engine, reading.version, reading.source) == (
-        "sglang",
-        "0.5.13",
-        tmp_path.name,
-    )
+    assert (reading.engine, reading.version, reading.source) == ("sglang", "0.5.13", tmp_path.name)
     assert (reading.num_files, reading.num_parsed) == (8, 6)
 
 

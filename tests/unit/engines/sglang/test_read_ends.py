@@ -141,10 +141,7 @@ def test_inherited_method_is_told_and_not_declared(tmp_path: Path) -> None:
 
     reading = read.engine_class.readings["shared_reads_end"]
     assert (reading.origin, reading.inherited_from) == (Origin.INHERITED, "Base")
-    assert (_words(read)["decode"], reading.declared_at) == (
-        "in_replay",
-        f"{ATTENTION}/two.py:5",
-    )
+    assert (_words(read)["decode"], reading.declared_at) == ("in_replay", f"{ATTENTION}/two.py:5")
     assert _cases(read) == []
 
 

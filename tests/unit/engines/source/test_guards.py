@@ -13,13 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.engines.source.guards import (
-    condition,
-    conditions,
-    guarded,
-    negated,
-    returns,
-)
+from backend_caps.engines.source.guards import condition, conditions, guarded, negated, returns
 from tests.unit.engines.source.trees import function_of, index_of
 from tests.unit.engines.tables import table
 

@@ -59,9 +59,7 @@ BROKEN = [
         id="deeper than anybody writes",
     ),
     pytest.param(
-        b"class Lost(A): x = 0" + b" + 1" * 99,
-        "it is nested more than 80 deep",
-        id="a long sum",
+        b"class Lost(A): x = 0" + b" + 1" * 99, "it is nested more than 80 deep", id="a long sum"
     ),
 ]
 
