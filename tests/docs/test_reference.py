@@ -18,7 +18,7 @@ from docs.tools import engines, pictures, schemas
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.outputs import RENEW, Files, stale
 from docs.tools.sources import problem_texts
-from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
+from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of, prose_of
 
 GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
 GENERATORS = sorted((ROOT / "docs" / "tools" / "pages").glob("[!_]*.py"))
@@ -137,3 +137,40 @@ def test_pages_name_no_machine() -> None:
     found = [name_of(page) for page in PAGES if private.search(page.read_text("utf-8"))]
 
     assert found == []
+
+
+GLOSSARY = REFERENCE / "glossary.md"
+_TERM = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE)
+_REJECTED = re.compile(r"\*Not:\* ([^.]+)\.")
+REQUIRED = {
+    *("backend", "cause", "draft", "draft_extend", "fact", "flag", "flip", "mirror", "need"),
+    *("phase", "plan", "pool row", "publish", "role", "rule", "stash", "support", "target", "use"),
+}
+
+
+def test_glossary_has_every_word() -> None:
+    """Each word of the design has an entry."""
+    terms = set(_TERM.findall(GLOSSARY.read_text("utf-8")))
+
+    assert REQUIRED - terms == set()
+
+
+def test_glossary_is_sorted_and_has_each_word_once() -> None:
+    """Each word has one meaning, where a reader looks for it."""
+    terms = _TERM.findall(GLOSSARY.read_text("utf-8"))
+
+    assert terms == sorted(set(terms), key=str.lower)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p != GLOSSARY], ids=name_of)
+def test_page_uses_no_second_word(page: Path) -> None:
+    """No page says by another word what the glossary has a word for."""
+    rejected = [
+        word.strip()
+        for listed in _REJECTED.findall(GLOSSARY.read_text("utf-8"))
+        for word in listed.split(",")
+    ]
+
+    used = [word for word in rejected if re.search(rf"\b{re.escape(word)}\b", prose_of(page))]
+
+    assert used == []

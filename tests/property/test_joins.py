@@ -4,9 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.facts import Given
 from backend_caps.capability.sets import Conflict, Sizes, Unchecked, admits, intersect
 from backend_caps.capability.vocabulary import CAPABILITIES
-from tests.property.strategies import joined_value, law, normal, sizes
+from backend_caps.resolution.engine import ENGINES, engine
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.rules import Rule
+from tests.property.strategies import (
+    declarations,
+    flags,
+    givens,
+    joined_value,
+    law,
+    normal,
+    rules,
+    sizes,
+)
 
 _NAMES = list(CAPABILITIES)
 _SIZED = [name for name, kind in CAPABILITIES.items() if kind.worst == Unchecked()]
@@ -89,3 +103,95 @@ def test_intersection_takes_what_both_take(one: Sizes, other: Sizes, size: int) 
 
     taken = not isinstance(shared, Unchecked | Conflict) and admits(shared, size)
     assert taken is both
+
+
+_ENGINE = engine(ENGINES[-1])
+
+
+@law
+@given(declaration=declarations)
+def test_declaration_survives_json(declaration: Declaration) -> None:
+    """Any declaration is the same behind a boundary, as JSON or as plain data, and its text too."""
+    text = declaration.model_dump_json()
+
+    carried = Declaration.model_validate_json(text)
+
+    assert (carried, carried.model_dump_json()) == (declaration, text)
+    assert Declaration.model_validate(declaration.model_dump()) == declaration
+
+
+@law
+@given(declaration=declarations)
+def test_declaration_copied_is_equal(declaration: Declaration) -> None:
+    """A copy without changes is the same declaration, with the same hash."""
+    copy = declaration.model_copy()
+
+    assert (copy, hash(copy)) == (declaration, hash(declaration))
+
+
+@law
+@given(asked=givens)
+def test_given_survives_json(asked: Given) -> None:
+    """Any condition crosses a boundary as JSON and is the same behind it."""
+    carried = Given.model_validate_json(asked.model_dump_json())
+
+    assert carried == asked
+
+
+@law
+@given(rule=rules)
+def test_rule_survives_json(rule: Rule) -> None:
+    """Any rule crosses a boundary as JSON and is the same behind it."""
+    carried = Rule.model_validate_json(rule.model_dump_json())
+
+    assert carried == rule
+
+
+@st.composite
+def _command_line(draw: st.DrawFn, server: ServerFlags) -> list[str]:
+    """Write flags as a command line, in any spelling and any order."""
+    words: list[list[str]] = []
+    for name, value in server.given().items():
+        option = draw(st.sampled_from(_ENGINE.spellings(name)))
+        if value is True:
+            words.append([option])
+        elif draw(st.booleans()):
+            words.append([f"{option}={value}"])
+        else:
+            words.append([option, str(value)])
+    return [word for group in draw(st.permutations(words)) for word in group]
+
+
+@law
+@given(server=flags, data=st.data())
+def test_flags_survive_the_command_line(server: ServerFlags, data: st.DataObject) -> None:
+    """Flags that were written as a command line are read as the same flags."""
+    argv = data.draw(_command_line(server))
+
+    read = ServerFlags.from_argv(argv, engine_name=_ENGINE)
+
+    assert (read, read.given()) == (server, server.given())
+
+
+@law
+@given(server=flags, data=st.data())
+def test_flags_survive_a_command_line_of_others(server: ServerFlags, data: st.DataObject) -> None:
+    """Flags that do not concern us, with their values, change nothing."""
+    argv = data.draw(_command_line(server))
+    others = ["--model-path", "llama", "--trust-remote-code", "--cuda-graph-bs", "1", "2"]
+
+    read = ServerFlags.from_argv(["launch", *others, *argv], engine_name=_ENGINE)
+
+    assert (read.given(), read.unrelated) == (
+        server.given(),
+        ("--model-path", "--trust-remote-code", "--cuda-graph-bs"),
+    )
+
+
+@law
+@given(server=flags)
+def test_flags_survive_a_mapping(server: ServerFlags) -> None:
+    """Flags by name are read as the same flags."""
+    read = ServerFlags.from_mapping(server.given())
+
+    assert read == server

@@ -1,6 +1,10 @@
 """Work that fails on the simulated device, and what a run that failed leaves behind."""
 
+from __future__ import annotations
+
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -143,3 +147,28 @@ def test_events_of_run_that_failed_on_the_device_are_no_waits() -> None:
         numbers.fill_(4)
 
         assert numbers.tolist() == [4]
+
+
+RUN = """\
+import sys
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from backend_caps.simulator import simulate
+
+with torch.no_grad(), simulate("eager"):
+    query = torch.ones(1, 2, 5, 16).to("sim")
+    mask = torch.ones(5, 5, dtype=torch.bool, device="sim").tril()
+    rows = torch.tensor([0, 1], device="sim")
+    out = scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    print((out[0, rows] + 1).nan_to_num().sum().item())
+print(sorted({"torch._dynamo", "torch.distributed.tensor"}.intersection(sys.modules)))
+"""
+
+
+def test_run_loads_neither_dynamo_nor_dtensor() -> None:
+    """Copies to the device, factories, operators and attention take neither."""
+    finished = subprocess.run(
+        [sys.executable, "-c", RUN], capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout.splitlines()[-1] == "[]"

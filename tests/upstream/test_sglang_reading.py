@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
+from importlib.resources import files
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -12,6 +14,8 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.sglang.command_line import read_command_line
+from backend_caps.resolution.engine import ENGINES
 from backend_caps.resolution.uses import PAIR
 from tests.upstream.sglang_wheel import find_wheel
 from tests.upstream.tables.rows import Class, Needs, same_condition, sglang_table
@@ -201,3 +205,14 @@ def test_pair_is_a_backend_where_the_wrapper_has_no_rule(version: str, undeclare
 def test_reading_a_known_version_meets_no_problem(version: str) -> None:
     """Everything is where the reader expects it."""
     assert _reading(version).problems == ()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_stored_command_line_is_the_wheels(name: str) -> None:
+    """What is stored of an engine's options and backends is what its source says."""
+    path = files("backend_caps.resolution").joinpath("data", f"{name}.json")
+    stored = json.loads(path.read_text("utf-8"))
+
+    read = read_command_line(find_wheel(name.removeprefix("sglang-")))
+
+    assert stored == read
