@@ -211,15 +211,6 @@ def test_file_gives_what_a_command_line_would(site: CommandLine) -> None:
     assert by_file.stdout == by_words.stdout
 
 
-def test_command_line_goes_before_the_files_flags(site: CommandLine) -> None:
-    """A flag after -- is put in the place of the section's, the others stay."""
-    Path("s.yaml").write_text(PLANNED)
-
-    result = site.run("explain --config s.yaml --policy warn -- --attention-backend acme_reads")
-
-    assert "backend acme_reads" in result.stdout
-
-
 def test_report_plans_where_the_file_has_flags(site: CommandLine) -> None:
     """Flags in a file are a server to plan for, and its policy is obeyed."""
     Path("s.yaml").write_text(PLANNED)

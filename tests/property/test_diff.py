@@ -21,17 +21,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from tests.property.strategies import (
-    Situation,
-    declarations,
-    declared_value,
-    flags,
-    joined_value,
-    law,
-    rules,
-    situations,
-    some_uses,
-)
+from tests.property import strategies
 from tests.unit.report.sides import mirrored
 
 _NAME = st.sampled_from(["fa3", "flashinfer", "mla", "triton"])
@@ -88,7 +78,7 @@ backends = st.builds(
     _backend,
     _NAME,
     st.sampled_from(Status),
-    declarations,
+    strategies.declarations,
     sources,
     st.lists(problems, max_size=2),
     st.none() | classes,
@@ -96,7 +86,7 @@ backends = st.builds(
 rule_sets = st.builds(
     RuleSet,
     name=st.sampled_from(["sglang-0.5.13", "sglang-0.5.23"]),
-    rules=st.lists(rules, max_size=2).map(tuple),
+    rules=st.lists(strategies.rules, max_size=2).map(tuple),
     relays=st.frozensets(st.sampled_from(["EAGLE", "NGRAM"])),
     algorithms=st.just(frozenset({"EAGLE", "NGRAM"})),
 )
@@ -114,7 +104,7 @@ engines = st.builds(
 )
 requests = st.builds(
     LockedRequest,
-    flags=flags,
+    flags=strategies.flags,
     facts=st.builds(Facts, head_size=st.none() | st.just(64)),
     unsafe_override=st.none() | st.just(Capabilities(needs_cpu_seq_lens=False)),
     policy=st.sampled_from(Policy),
@@ -135,7 +125,7 @@ NOTHING_ASKED = LockedRequest(
 @st.composite
 def plans(draw: st.DrawFn) -> PlanDocument:
     """Any plan."""
-    return plan_document(resolve(draw(some_uses), draw(flags)), ())
+    return plan_document(resolve(draw(strategies.some_uses), draw(strategies.flags)), ())
 
 
 @st.composite
@@ -155,29 +145,32 @@ sides = locks().map(Side.of_lock) | engines.map(Side.of_reading)
 """Anything that can be compared."""
 
 
-@law
+@strategies.law
 @given(side=sides)
 def test_nothing_differs_from_itself(side: Side) -> None:
     """A side compared with itself is the same."""
     assert differences(side, side) == ()
 
 
-@law
+@strategies.law
 @given(one=sides, other=sides)
 def test_comparing_the_other_way_round_is_the_mirror(one: Side, other: Side) -> None:
     """What one way vanished, became stricter or conditional, the other way did the opposite."""
     assert differences(other, one) == mirrored(differences(one, other))
 
 
-@law
+@strategies.law
 @given(
-    one=declarations, situation=situations, name=st.sampled_from(list(CAPABILITIES)), data=st.data()
+    one=strategies.declarations,
+    situation=strategies.situations,
+    name=st.sampled_from(list(CAPABILITIES)),
+    data=st.data(),
 )
 def test_backends_without_a_difference_answer_the_same(
-    one: Declaration, situation: Situation, name: str, data: st.DataObject
+    one: Declaration, situation: strategies.Situation, name: str, data: st.DataObject
 ) -> None:
     """Where no difference is told, no server gets another value of a backend."""
-    changed = one.capabilities.model_copy(update={name: data.draw(declared_value(name))})
+    changed = one.capabilities.model_copy(update={name: data.draw(strategies.declared_value(name))})
     declared_twice = [one, one.model_copy(update={"capabilities": changed})]
 
     locks = [
@@ -195,7 +188,7 @@ def test_backends_without_a_difference_answer_the_same(
     assert differs or values[0] == values[1]
 
 
-@law
+@strategies.law
 @given(one=sides, other=sides)
 def test_mirror_of_the_mirror_is_the_comparison(one: Side, other: Side) -> None:
     """Looking from the other side twice changes nothing."""
@@ -204,7 +197,7 @@ def test_mirror_of_the_mirror_is_the_comparison(one: Side, other: Side) -> None:
     assert mirrored(mirrored(found)) == found
 
 
-@law
+@strategies.law
 @given(lock=locks())
 def test_lock_is_written_as_it_is_read(lock: LockDocument) -> None:
     """Writing, reading and writing again gives the same bytes."""
@@ -213,7 +206,7 @@ def test_lock_is_written_as_it_is_read(lock: LockDocument) -> None:
     assert LockDocument.model_validate_json(text).text() == text
 
 
-@law
+@strategies.law
 @given(lock=locks())
 def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
     """A lock says the same after it was a file."""
@@ -222,7 +215,7 @@ def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
     assert differences(Side.of_lock(lock), Side.of_lock(read)) == ()
 
 
-@law
+@strategies.law
 @given(reading=engines, request=requests)
 def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequest) -> None:
     """An engine compared by a lock has the same backends as when it is read."""
@@ -239,20 +232,23 @@ def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequ
     assert found == ()
 
 
-@law
+@strategies.law
 @given(data=st.data(), name=st.sampled_from(_PLANNED))
 def test_value_of_a_plan_survives_json(data: st.DataObject, name: str) -> None:
     """Every value that a plan may hold is read back from its JSON."""
-    value = data.draw(joined_value(name))
+    value = data.draw(strategies.joined_value(name))
 
     assert comparable(name, value_of(name, json_of(value))) == comparable(name, value)
 
 
-@law
+@strategies.law
 @given(data=st.data(), name=st.sampled_from(_ORDERED))
 def test_value_on_a_scale_is_stricter_or_looser(data: st.DataObject, name: str) -> None:
     """Two values of a total order are never just another."""
-    one, other = data.draw(declared_value(name)), data.draw(declared_value(name))
+    one, other = (
+        data.draw(strategies.declared_value(name)),
+        data.draw(strategies.declared_value(name)),
+    )
 
     kind = severity(name, one, other)
 

@@ -15,37 +15,28 @@ from backend_caps.runtime.disaggregation import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.simulator.device import simulate
+from tests.races import engine_runs
 from tests.races.cases import Case, Finding, collect_cycles, findings_after
-from tests.races.engine_runs import (
-    Watch,
-    left_over,
-    oracle,
-    oracle_of_drafts,
-    play,
-    trace_of,
-    traits_of,
-    wrong_tokens,
-)
 from tests.races.engine_setup import make_engine
 from tests.races.traces import Trace
 
 
 def run_handovers(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Run the trace of a case's seed by two engines, and list what is wrong."""
-    trace = trace_of(case)
-    expected = oracle(trace, folder)
-    right = None if trace.speculation is None else oracle_of_drafts(trace, folder)
-    watch = Watch()
+    trace = engine_runs.trace_of(case)
+    expected = engine_runs.oracle(trace, folder)
+    right = None if trace.speculation is None else engine_runs.oracle_of_drafts(trace, folder)
+    watch = engine_runs.Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        one, other = (DeviceStreams("sim", traits_of(trace)) for _ in range(2))
+        one, other = (DeviceStreams("sim", engine_runs.traits_of(trace)) for _ in range(2))
         prefill = make_engine(trace, folder, mode="prefill", streams=one)
         decode = make_engine(trace, folder, mode="decode", observer=watch.accepts, streams=other)
         submit = partial(_take_over, decode, _run_prompts(trace, prefill))
-        requests = play(trace, decode, watch, submit)
-        found = list(wrong_tokens(trace, requests, expected))
+        requests = engine_runs.play(trace, decode, watch, submit)
+        found = list(engine_runs.wrong_tokens(trace, requests, expected))
         for engine in (prefill, decode):
             engine.drain()
-            found += left_over(engine, simulation)
+            found += engine_runs.left_over(engine, simulation)
         found += watch.findings(right)
         watch.boundaries.clear()
     del prefill, decode, engine, requests, submit

@@ -11,17 +11,8 @@ from backend_caps import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from tests.cases import axis
+from tests.runtime import engines
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
-from tests.runtime.engines import (
-    LOOPS,
-    PLAIN_LOOP,
-    SMALL_CACHE,
-    leaks,
-    make_engine,
-    plan_of,
-    run,
-    submit,
-)
 from tests.runtime.oracle import Oracle
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
@@ -42,7 +33,7 @@ BF16 = EngineOptions(dtype=torch.bfloat16, max_running_requests=1)
 BARELY = EngineOptions(max_total_tokens=128, max_running_requests=8, chunked_prefill_size=24)
 
 
-@axis("loop", LOOPS)
+@axis("loop", engines.LOOPS)
 @axis("mixed", MIXES)
 @axis("chunk", [pytest.param(None, id="whole prompts"), pytest.param(48, id="chunked")])
 @axis("page_size", [1, 16])
@@ -57,14 +48,14 @@ def test_tokens_equal_those_of_transformers(
     """In every loop, cutting, page size and mix, the tokens of 200 prompts are transformers'."""
     arguments = (*loop, *mixed, "--page-size", str(page_size))
     options = EngineOptions(chunked_prefill_size=chunk)
-    engine = make_engine(oracle.folder, *arguments, device=device, options=options)
+    engine = engines.make_engine(oracle.folder, *arguments, device=device, options=options)
 
-    tokens = run(engine, oracle.jobs)
+    tokens = engines.run(engine, oracle.jobs)
 
-    assert (tokens, leaks(engine)) == (oracle.tokens, (0, 0))
+    assert (tokens, engines.leaks(engine)) == (oracle.tokens, (0, 0))
 
 
-@axis("loop", LOOPS)
+@axis("loop", engines.LOOPS)
 @axis("mixed", MIXES)
 @axis("page_size", [1, 4])
 def test_retracted_requests_end_with_the_tokens_of_transformers(
@@ -76,17 +67,19 @@ def test_retracted_requests_end_with_the_tokens_of_transformers(
 ) -> None:
     """A KV cache so small that requests are taken out and computed anew changes no token."""
     arguments = (*loop, *mixed, "--page-size", str(page_size))
-    engine = make_engine(oracle.folder, *arguments, device=device, options=SMALL_CACHE)
-    requests = [submit(engine, job) for job in oracle.jobs[:100]]
+    engine = engines.make_engine(
+        oracle.folder, *arguments, device=device, options=engines.SMALL_CACHE
+    )
+    requests = [engines.submit(engine, job) for job in oracle.jobs[:100]]
 
     engine.drain()
 
     assert num_retractions(requests) > 2
     assert [request.output for request in requests] == oracle.tokens[:100]
-    assert leaks(engine) == (0, 0)
+    assert engines.leaks(engine) == (0, 0)
 
 
-@axis("loop", LOOPS)
+@axis("loop", engines.LOOPS)
 @axis("mixed", MIXES)
 @axis(
     "options",
@@ -100,16 +93,16 @@ def test_churn_changes_no_token(
     options: EngineOptions,
 ) -> None:
     """Whoever comes or is given up meanwhile: tokens stay right, up to where one was given up."""
-    engine = make_engine(oracle.folder, *loop, *mixed, device=device, options=options)
+    engine = engines.make_engine(oracle.folder, *loop, *mixed, device=device, options=options)
 
     requests = run_with_churn(engine, oracle.jobs[:100], seed=1)
 
     assert sum(len(own.output) > 0 for own in requests if is_aborted(own)) > 1
     assert [own.output for own in requests] == up_to_aborts(requests, oracle.tokens[:100])
-    assert leaks(engine) == (0, 0)
+    assert engines.leaks(engine) == (0, 0)
 
 
-@axis("loop", LOOPS)
+@axis("loop", engines.LOOPS)
 @axis("backends", BACKENDS)
 def test_backends_give_the_tokens_of_transformers(
     oracle: Oracle, device: torch.device, loop: tuple[str, ...], backends: tuple[str, ...]
@@ -117,11 +110,11 @@ def test_backends_give_the_tokens_of_transformers(
     """Other plugins, and a pair of two, give transformers' tokens too, chunked and mixed."""
     options = EngineOptions(chunked_prefill_size=48)
     arguments = (*loop, *backends, "--enable-mixed-chunk", "--page-size", "16")
-    engine = make_engine(oracle.folder, *arguments, device=device, options=options)
+    engine = engines.make_engine(oracle.folder, *arguments, device=device, options=options)
 
-    tokens = run(engine, oracle.jobs[:100])
+    tokens = engines.run(engine, oracle.jobs[:100])
 
-    assert (tokens, leaks(engine)) == (oracle.tokens[:100], (0, 0))
+    assert (tokens, engines.leaks(engine)) == (oracle.tokens[:100], (0, 0))
 
 
 @pytest.mark.slow
@@ -133,24 +126,24 @@ def test_interpreted_kernels_give_the_tokens_of_transformers(
 ) -> None:
     """So does `triton` on the host, whose interpreter takes seconds for each prompt."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    plan = _on_the_host(plan_of("--attention-backend", "triton", "--page-size", "16"))
+    plan = _on_the_host(engines.plan_of("--attention-backend", "triton", "--page-size", "16"))
 
     with Engine.from_plan(oracle.folder, plan, "cpu") as engine:
-        tokens = run(engine, oracle.jobs[:num_jobs])
+        tokens = engines.run(engine, oracle.jobs[:num_jobs])
 
-    assert (tokens, leaks(engine)) == (oracle.tokens[:num_jobs], (0, 0))
+    assert (tokens, engines.leaks(engine)) == (oracle.tokens[:num_jobs], (0, 0))
 
 
 @pytest.mark.slow
 def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torch.device) -> None:
     """In bfloat16 the overlapped loop gives the tokens of the plain one."""
-    overlapped = make_engine(oracle.folder, device=device, options=BF16)
-    plain = make_engine(oracle.folder, *PLAIN_LOOP, device=device, options=BF16)
+    overlapped = engines.make_engine(oracle.folder, device=device, options=BF16)
+    plain = engines.make_engine(oracle.folder, *engines.PLAIN_LOOP, device=device, options=BF16)
 
-    tokens = run(overlapped, oracle.jobs[:50])
+    tokens = engines.run(overlapped, oracle.jobs[:50])
 
-    assert tokens == run(plain, oracle.jobs[:50])
-    assert leaks(overlapped) == (0, 0)
+    assert tokens == engines.run(plain, oracle.jobs[:50])
+    assert engines.leaks(overlapped) == (0, 0)
 
 
 def _on_the_host(plan: Plan) -> Plan:

@@ -12,20 +12,12 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.speculative.drafter import DraftState
 from backend_caps.runtime.staging import Staging
-from tests.runtime.memories import (
-    enter,
-    make_batch,
-    make_memory,
-    make_relay,
-    make_request,
-    table_of,
-    values_of,
-)
+from tests.runtime import memories
 
 
 def _decoding(memory: RequestMemory, staging: Staging, *lengths: int) -> ScheduleBatch:
     """Make a batch that is prepared for a speculative step, without a mirror."""
-    batch = make_batch(memory, staging, *lengths)
+    batch = memories.make_batch(memory, staging, *lengths)
     batch.prepare_for_speculation([length + 6 for length in lengths], DraftState())
     batch.seq_lens_cpu = batch.seq_lens_sum = batch.seq_lens_cpu_upper_bound = None
     return batch
@@ -39,7 +31,7 @@ def _tell(batch: ScheduleBatch, mirror: list[int] | None, bound: list[int] | Non
 
 def _on_host(batch: ScheduleBatch) -> tuple[object, object]:
     """Return the mirror and the bound."""
-    values = values_of(batch)
+    values = memories.values_of(batch)
     return values["seq_lens_cpu"], values["seq_lens_cpu_upper_bound"]
 
 
@@ -56,7 +48,7 @@ def test_plain_step_adds_to_what_the_host_has(
     mirror: list[int] | None, bound: list[int] | None, expected: tuple[object, object]
 ) -> None:
     """Mirror and bound grow with the lengths, out of place, and what is absent stays so."""
-    memory, staging = make_memory()
+    memory, staging = memories.make_memory()
     batch = _decoding(memory, staging, 2, 3)
     _tell(batch, mirror, bound)
     old = batch.copy()
@@ -69,17 +61,20 @@ def test_plain_step_adds_to_what_the_host_has(
 
 def test_mix_without_a_mirror_places_every_token() -> None:
     """The forward's positions and slots are those that a mirror would have given."""
-    memory, staging = make_memory()
-    running, batch = _decoding(memory, staging, 4, 6), make_batch(memory, staging, 3, 1, first=3)
+    memory, staging = memories.make_memory()
+    running, batch = (
+        _decoding(memory, staging, 4, 6),
+        memories.make_batch(memory, staging, 3, 1, first=3),
+    )
     running.make_plain()
     batch.mix_with_running(running)
-    make_relay(staging).resolve_future(batch)
+    memories.make_relay(staging).resolve_future(batch)
 
     forward = ForwardBatch.init_new(batch, staging)
 
-    slots = [table_of(memory, row)[place] for row, place in ((4, 0), (1, 4), (2, 6))]
+    slots = [memories.table_of(memory, row)[place] for row, place in ((4, 0), (1, 4), (2, 6))]
     assert forward.positions.tolist() == [0, 1, 2, 0, 4, 6]
-    assert forward.out_cache_loc.tolist() == [*table_of(memory, 3), *slots]
+    assert forward.out_cache_loc.tolist() == [*memories.table_of(memory, 3), *slots]
     assert forward.extend_seq_lens_cpu is forward.extend_prefix_lens_cpu is None
     assert (forward.seq_lens_cpu, forward.seq_lens_sum) == (None, None)
 
@@ -96,9 +91,9 @@ def test_prompt_names_the_token_behind_its_stretch(
     num_tokens: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     """A prompt that goes on has the next token already; behind its end the step makes it."""
-    memory, staging = make_memory()
-    requests = [make_request(1, range(10, 15)), make_request(2, range(20, 23))]
-    enter(memory, *requests)
+    memory, staging = memories.make_memory()
+    requests = [memories.make_request(1, range(10, 15)), memories.make_request(2, range(20, 23))]
+    memories.enter(memory, *requests)
 
     batch = ScheduleBatch.prepare_for_extend(requests, num_tokens, memory, staging)
 
@@ -123,9 +118,9 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_absence_survives(change: Change) -> None:
     """Whatever becomes of a batch without a mirror, it has none afterwards, and no bound."""
-    memory, staging = make_memory()
+    memory, staging = memories.make_memory()
     batch = _decoding(memory, staging, 2, 3)
-    other = make_batch(memory, staging, 4, first=3)
+    other = memories.make_batch(memory, staging, 4, first=3)
 
     changed = change(batch, other) or batch
 
@@ -134,14 +129,14 @@ def test_absence_survives(change: Change) -> None:
 
 def test_bounds_survive_what_the_mirror_lacks() -> None:
     """Through filter, merge and copy the bounds stay with their requests."""
-    memory, staging = make_memory()
+    memory, staging = memories.make_memory()
     batch = _decoding(memory, staging, 2, 3, 5)
     _tell(batch, None, [9, 8, 7])
     batch.filter([0, 2])
 
-    batch.merge(make_batch(memory, staging, 4, first=4))
+    batch.merge(memories.make_batch(memory, staging, 4, first=4))
 
-    assert values_of(batch.copy())["seq_lens_cpu_upper_bound"] == [9, 7, 4]
+    assert memories.values_of(batch.copy())["seq_lens_cpu_upper_bound"] == [9, 7, 4]
     assert batch.seq_lens.tolist() == [2, 5, 4]
 
 
@@ -157,9 +152,9 @@ def test_forward_has_the_tightest_bound_there_is(
     mirror: list[int] | None, bound: list[int] | None, expected: list[int] | None
 ) -> None:
     """Where there is a mirror it is the forward's bound too; without either there is none."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    make_relay(staging).resolve_future(batch)
+    memory, staging = memories.make_memory()
+    batch = memories.make_batch(memory, staging, 2, 3)
+    memories.make_relay(staging).resolve_future(batch)
     _tell(batch, mirror, bound)
 
     forward = ForwardBatch.init_new(batch, staging)

@@ -34,14 +34,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_variables_go_before_the_file(file: Path) -> None:
-    """What both say of a plain setting is what the variable says."""
-    settings = Settings.load(file, environ={"BACKEND_CAPS_POLICY": "quiet"})
-
-    assert settings.policy is Policy.QUIET
-    assert settings.plugins == ("acme",)
-
-
 def test_sections_are_decided_name_by_name(file: Path) -> None:
     """A variable of one fact or flag leaves what the file says of the others."""
     environ = {"BACKEND_CAPS_FACT_HEAD_SIZE": "128", "BACKEND_CAPS_FLAG_PAGE_SIZE": "32"}
@@ -62,28 +54,6 @@ def test_file_is_named_by_a_variable_unless_by_the_caller(file: Path, tmp_path: 
 
     assert (by_variable.policy, by_caller.policy) == (Policy.STRICT, Policy.QUIET)
     assert by_caller.plugins is None
-
-
-def test_this_process_has_the_environment(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """Unless one is given, the environment of the process counts."""
-    monkeypatch.setenv("BACKEND_CAPS_CONFIG", str(file))
-    monkeypatch.setenv("BACKEND_CAPS_DEVICE", "cuda:1")
-
-    settings = Settings.load()
-
-    assert (settings.policy, settings.device) == (Policy.STRICT, "cuda:1")
-
-
-def test_file_in_the_working_directory_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that nobody named changes nothing, whatever its name."""
-    (tmp_path / "backend-caps.yaml").write_text("policy: strict\n")
-    monkeypatch.chdir(tmp_path)
-
-    settings = Settings.load(environ={})
-
-    assert settings.policy is Policy.WARN
 
 
 @pytest.mark.parametrize(
@@ -144,19 +114,6 @@ def test_faults_of_flags_in_the_environment_are_told() -> None:
     """A misspelled flag in the environment is refused as anywhere."""
     with pytest.raises(FlagsError, match="PAGE_SIZES is no flag"):
         Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZES": "16"})
-
-
-def test_faults_of_file_and_environment_come_together(tmp_path: Path) -> None:
-    """Whoever repairs settings is told of everything at once."""
-    file = tmp_path / "s.yaml"
-    file.write_text("polcy: strict\nserver: {page-size: many}\n")
-    environ = {"BACKEND_CAPS_VERBOSE": "maybe", "BACKEND_CAPS_FLAG_PAGE_SIZES": "16"}
-
-    with pytest.raises(ExceptionGroup) as raised:
-        Settings.load(file, environ=environ)
-
-    assert len(raised.value.exceptions) == 4
-    assert all(isinstance(each, BackendCapsError) for each in raised.value.exceptions)
 
 
 def test_trace_keeps_what_does_not_count(file: Path) -> None:
