@@ -10,9 +10,7 @@ from statistics import median, quantiles
 import pytest
 from pydantic import BaseModel
 
-from backend_caps.capability.declaration import Declaration
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import Rule
+from backend_caps import Declaration, Rule, ServerFlags
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(

@@ -8,13 +8,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps import ServerFlags, Use, resolve
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.evidence import UNVERIFIABLE, Standing, believed
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import Use
 from tests.property.order import improvements
 from tests.property.strategies import flags, law, some_uses
 from tests.unit.evidence import verified

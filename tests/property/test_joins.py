@@ -4,13 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Given
-from backend_caps.capability.sets import Conflict, Sizes, Unchecked, admits, intersect
+from backend_caps import Conflict, Declaration, Given, Rule, ServerFlags
+from backend_caps.capability.sets import Sizes, Unchecked, admits, intersect
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.resolution.engine import ENGINES, engine
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import Rule
 from tests.property import strategies
 
 _NAMES = list(CAPABILITIES)

@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Facts
+from backend_caps import Declaration, Facts, Plan, Rule, RuleSet, ServerFlags, Use, resolve
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.resolution.contributions import cause_of_use
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.resolution.uses import Use
 from tests.property.order import improvements, is_no_better
 from tests.property.strategies import Situation, flags, law, partly_known, rules, some_uses, uses
 from tests.unit.building import at_rank, missing_use

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps import Capabilities, Declaration, Facts, Policy, ServerFlags, When, select
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Declaration, When
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.selection import plan_for, select
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.resolution.selection import plan_for
 from tests.property.strategies import flags, law, partly_known, plain_declarations
 from tests.unit.building import installed
 

@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from backend_caps.runtime import Engine, ForwardBatch, StepStats
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.stats import StepStats
 from backend_caps.runtime.step import StepOutput, Worker
-from backend_caps.simulator.device import simulate
+from backend_caps.simulator import Simulation, simulate
 from backend_caps.simulator.queues import Op
-from backend_caps.simulator.simulation import Simulation
 from tests.races.cases import Case, Fault, Finding, collect_cycles, findings_after
 from tests.races.engine_runs import oracle, trace_of, wrong_tokens
 from tests.races.engine_setup import make_engine

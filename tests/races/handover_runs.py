@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.disaggregation import Handover
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.request import Request
-from backend_caps.simulator.device import simulate
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import Engine, Handover, Request
+from backend_caps.simulator import simulate
 from tests.races import engine_runs
 from tests.races.cases import Case, Finding, collect_cycles, findings_after
 from tests.races.engine_setup import make_engine

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Registry
+from backend_caps.runtime import Engine, EngineError, EngineOptions, StepStats
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import simulate
 from tests.runtime.composites import install, plan_of
 from tests.runtime.engines import LOOPS, leaks, run

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Request
+from backend_caps.runtime import Engine, EngineOptions, Request
 from tests.property.strategies import law
 from tests.runtime.churn import up_to_aborts
 from tests.runtime.engines import LOOPS, leaks, make_engine, submit

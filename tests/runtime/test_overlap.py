@@ -2,10 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model.random_models import random_llama
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Sampling
+from backend_caps.runtime import Engine, EngineOptions, Sampling
+from backend_caps.runtime.model import random_llama
 from backend_caps.simulator import Simulation, register, simulate
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.streams import Stream

@@ -4,10 +4,8 @@ import math
 
 import pytest
 
-from backend_caps.runtime import EngineOptions
-from backend_caps.runtime.errors import EngineError, SamplingError
+from backend_caps.runtime import EngineError, EngineOptions, FinishReason, Sampling, SamplingError
 from backend_caps.runtime.options import largest_step
-from backend_caps.runtime.request import FinishReason, Sampling
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.runtime.engines import make_engine
 from tests.runtime.memories import make_request

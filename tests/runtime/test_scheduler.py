@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from backend_caps.runtime import Engine, EngineOptions, FinishReason, Request, Sampling
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import FinishReason, Request, Sampling
 from tests.runtime.engines import LOOPS, PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Job, Oracle

@@ -11,11 +11,9 @@ from multiprocessing import get_context
 
 import pytest
 
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps import HostSeqLens, RuleSet, resolve
 from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.report.plans import StepDocument
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.startup.configure import log_plan
 from backend_caps.startup.errors import StartupError
 from backend_caps.startup.ranks import RankPlace, joined

@@ -12,11 +12,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig as TransformersConfig
 
-from backend_caps.runtime.model.draft_loading import load_eagle3
+from backend_caps.runtime import AttentionLayer
+from backend_caps.runtime.model import load_eagle3, load_llama, random_llama
 from backend_caps.runtime.model.eagle3 import Eagle3Head
-from backend_caps.runtime.model.layers import AttentionLayer
-from backend_caps.runtime.model.llama import load_llama
-from backend_caps.runtime.model.random_models import random_llama
 from tests.upstream.speculators_wheel import eagle3
 
 pytestmark = [pytest.mark.upstream, pytest.mark.no_cover]

@@ -9,16 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from backend_caps import ServerFlags, discover, resolve
-from backend_caps.capability.kind import Role
+from backend_caps import Role, RuleSet, ServerFlags, discover, resolve
 from backend_caps.insight.dry_run import DryRun, RunFigures, StepFigures, dry_start
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.run_documents import Finding, findings_of
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.insight.stand_ins import RunPlan, run_plan
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.runtime import GraphMode
 from backend_caps.simulator import register, simulate
-from backend_caps.startup.graph_modes import GraphMode
 
 
 def _planned(**flags: object) -> RunPlan:

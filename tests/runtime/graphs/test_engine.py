@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.runtime import Engine, EngineOptions, GraphMode
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model.random_models import first_layers
-from backend_caps.runtime.options import EngineOptions
+from backend_caps.runtime.model import first_layers
 from backend_caps.simulator import simulate
-from backend_caps.startup.graph_modes import GraphMode
 from tests.cases import axis
 from tests.runtime.engines import PLAIN_LOOP, plan_of, run
 from tests.runtime.observed import Kept

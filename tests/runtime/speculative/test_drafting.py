@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps import BatchKind, Phase, Role
+from backend_caps import BatchKind, Phase, Plan, Role
 from backend_caps.relay import DraftShape
-from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.configuration import configuration_of
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.errors import EngineError
+from backend_caps.runtime import Engine, EngineError, EngineOptions, configuration_of
 from backend_caps.runtime.memory import make_pools
-from backend_caps.runtime.model.llama import load_llama
-from backend_caps.runtime.options import EngineOptions, graph_sizes_of
+from backend_caps.runtime.model import load_llama
+from backend_caps.runtime.options import graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.speculative.drafter import ModelDrafter
 from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting

@@ -12,12 +12,10 @@ import pytest
 import torch
 
 from backend_caps.relay import RelayPayload
+from backend_caps.runtime import Engine, EngineOptions, Request
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import RequestMemory
-from backend_caps.runtime.model.random_models import random_llama
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Request
+from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative import ngram
 from backend_caps.runtime.speculative.contexts import Contexts

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from backend_caps import Phase
 from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import ForwardBatch, GraphMode, Request
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import GraphRunner
-from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.step import TargetRunner
-from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import CONFIG
 from tests.runtime.memories import make_request
 from tests.runtime.speculative import given

@@ -4,11 +4,8 @@ import pickle
 
 import pytest
 
-from backend_caps.capability.declaration import Declaration, Part, When
-from backend_caps.capability.facts import Facts, Given
+from backend_caps import Capabilities, Declaration, Facts, Given, Part, Phase, Role, When
 from backend_caps.capability.fit import Reason
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.vocabulary import Capabilities
 from tests.unit.building import faults_of
 from tests.unit.capability.test_capabilities import EVERYTHING
 

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.facts import AtLeast, Facts, Given, Truth
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.sets import ComputeRange
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps import AtLeast, AttentionArch, ComputeRange, Facts, Given, Phase, Role
+from backend_caps.capability.facts import Truth
 from tests.unit.building import faults_of
 
 _WINDOWS = "Input should be windows of versions"

@@ -2,14 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.kind import ANY
+from backend_caps import ANY, ComputeRange, Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.sets import (
-    ComputeRange,
-    Conflict,
-    Exact,
     JoinedSizes,
-    MultipleOf,
-    OneOf,
     Sizes,
     Unchecked,
     Windows,

@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from backend_caps import Origin, Part, Phase, ServerFlags, flips, resolve
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Part
-from backend_caps.capability.kind import Phase
-from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.backend_views import report_view
 from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.plan_views import explain_view
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Heading, Lines, Table, markdown
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.flips import flips
-from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, installed
 from tests.unit.report import engine_scene
 from tests.unit.report.conftest import Golden, Shown

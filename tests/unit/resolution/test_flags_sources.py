@@ -7,10 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps import AttentionArch, Facts, ServerFlags
 from backend_caps.resolution.engine import option_of
-from backend_caps.resolution.flags import ServerFlags
 from tests.unit.building import error_of, faults_of, flags
 
 _PREFIX = "BACKEND_CAPS_FLAG_"

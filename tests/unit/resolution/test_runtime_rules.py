@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps import Capabilities, HostSeqLens, Phase, RuleSet, ServerFlags
+from backend_caps import Capabilities, HostSeqLens, Phase, Plan, RuleSet, ServerFlags, resolve
 from backend_caps.resolution.engine import RUNTIME
-from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import resolve
 from tests.unit.building import use
 
 RULES = RuleSet.builtin(RUNTIME)

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import UNDECLARED
+from backend_caps import UNDECLARED, BackendCapsError, Facts, Policy, Settings
 from backend_caps.capability.provenance import Status
-from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import FlagsError, leaves_of
-from backend_caps.resolution.plan import Policy
-from backend_caps.settings.settings import Settings, trace_settings
+from backend_caps.settings.settings import trace_settings
 from backend_caps.settings.sources import SettingLayer, SettingsError
 from tests.cases import cases_of
 from tests.unit.building import install_sglang

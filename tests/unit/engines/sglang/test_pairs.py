@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from backend_caps import Declaration, HostSeqLens, Origin, Part, RuleSet, Source, flips, resolve
 from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
-from backend_caps.capability.declaration import Declaration, Part
-from backend_caps.capability.provenance import Origin, Source
-from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.engines.sglang.read import pair_of
-from backend_caps.resolution.flips import flips
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import PAIR, uses_of
 from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, named
 

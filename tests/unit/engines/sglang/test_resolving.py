@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps import Facts, HostSeqLens, Origin, Plan, resolve
 from backend_caps.engines.reading import EngineReading
-from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import resolve
 from tests.unit.building import flags
 from tests.unit.engines.sglang import building
 
