@@ -34,9 +34,7 @@ def test_layers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     configure()
 
-    holds = lint_imports(config_filename=str(ROOT / ".importlinter"), cache_dir=None)
-
-    assert holds
+    assert lint_imports(config_filename=str(ROOT / ".importlinter"), cache_dir=None)
 
 
 def _main(*words: str) -> str:
@@ -72,9 +70,7 @@ def test_command_leaves_nothing_to_collect_at_its_end() -> None:
     """What a command has made is not looked through once more when Python ends."""
     ending = "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
 
-    printed = _loaded_by(ending + _main("report", "--format", "json"))
-
-    assert printed == {"True"}
+    assert _loaded_by(ending + _main("report", "--format", "json")) == {"True"}
 
 
 def test_package_alone_loads_nothing() -> None:

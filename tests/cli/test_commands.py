@@ -207,9 +207,7 @@ def test_explanation_of_a_phase_stands_open_there_alone(acme: CommandLine) -> No
     """Of a value of several phases, only that of the phase that was asked for is open."""
     line = "explain graph_replay --phase verify --path @ --format html"
 
-    result = acme.run(f"{line} -- {_FLAGS}")
-
-    before, opened = result.stdout.split("<details open>")
+    before, opened = acme.run(f"{line} -- {_FLAGS}").stdout.split("<details open>")
     assert "<h3>In verify</h3>" in before
     assert opened.partition("</b>")[0].strip() == "<summary><b>graph_<wbr>replay"
 

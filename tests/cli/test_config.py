@@ -96,9 +96,8 @@ def test_first_layer_that_says_it_counts(
 ) -> None:
     """The command line goes before the environment, and that before the file; all are shown."""
     root = str(site.root)
-    words = _words(name, monkeypatch, root, num_layers)
 
-    shown = _shown(site, words)[name]
+    shown = _shown(site, _words(name, monkeypatch, root, num_layers))[name]
 
     value = json.dumps(SPELLED[name].values[num_layers - 1]).replace("@", root)
     assert (shown["layer"], shown["value"]) == (LAYERS[num_layers - 1], json.loads(value))

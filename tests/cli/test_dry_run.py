@@ -161,9 +161,7 @@ def test_prompts_that_are_larger_than_graphs_say_so(tmp_path: Path) -> None:
 
     line = f"--flags-file {sizes} --steps 24 --seed 17 -- --attention-backend torch_padded"
 
-    document = _document(line)
-
-    prefill = document.ranks[0].phases[0]
+    prefill = _document(line).ranks[0].phases[0]
     assert prefill.eager_because == ["no graph was captured that holds its batches"]
     assert prefill.num_eager < prefill.num_forwards
 

@@ -230,9 +230,7 @@ def test_template_holds_nothing_but_the_project() -> None:
     """What linters and compilers leave beside the template is not part of a plugin."""
     written = {f"backend_caps/template/{path}" for path in project_files("my_attention")}
 
-    listed = git("ls-files", "backend_caps/template")
-
-    assert written == {*listed.splitlines()}
+    assert written == {*git("ls-files", "backend_caps/template").splitlines()}
 
 
 @pytest.mark.parametrize(("name", "problem"), cases_of(CASES / "plugin_names.txt"))

@@ -96,9 +96,7 @@ def test_named_reads_the_name_off_the_folder(
     folder: str, root: str, expected: tuple[str, str | None]
 ) -> None:
     """A metadata folder names its distribution, however the name is spelled."""
-    actual = named(folder, root)
-
-    assert actual == expected
+    assert named(folder, root) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,6 +117,4 @@ def test_named_reads_the_name_off_the_folder(
 )
 def test_headers_fall_back_on_what_the_folder_says(data: bytes, expected: Headers) -> None:
     """Core metadata is read up to its body; what it lacks stays as it was."""
-    actual = headers(data, "folder", "1.0")
-
-    assert actual == expected
+    assert headers(data, "folder", "1.0") == expected

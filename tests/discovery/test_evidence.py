@@ -101,9 +101,7 @@ def test_fresh_evidence_verifies(site: Site, plugin: Plugin) -> None:
 
 def test_backend_without_evidence_has_no_standing(site: Site, plugin: Plugin) -> None:
     """Where no file is, nothing is said."""
-    registry = plugin()
-
-    assert read_standings(registry.entries, path=[site.root]) == {}
+    assert read_standings(plugin().entries, path=[site.root]) == {}
 
 
 @pytest.mark.parametrize(
@@ -119,15 +117,12 @@ def test_backend_without_evidence_has_no_standing(site: Site, plugin: Plugin) ->
 )
 def test_backend_without_code_has_no_standing(site: Site, plugin: Plugin, source: str) -> None:
     """Where there is no implementation, there is nothing beside it."""
-    registry = plugin(source)
-
-    assert read_standings(registry.entries, path=[site.root]) == {}
+    assert read_standings(plugin(source).entries, path=[site.root]) == {}
 
 
 def _stale(site: Site, plugin: Plugin, change: Callable[[], object]) -> list[str]:
     """Change something after the evidence was written; list what is told."""
-    registry = plugin()
-    _keep(site, _fresh(site, registry).text())
+    _keep(site, _fresh(site, plugin()).text())
     change()
     return [str(each) for each in _standing(site, site.discover()).changes]
 
@@ -259,9 +254,7 @@ def test_namespace_is_not_the_package(site: Site) -> None:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(_RAISES)
 
-    found = _found(site, "space.acme.backend:Backend")
-
-    assert found.root == package
+    assert _found(site, "space.acme.backend:Backend").root == package
 
 
 @pytest.mark.parametrize("pointer", ["space.absent:Backend", "space:Backend"])

@@ -52,17 +52,6 @@ def is_running(process: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_child_says_when_it_begins_and_what_it_read(site: Site) -> None:
-    """Each entry is two lines: begun, and done."""
-    site.module("good", DECLARES)
-
-    said = answers(site, "good:DECLARATION", "absent:DECLARATION")
-
-    assert [answer.is_done for answer in said] == [False, True, False, True]
-    assert [answer.fault for answer in said] == ["", "", "", "missing-module"]
-    assert said[1].declared_at == f"{site.root}/good.py:3"
-
-
 def test_child_is_as_isolated_as_its_parent() -> None:
     """A parent that ignores the environment has a child that does."""
     assert interpreter_flags(isolated=1) == ("-I", "-u")
@@ -205,16 +194,12 @@ def raised(make: Callable[[], object]) -> BaseException:
 )
 def test_schema_fault_tells_each_field_once(make: Callable[[], object], expected: str) -> None:
     """A validation error is one line, a union's many complaints one."""
-    error = raised(make)
-
-    assert schema_fault(error) == expected
+    assert schema_fault(raised(make)) == expected
 
 
 def test_schema_fault_is_none_for_a_model_of_the_plugins_own() -> None:
     """A plugin may use pydantic for itself."""
-    error = raised(lambda: Own.model_validate({"size": "x"}))
-
-    assert schema_fault(error) is None
+    assert schema_fault(raised(lambda: Own.model_validate({"size": "x"}))) is None
 
 
 @pytest.mark.parametrize(
@@ -262,18 +247,14 @@ def test_source_line_finds_the_last_binding(
     """The line is where the module binds the name that counts."""
     module = module_of(source, tmp_path)
 
-    actual = source_line(module, attribute)
-
-    assert actual == f"{module.__file__}:{line}"
+    assert source_line(module, attribute) == f"{module.__file__}:{line}"
 
 
 def test_source_line_names_the_file_where_the_source_does_not_say(tmp_path: Path) -> None:
     """A name that is bound by no statement has a file and no line."""
     module = module_of("globals()['A'] = 1\n", tmp_path)
 
-    actual = source_line(module, "A")
-
-    assert actual == module.__file__
+    assert source_line(module, "A") == module.__file__
 
 
 def test_source_line_is_none_for_a_module_without_a_file() -> None:

@@ -133,9 +133,7 @@ def test_registry_tells_rules_that_cannot_be_read(site: Site) -> None:
     """A fault in rules is the registry's: no backend can be blamed for it."""
     site.plugin("rules", "RULES = ['x']", group="backend_caps.rules")
 
-    registry = site.discover()
-
-    (problem,) = registry.problems
+    (problem,) = site.discover().problems
     assert (problem.code, problem.remedy) == ("wrong-type", "Correct rules_caps.")
     assert problem.message == (
         "rules 'rules' of rules 1.0 (rules_caps:RULES) is of type 'list' of 'str'; expected a Rule "
@@ -270,9 +268,7 @@ def test_registry_leaves_out_no_name_that_stands() -> None:
     problem = Problem(code="not-allowed", message="no.", remedy="Add it.")
     skipped = replace(backend("a", Status.SKIPPED, distribution="b"), problems=(problem,))
 
-    registry = Registry.of([backend("a"), skipped])
-
-    assert registry.left_out == {}
+    assert Registry.of([backend("a"), skipped]).left_out == {}
 
 
 def test_discover_searches_this_environment_by_default() -> None:

@@ -76,9 +76,7 @@ def test_page_of_an_engine_is_not_stale(engine: str) -> None:
 @pytest.mark.parametrize("name", schemas.SCHEMAS)
 def test_schema_describes_every_field(name: str) -> None:
     """Every field of a published schema has a description."""
-    nameless = list(schemas.undescribed(name))
-
-    assert nameless == []
+    assert list(schemas.undescribed(name)) == []
 
 
 def test_every_error_has_an_example() -> None:
@@ -150,9 +148,7 @@ REQUIRED = {
 
 def test_glossary_has_every_word() -> None:
     """Each word of the design has an entry."""
-    terms = set(_TERM.findall(GLOSSARY.read_text("utf-8")))
-
-    assert REQUIRED - terms == set()
+    assert REQUIRED - set(_TERM.findall(GLOSSARY.read_text("utf-8"))) == set()
 
 
 def test_glossary_is_sorted_and_has_each_word_once() -> None:

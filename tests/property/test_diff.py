@@ -227,9 +227,7 @@ def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequ
         reading=reading,
     )
 
-    found = differences(Side.of_lock(locked), Side.of_reading(reading))
-
-    assert found == ()
+    assert differences(Side.of_lock(locked), Side.of_reading(reading)) == ()
 
 
 @strategies.law

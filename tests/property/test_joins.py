@@ -121,18 +121,14 @@ def test_declaration_copied_is_equal(declaration: Declaration) -> None:
 @given(asked=strategies.givens)
 def test_given_survives_json(asked: Given) -> None:
     """Any condition crosses a boundary as JSON and is the same behind it."""
-    carried = Given.model_validate_json(asked.model_dump_json())
-
-    assert carried == asked
+    assert Given.model_validate_json(asked.model_dump_json()) == asked
 
 
 @strategies.law
 @given(rule=strategies.rules)
 def test_rule_survives_json(rule: Rule) -> None:
     """Any rule crosses a boundary as JSON and is the same behind it."""
-    carried = Rule.model_validate_json(rule.model_dump_json())
-
-    assert carried == rule
+    assert Rule.model_validate_json(rule.model_dump_json()) == rule
 
 
 @st.composite
@@ -180,6 +176,4 @@ def test_flags_survive_a_command_line_of_others(server: ServerFlags, data: st.Da
 @given(server=strategies.flags)
 def test_flags_survive_a_mapping(server: ServerFlags) -> None:
     """Flags by name are read as the same flags."""
-    read = ServerFlags.from_mapping(server.given())
-
-    assert read == server
+    assert ServerFlags.from_mapping(server.given()) == server

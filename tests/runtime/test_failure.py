@@ -151,8 +151,7 @@ def test_engine_that_is_deleted_waits_for_its_step(folder: Path, schedule: str) 
             engine.step()
 
         del engine
-        table = torch.ones(65, 1, 8, device="sim")
-        untouched = bool((table == 1).all().cpu())
+        untouched = bool((torch.ones(65, 1, 8, device="sim") == 1).all().cpu())
 
     assert (untouched, simulation.races) == (True, ())
 

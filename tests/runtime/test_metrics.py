@@ -58,9 +58,7 @@ def test_metrics_hold_what_steps_told(name: str, value: float) -> None:
         step(EXTEND, num_made=2, num_running=1, num_waiting=0, total_seq_lens=7),
     )
 
-    actual = metrics.samples()[f"backend_caps_{name}"]
-
-    assert actual == value
+    assert metrics.samples()[f"backend_caps_{name}"] == value
 
 
 def test_metrics_without_streams_leave_out_what_needs_them() -> None:

@@ -163,9 +163,8 @@ def test_steps_tell_what_they_ran(oracle: Oracle) -> None:
     """A mixed workload has steps of each kind, each with the tokens that its forward computed."""
     kept = Kept()
     engine = make_engine(oracle.folder, "--enable-mixed-chunk", options=CHUNKED, observer=kept)
-    jobs = oracle.jobs[:6]
 
-    tokens = run(engine, jobs)
+    tokens = run(engine, oracle.jobs[:6])
 
     modes = {own.mode for own in kept.steps}
     assert modes == {ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DECODE}

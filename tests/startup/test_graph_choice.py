@@ -121,9 +121,7 @@ def test_table_of_capability_request_and_kind(
 )
 def test_request_is_what_the_flags_say(argv: tuple[str, ...], phase: Phase, expected: str) -> None:
     """Each flag asks for a mode, in the phases that it is about."""
-    choice = choice_of(phase, *argv)
-
-    assert choice.requested.request.value == expected
+    assert choice_of(phase, *argv).requested.request.value == expected
 
 
 @pytest.mark.parametrize(
@@ -142,9 +140,7 @@ def test_obstacles_are_of_a_mode(
     argv: tuple[str, ...], phase: Phase, full: tuple[Obstacle, ...], pieces: tuple[Obstacle, ...]
 ) -> None:
     """What keeps a batch from one mode need not keep it from the other."""
-    choice = choice_of(phase, *argv)
-
-    assert choice.obstacles == {FULL: full, PIECEWISE: pieces}
+    assert choice_of(phase, *argv).obstacles == {FULL: full, PIECEWISE: pieces}
 
 
 def test_refused_names_flag_and_obstacles() -> None:

@@ -115,9 +115,7 @@ def test_line_names_the_rank_and_machine_of_a_cause(caplog: pytest.LogCaptureFix
 )
 def test_place_is_in_the_environment(environ: dict[str, str], place: RankPlace | None) -> None:
     """Which rank a process is stands in its environment."""
-    found = RankPlace.in_environment(environ)
-
-    assert found == place
+    assert RankPlace.in_environment(environ) == place
 
 
 @pytest.mark.parametrize("rank", ["2", "-1", "one"])

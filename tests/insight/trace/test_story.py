@@ -160,9 +160,7 @@ def test_missing_wait_is_a_missing_arrow(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_level_below_a_backends_need_is_left_out() -> None:
     """Where a backend reads lengths on the host no run without them is shown."""
-    line = CHAIN.replace("torch_padded", "torch_native")
-
-    traced = recorded(line, num_steps=1)
+    traced = recorded(CHAIN.replace("torch_padded", "torch_native"), num_steps=1)
 
     assert [*traced.timelines] == [HostSeqLens.EXACT]
     assert [own.level for own in traced.left_out] == ["none"]

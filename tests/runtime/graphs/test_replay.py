@@ -4,12 +4,26 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
 from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
+from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
+from backend_caps.runtime.model.rotary import Rotation
 from backend_caps.simulator import simulate
-from tests.runtime.graphs.piece_rig import PieceRig, difference, drawn_step
-from tests.runtime.graphs.rig import BUCKETS, DRAFTS, SIMULATED, Requests, Rig, extended, native
+from tests.runtime.graphs.piece_rig import COUNTS, PieceRig, difference, drawn_step
+from tests.runtime.graphs.rig import (
+    BUCKETS,
+    CONFIG,
+    DRAFTS,
+    SIMULATED,
+    Requests,
+    Rig,
+    extended,
+    native,
+    padded,
+)
+from tests.runtime.graphs.spies import WatchedPadded
 
 SINGLE, UNIFORM, MIXED = BatchKind
 every_kind = pytest.mark.parametrize("kind", list(BatchKind), ids=lambda kind: kind.value)
@@ -154,3 +168,146 @@ def test_pieces_of_one_capture_are_eager_ones(streams: DeviceStreams) -> None:
     rig = PieceRig(streams, build=native)
 
     assert wrong_steps(rig, NUM_STEPS, list(BatchKind)) == []
+
+
+LAYERS = CONFIG.num_hidden_layers
+REQUESTS: dict[BatchKind, Requests] = {
+    SINGLE: ((4, 1), (0, 1), (23, 1)),
+    UNIFORM: ((4, DRAFTS), (0, DRAFTS), (21, DRAFTS)),
+    MIXED: ((4, 1), (0, 7), (20, 4)),
+}
+
+
+class RefusedError(Exception):
+    """A layer gives up."""
+
+
+class Refusing(DecoderLayer):
+    """A layer that runs once, to warm up, and gives up in the capture."""
+
+    def __init__(self) -> None:
+        self._has_run = False
+
+    def __call__(self, hidden: Tensor, rotation: Rotation, context: AttentionContext) -> Tensor:
+        """Run once."""
+        del rotation, context
+        if self._has_run:
+            raise RefusedError
+        self._has_run = True
+        return hidden
+
+
+@every_kind
+@pytest.mark.parametrize("build", [native, padded], ids=["host lengths", "device lengths"])
+def test_pieces_score_as_an_eager_forward(
+    build: type[WatchedPadded], kind: BatchKind, streams: DeviceStreams
+) -> None:
+    """Whatever a backend reads, and whatever kind of batch comes, the logits are the eager ones."""
+    rig = PieceRig(streams, build=build)
+
+    for seed in range(8):
+        assert difference(rig, drawn_step(rig, kind, seed)) < 1e-4
+
+
+@every_kind
+def test_pieces_write_the_cache_as_an_eager_forward(
+    kind: BatchKind, streams: DeviceStreams
+) -> None:
+    """What requests own of the KV cache is afterwards what an eager forward leaves there."""
+    rig, eager = PieceRig(streams), PieceRig(streams)
+
+    rig.replay(rig.batch(REQUESTS[kind], kind=kind))
+    eager.run(eager.batch(REQUESTS[kind], kind=kind))
+
+    torch.testing.assert_close(rig.cache(), eager.cache(), atol=1e-4, rtol=1e-4)
+
+
+def test_pieces_hand_a_backend_the_batch_as_it_is(streams: DeviceStreams) -> None:
+    """Attention runs eagerly, once a layer, and sees neither padding nor another batch."""
+    rig = PieceRig(streams, build=WatchedPadded)
+    backend = rig.backend
+    assert isinstance(backend, WatchedPadded)
+    backend.attended.clear()
+    batch = rig.batch(REQUESTS[MIXED], kind=MIXED)
+
+    rig.replay(batch)
+
+    assert len(backend.attended) == LAYERS
+    assert all(own is batch for own in backend.attended)
+
+
+def test_pieces_are_captured_without_a_backend(streams: DeviceStreams) -> None:
+    """Neither the forward that warms up nor the capture calls one."""
+    rig = PieceRig(streams, build=WatchedPadded)
+    backend = rig.backend
+    assert isinstance(backend, WatchedPadded)
+    num_attended = len(backend.attended)
+
+    rig.cut(COUNTS)
+
+    assert len(backend.attended) == num_attended
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "expected"),
+    [
+        pytest.param(1, True, id="less than the smallest"),
+        pytest.param(16, True, id="the largest"),
+        pytest.param(17, False, id="more"),
+    ],
+)
+def test_pieces_hold_as_many_tokens_as_the_largest(
+    num_tokens: int, streams: DeviceStreams, *, expected: bool
+) -> None:
+    """The number of tokens decides, whoever they belong to."""
+    rig = PieceRig(streams)
+
+    batch = rig.batch([(0, num_tokens)], kind=MIXED)
+
+    assert rig.in_pieces.holds(batch) is expected
+
+
+def test_pieces_attend_over_trees(streams: DeviceStreams) -> None:
+    """A batch of trees runs in pieces with its mask."""
+    rig = PieceRig(streams)
+
+    batch = rig.tree_batch((4, 0, 20), seed=3)
+
+    assert difference(rig, batch) < 1e-4
+
+
+@every_kind
+def test_pieces_never_make_the_host_wait(kind: BatchKind) -> None:
+    """A forward in pieces is launched without one synchronisation, hidden ones included."""
+    with simulate("lazy") as simulation:
+        rig = PieceRig(DeviceStreams("sim", SIMULATED))
+        batch = rig.batch(REQUESTS[kind], kind=kind)
+        simulation.hidden_syncs.clear()
+        simulation.host_waits.clear()
+
+        rig.replay(batch)
+
+        assert simulation.hidden_syncs + simulation.host_waits == []
+
+
+def test_pieces_with_padding_that_is_no_number_score_right(streams: DeviceStreams) -> None:
+    """What a larger batch leaves in the padding of a smaller one reaches no token of it."""
+    rig = PieceRig(streams)
+    large, small = (rig.batch([(0, size)], kind=MIXED) for size in (16, 9))
+    rig.model.embedding.weight[int(large.input_ids[-1])] = torch.nan
+    rig.replay(large)
+
+    assert difference(rig, small) < 1e-4
+
+
+def test_pieces_whose_capture_fails_leave_none_open() -> None:
+    """An error within a capture ends it, so that others can be made."""
+    with simulate("lazy"):
+        rig = PieceRig(DeviceStreams("sim", SIMULATED))
+        layers, rig.model.layers = rig.model.layers, (*rig.model.layers, Refusing())
+
+        with pytest.raises(RefusedError):
+            rig.cut(COUNTS)
+
+        rig.model.layers = layers
+        assert rig.cut(COUNTS).num_graphs == len(COUNTS) * (LAYERS + 1)

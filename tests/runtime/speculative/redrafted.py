@@ -208,8 +208,7 @@ class SlowDrafter:
             return self._run((*read, *path), None)[-1]
         states = known
         for end in range(len(path)):
-            own = self._state(read, path[:end], known)
-            states = torch.cat((states, own[None]))
+            states = torch.cat((states, self._state(read, path[:end], known)[None]))
         return self._run((*read[1:], *path), states)[-1]
 
     def _run(self, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:

@@ -38,9 +38,7 @@ def test_speculated_tokens_equal_those_of_transformers(
     target = targets.of(way.algorithm)
     engine = make_engine(targets, way, device=device)
 
-    tokens = run(engine, target.jobs)
-
-    assert (tokens, leaks(engine)) == (target.tokens, (0, 0))
+    assert (run(engine, target.jobs), leaks(engine)) == (target.tokens, (0, 0))
 
 
 @axis("mixed", [pytest.param(False, id="not mixed"), pytest.param(True, id="mixed")])
@@ -56,9 +54,7 @@ def test_bounds_that_are_just_reached_cut_nothing_off(
         target.folder, way.plan, "cpu", options=STEADY, draft_model_path=tmp_path
     )
 
-    tokens = run(engine, target.jobs)
-
-    assert tokens == target.tokens
+    assert run(engine, target.jobs) == target.tokens
 
 
 @pytest.mark.slow
@@ -86,9 +82,7 @@ def test_ways_of_the_grid_relay_what_they_say(
     """An engine's relay brings to the host what its way says, so that the grid holds all modes."""
     way = Way(algorithm=algorithm, mirror=mirror, overlapped=overlapped)
 
-    engine = make_engine(targets, way)
-
-    assert engine.relay.host_seq_lens is way.relays
+    assert make_engine(targets, way).relay.host_seq_lens is way.relays
 
 
 def _plan_with(backend: str, way: Way) -> Plan:
@@ -199,9 +193,7 @@ def test_draft_that_is_the_target_is_always_right(
         target.folder, way.plan, "cpu", options=ALONE, draft_model_path=tmp_path
     )
 
-    accept_lens = _accept_lens(engine, _some(target), GREEDY)
-
-    assert set(accept_lens) == {num_steps + 1}
+    assert set(_accept_lens(engine, _some(target), GREEDY)) == {num_steps + 1}
 
 
 @axis("topk", SIZES)
@@ -214,6 +206,4 @@ def test_draft_that_is_always_wrong_changes_no_token(
     way = Way(algorithm=Algorithm.EAGLE, topk=topk)
     engine = Engine.from_plan(target.folder, way.plan, "cpu", draft_model_path=tmp_path)
 
-    tokens = run(engine, target.jobs)
-
-    assert tokens == target.tokens
+    assert run(engine, target.jobs) == target.tokens

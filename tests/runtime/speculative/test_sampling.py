@@ -80,9 +80,7 @@ def test_sampled_tokens_are_those_of_plain_decoding(
     topk, num_steps = size
     engine = make_engine(targets, Way(algorithm=algorithm, topk=topk, num_steps=num_steps))
 
-    tokens = _sampled(engine, targets, algorithm)
-
-    assert tokens == plainly[algorithm]
+    assert _sampled(engine, targets, algorithm) == plainly[algorithm]
 
 
 @axis("way", WAYS)
@@ -90,9 +88,7 @@ def test_sampled_tokens_are_the_same_in_every_mode(
     targets: Targets, plainly: Mapping[Algorithm, Sequence[list[int]]], way: Way
 ) -> None:
     """Loop, mixing and mirror change no sampled token."""
-    engine = make_engine(targets, way)
-
-    tokens = _sampled(engine, targets, way.algorithm)
+    tokens = _sampled(make_engine(targets, way), targets, way.algorithm)
 
     assert tokens == plainly[way.algorithm]
 

@@ -286,8 +286,7 @@ def _staged(rank: int) -> tuple[object, ...]:
     own = flagged(attention_backend="needy") if rank == 2 else SERVER
     known = registry({"acme": OPTS_OUT, "needy": READS})
     plan = replace(own, registry=known, per_rank=frozenset({"attention_backend"})).start()
-    mirror = plan["host_seq_lens"]
-    cause = mirror.causes[0]
+    cause = plan["host_seq_lens"].causes[0]
     return plan.host_seq_lens.value, cause.name, cause.rank, cause.host
 
 

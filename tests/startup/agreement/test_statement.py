@@ -222,9 +222,7 @@ def test_mixed_group_talks_by_its_gloo() -> None:
     mixed = dist.new_group(backend="cpu:gloo")
     assert isinstance(mixed, dist.ProcessGroup)
 
-    plan = SERVER.start(mixed)
-
-    assert plan.needs_cpu_seq_lens is False
+    assert SERVER.start(mixed).needs_cpu_seq_lens is False
 
 
 def test_group_without_gloo_is_refused(

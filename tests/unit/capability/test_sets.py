@@ -95,9 +95,7 @@ def test_multiples_hold_whole_numbers_alone() -> None:
 )
 def test_sizes_are_written_as_people_read_them(sizes: JoinedSizes, text: str) -> None:
     """Each kind of set has its own words."""
-    written = text_of_sizes(sizes)
-
-    assert written == text
+    assert text_of_sizes(sizes) == text
 
 
 @pytest.mark.parametrize(

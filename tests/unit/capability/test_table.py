@@ -115,11 +115,7 @@ def test_capability_joins_towards_the_safe_side(
     name: str, one: object, other: object, joined: object
 ) -> None:
     """Needs join towards more and supports towards less."""
-    join = CAPABILITIES[name].join
-
-    actual = join(one, other)
-
-    assert actual == joined
+    assert CAPABILITIES[name].join(one, other) == joined
 
 
 @pytest.mark.parametrize(
@@ -132,9 +128,7 @@ def test_capability_joins_towards_the_safe_side(
 )
 def test_scale_is_ordered_as_it_is_defined(scale: type[Scale], names: str) -> None:
     """The members of a scale rise in the order of their definition, which is their rank."""
-    by_value = sorted(scale, key=lambda member: member.value)
-
-    ordered = sorted(by_value)
+    ordered = sorted(sorted(scale, key=lambda member: member.value))
 
     assert [(member.name, member.rank) for member in ordered] == [
         (name, place) for place, name in enumerate(names.split())
@@ -162,9 +156,7 @@ def test_scale_compares_with_its_own_members_alone(other: object) -> None:
 @pytest.mark.parametrize(("state", "text"), [(UNDECLARED, "UNDECLARED"), (ANY, "ANY")])
 def test_state_is_shown_by_its_name(state: Enum, text: str) -> None:
     """The states that are no values are shown as they are written in a declaration."""
-    shown = repr(state)
-
-    assert shown == text
+    assert repr(state) == text
 
 
 @pytest.mark.parametrize(
@@ -178,9 +170,7 @@ def test_state_is_shown_by_its_name(state: Enum, text: str) -> None:
 )
 def test_source_names_distribution_version_and_line(source: Source, text: str) -> None:
     """A source is written with what is known of it."""
-    written = str(source)
-
-    assert written == text
+    assert str(source) == text
 
 
 _WRITES = """

@@ -57,9 +57,7 @@ def test_check_is_drawn_as_tables(
     name: str, view: Callable[[], Iterable[Section]], golden: Golden, shown: Shown
 ) -> None:
     """A check is known to the last letter where the output is no terminal."""
-    text = shown(view())
-
-    golden(f"{name}.txt", text)
+    golden(f"{name}.txt", shown(view()))
 
 
 def test_replay_command_is_on_one_line(shown: Shown) -> None:

@@ -51,9 +51,7 @@ def _whole() -> LockDocument:
 
 def test_lock_is_known_to_the_last_letter(golden: Golden) -> None:
     """A lock holds its request, engine, rules, backends and problems, in a stable order."""
-    text = _whole().text()
-
-    golden("lock.json", text)
+    golden("lock.json", _whole().text())
 
 
 def test_lock_with_a_plan_survives_its_file(tmp_path: Path) -> None:
@@ -93,9 +91,7 @@ def test_lock_holds_no_absolute_place(declared_at: str | None, kept: str | None)
     """Where a file lies on this machine is not written down."""
     backend = Backend(name="acme", status=Status.OK, source=Source(declared_at=declared_at))
 
-    document = sides.locked(backend)
-
-    assert document.backends[0].declared_at == kept
+    assert sides.locked(backend).backends[0].declared_at == kept
 
 
 @pytest.mark.parametrize(
@@ -148,9 +144,7 @@ _VALUES = [
 @pytest.mark.parametrize(("capability", "written", "value"), _VALUES)
 def test_value_of_a_plan_is_read_back(capability: str, written: object, value: object) -> None:
     """Each value of a plan's JSON stands for one value."""
-    read = value_of(capability, json.loads(json.dumps(written)))
-
-    assert read == value
+    assert value_of(capability, json.loads(json.dumps(written))) == value
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,6 @@ def test_arrows_are_pairs_and_none_that_leads_nowhere_is_written() -> None:
     assert [*begins.values()] == ["lengths", "lengths to the host", "gather", "WAR barrier"]
 
 
-def test_nothing_is_a_document_too() -> None:
-    """No timelines are no events."""
-    assert events_of([]) == []
-
-
 def test_document_is_read_back() -> None:
     """What is written can be read, and is the same."""
     written = document(details(), EVENTS)

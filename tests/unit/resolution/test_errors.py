@@ -107,9 +107,7 @@ def test_coded_error_is_a_sentence(code: str) -> None:
 
 def test_coded_errors_are_all_here() -> None:
     """Every code of this folder has an occasion above."""
-    codes = {*FlagsError.codes, *ResolutionError.codes}
-
-    assert codes == _OCCASIONS.keys()
+    assert {*FlagsError.codes, *ResolutionError.codes} == _OCCASIONS.keys()
 
 
 @pytest.mark.parametrize("text", _WITH_FIELDS)
@@ -152,9 +150,7 @@ def test_nearest_is_the_name_that_was_probably_meant(
     """Of the known names the nearest is suggested, if it is near enough."""
     known = ["triton", "fa3", "flashinfer"]
 
-    actual = nearest(name, known, cutoff=cutoff)
-
-    assert actual == meant
+    assert nearest(name, known, cutoff=cutoff) == meant
 
 
 def test_nearest_does_not_depend_on_the_order() -> None:

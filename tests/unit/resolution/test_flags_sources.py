@@ -146,9 +146,8 @@ def test_object_is_read_by_attribute() -> None:
 def test_flags_over_others_keep_what_only_those_say() -> None:
     """Of two sources the nearer counts where both speak, defaults left aside."""
     file = ServerFlags.from_mapping({"page_size": 64, "device": "cuda", "port": 1})
-    line = flags("--page-size 16 --host x")
 
-    both = line.over(file)
+    both = flags("--page-size 16 --host x").over(file)
 
     assert both.given() == {"page_size": 16, "device": "cuda"}
     assert both.unrelated == ("--port", "--host")

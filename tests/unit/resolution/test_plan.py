@@ -122,9 +122,7 @@ def test_fingerprint_is_of_rules_and_values_alone(other: Plan, *, equal: bool) -
 
 def test_fingerprint_is_stable() -> None:
     """A fingerprint that was written down is found again."""
-    plan = _plan()
-
-    assert plan.fingerprint == "9c834158289bdd04"
+    assert _plan().fingerprint == "9c834158289bdd04"
 
 
 def test_plan_survives_pickling() -> None:
@@ -221,9 +219,8 @@ def test_plans_of_different_premises_are_not_joined(line: str, field: str) -> No
 def test_plans_that_are_joined_may_conflict() -> None:
     """Two ranks without a common page size have a conflict that names both owners."""
     one = _plan(Capabilities(page_sizes=Exact(16)))
-    other = _plan(Capabilities(page_sizes=Exact(64)), backend="mla")
 
-    both = one.join(other)
+    both = one.join(_plan(Capabilities(page_sizes=Exact(64)), backend="mla"))
 
     assert both["page_sizes"].value == Conflict(("fa3", "mla"))
 

@@ -59,9 +59,7 @@ def test_resolve_joins_needs_to_the_most_that_any_use_needs(
     uses: list[Use], value: HostSeqLens
 ) -> None:
     """The mirror is as exact as the most demanding use."""
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan["host_seq_lens"].value is value
+    assert resolve(uses, flags(SPECULATING))["host_seq_lens"].value is value
 
 
 @pytest.mark.parametrize("role", Role)
@@ -90,9 +88,7 @@ _DRAFTS_4 = use("b", Capabilities(max_speculative_topk=4, roles=set(Role)), role
 )
 def test_resolve_limits_the_draft_tree_by_who_runs_it(uses: list[Use], limit: int) -> None:
     """The width of the draft tree is limited by verify and draft alone."""
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan["max_speculative_topk"].value == limit
+    assert resolve(uses, flags(SPECULATING))["max_speculative_topk"].value == limit
 
 
 @pytest.mark.parametrize(
@@ -138,9 +134,7 @@ def test_resolve_joins_page_sizes_to_a_value_or_a_conflict_with_owners(
     said = [{} if sizes is None else {"page_sizes": sizes} for sizes in declared]
     uses = [use(f"b{at}", Capabilities.model_validate(own)) for at, own in enumerate(said)]
 
-    plan = resolve(uses, flags())
-
-    assert plan["page_sizes"].value == value
+    assert resolve(uses, flags())["page_sizes"].value == value
 
 
 def test_resolve_keeps_every_cause_the_deciding_ones_first() -> None:

@@ -138,9 +138,7 @@ def test_flags_are_read_as_their_engine_spells_them(tmp_path: Path) -> None:
 
 def test_settings_find_the_plugins_that_they_allow() -> None:
     """Discovery by settings leaves out what they do not name, and says whose list it was."""
-    settings = Settings(plugins=("backend-caps-torch-native",))
-
-    registry = settings.discover()
+    registry = Settings(plugins=("backend-caps-torch-native",)).discover()
 
     statuses = {entry.name: entry.status for entry in registry.entries}
     assert statuses["torch_native"] is Status.OK
@@ -153,9 +151,7 @@ def test_settings_take_the_environments_list_once(monkeypatch: pytest.MonkeyPatc
     settings = Settings.load(environ={})
     monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "nothing")
 
-    registry = settings.discover()
-
-    assert "torch_native" in registry
+    assert "torch_native" in settings.discover()
 
 
 def test_settings_that_require_evidence_count_no_claim_without(tmp_path: Path) -> None:
@@ -288,9 +284,7 @@ def test_file_that_says_nothing_changes_nothing(tmp_path: Path, text: str) -> No
     file = tmp_path / "s.yaml"
     file.write_text(text)
 
-    settings = Settings.load(file, environ={})
-
-    assert settings == Settings.load(environ={})
+    assert Settings.load(file, environ={}) == Settings.load(environ={})
 
 
 def test_relative_path_begins_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

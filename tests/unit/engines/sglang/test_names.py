@@ -175,9 +175,7 @@ def test_other_keys_of_a_map_are_no_names(tmp_path: Path) -> None:
     """A key that is computed, or no text, registers nothing."""
     text = DRAFTS_OF_ONE.replace('{"one": self._one_steps', "{NAME: self._one, 3: self._one")
 
-    reading = read(tmp_path, {DRAFTS: text})
-
-    assert [*reading.registry] == ["One", "OneSteps", "one"]
+    assert [*read(tmp_path, {DRAFTS: text}).registry] == ["One", "OneSteps", "one"]
 
 
 @table("sglang_names_of_drafts", "draft_is_what_the_factory_makes_or_the_runners_own")

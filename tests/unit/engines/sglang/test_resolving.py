@@ -136,8 +136,7 @@ def test_rule_that_nobody_knows_keeps_the_copy(tmp_path: Path) -> None:
     """A condition in the engine's own function that no rule knows counts while it is open."""
     odd = "    if args.odd:\n        return True\n    return any"
     files = {building.DECIDES: building.DECISION.replace("    return any", odd)}
-    reading = building.read(tmp_path, files)
 
-    plan = _plan(reading, EAGLE + "one")
+    plan = _plan(building.read(tmp_path, files), EAGLE + "one")
 
     assert _deciding(plan) == [("unknown: args.odd", None)]

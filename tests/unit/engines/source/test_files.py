@@ -52,9 +52,7 @@ def test_the_package_folder_itself_is_read(tmp_path: Path, name: str) -> None:
     write_package(tmp_path, m="A = 1")
     (tmp_path / "link").symlink_to(tmp_path / PACKAGE)
 
-    tree = open_tree(PACKAGE, tmp_path / name)
-
-    assert sorted(tree.files) == [INIT, MODULE]
+    assert sorted(open_tree(PACKAGE, tmp_path / name).files) == [INIT, MODULE]
 
 
 def test_only_wanted_files_are_read(tmp_path: Path) -> None:
@@ -70,9 +68,7 @@ def test_line_ends_are_those_that_the_parser_counts(tmp_path: Path) -> None:
     """Windows' and old Macs' line ends become the one that lines are counted by."""
     write_package(tmp_path, m=b"a\r\nb\rc\n")
 
-    tree = open_tree(PACKAGE, tmp_path)
-
-    assert tree.files[MODULE] == b"a\nb\nc\n"
+    assert open_tree(PACKAGE, tmp_path).files[MODULE] == b"a\nb\nc\n"
 
 
 @table("source_files", "source_without_the_engine_is_an_error")
@@ -193,9 +189,7 @@ def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) 
 
 def test_repeated_entry_of_a_wheel_is_a_problem(tmp_path: Path) -> None:
     """Of a file that a wheel holds twice the last is read, as it is installed, and told of."""
-    wheel = write_wheel(tmp_path, {INIT: "LAST = 1"})
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {INIT: "LAST = 1"}))
 
     told = f"the wheel holds {INIT!r} more than once; the last one was read."
     assert tree.files[INIT] == b"LAST = 1"
@@ -280,9 +274,7 @@ def test_version_of_two_distributions_is_unknown(tmp_path: Path) -> None:
     for version in ("1.0", "2.0"):
         write_folder(tmp_path, {f"engine-{version}.dist-info/METADATA": f"Version: {version}\n"})
 
-    tree = open_tree(PACKAGE, tmp_path)
-
-    assert tree.version is None
+    assert open_tree(PACKAGE, tmp_path).version is None
 
 
 def test_installed_package_is_found_on_the_path(
@@ -319,9 +311,7 @@ def test_namespace_package_is_read_if_it_has_wanted_files(
     write_folder(tmp_path, {f"{PACKAGE}/inner/m.py": "A = 1"})
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
-    tree = open_tree(PACKAGE, None)
-
-    assert list(tree.files) == [f"{PACKAGE}/inner/m.py"]
+    assert list(open_tree(PACKAGE, None).files) == [f"{PACKAGE}/inner/m.py"]
 
 
 @table("source_files", "engine_that_is_nowhere_is_not_installed")

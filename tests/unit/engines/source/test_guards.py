@@ -96,9 +96,7 @@ def test_statements_run_where_their_conditions_hold(body: str) -> None:
 @table("source_guards", "statement_has_the_words_of_its_condition")
 def test_statement_has_the_words_of_its_condition(text: str, stated: list[tuple[str, str]]) -> None:
     """What is no expression in the source reads like one."""
-    actual = _guarded(text)
-
-    assert actual == stated
+    assert _guarded(text) == stated
 
 
 @pytest.mark.parametrize(
@@ -126,9 +124,7 @@ def test_many_conditions_are_one(text: str) -> None:
 )
 def test_negated_turns_a_condition_over(text: str, turned: str) -> None:
     """A negation is taken off, or put around the whole."""
-    test = ast.parse(text, mode="eval").body
-
-    assert ast.unparse(negated(test)) == turned
+    assert ast.unparse(negated(ast.parse(text, mode="eval").body)) == turned
 
 
 def test_conditions_are_single_and_stand_once() -> None:

@@ -188,8 +188,7 @@ def test_local_names_that_stand_for_each_other_end() -> None:
 
 def test_long_chains_of_names_end() -> None:
     """A name that stands for a name that stands for a name is not followed without end."""
-    chain = "\n".join(f"a{n} = a{n + 1}" for n in range(2000))
-    index = index_of(m=chain)
+    index = index_of(m="\n".join(f"a{n} = a{n + 1}" for n in range(2000)))
 
     assert _resolved(index, "a0") == [("engine/m.py: a61", "")]
 
@@ -197,9 +196,8 @@ def test_long_chains_of_names_end() -> None:
 def test_many_ways_to_a_name_end() -> None:
     """Conditions that double the ways at each step do not hold up the reading."""
     chain = "\n".join(f"a{n} = a{n + 1} if c else a{n + 1}" for n in range(50))
-    index = index_of(m=chain)
 
-    assert len(_resolved(index, "a0")) < 2000
+    assert len(_resolved(index_of(m=chain), "a0")) < 2000
 
 
 HEADS = data("source_index")["heads"]
@@ -273,11 +271,7 @@ def _read_all(index: Index) -> None:
 
 def test_brackets_of_some_depth_are_read() -> None:
     """A file whose brackets stand deep in one another is looked into, and read."""
-    index = index_of(m="x = " + "[" * 50 + "]" * 50)
-
-    names = list(module_of(index).scope)
-
-    assert names == ["x"]
+    assert list(module_of(index_of(m="x = " + "[" * 50 + "]" * 50)).scope) == ["x"]
 
 
 @settings(max_examples=400, deadline=None)

@@ -218,9 +218,7 @@ def _windows(test: str) -> Windows | None:
 @table("vllm_constants", "test_is_windows")
 def test_test_is_windows(test: str, windows: str) -> None:
     """A test of a compute capability comes to the windows that it lets pass; none is any."""
-    read = _windows(test)
-
-    assert read == (tuple(map(_window, windows.split())) or ANY)
+    assert _windows(test) == (tuple(map(_window, windows.split())) or ANY)
 
 
 def _window(text: str) -> ComputeRange:
@@ -278,9 +276,7 @@ def test_flag_that_depends_has_its_condition(tmp_path: Path) -> None:
     """A flag that only running code knows is listed in the source's words, without a value."""
     body = "def supports_sink(cls):\n    if old():\n        return False\n    return probe()"
 
-    backend = read_one(tmp_path, body)
-
-    flag = class_of(backend).attributes["supports_sink"]
+    flag = class_of(read_one(tmp_path, body)).attributes["supports_sink"]
     assert (flag.origin, flag.value) == (Origin.CONDITIONAL, None)
     assert flag.words == "supports_sink() returns False where old(); else probe()"
 
