@@ -128,9 +128,7 @@ def test_stable_names_are_public() -> None:
 
 def test_type_checkers_and_the_program_see_the_same_names() -> None:
     """The names for type checkers are the names that are loaded on first use."""
-    static = sorted(_statically_imported())
-
-    assert static == sorted([*backend_caps.__all__, *LOADS_TORCH])
+    assert sorted(_statically_imported()) == sorted([*backend_caps.__all__, *LOADS_TORCH])
 
 
 def test_public_names_can_be_imported() -> None:

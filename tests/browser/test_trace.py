@@ -130,9 +130,7 @@ def test_picture_has_a_name_for_those_who_do_not_see_it(show: Show) -> None:
     """A screen reader says what the picture is, and what it shows."""
     name = "Who waits for whom: host_seq_lens exact above none 3 decode steps of 4 requests"
 
-    picture = show(ON_A_PAGE).get_by_role("img", name=name)
-
-    assert picture.count() == 1
+    assert show(ON_A_PAGE).get_by_role("img", name=name).count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -202,9 +200,7 @@ def test_page_of_a_trace_keeps_its_last_column_on_a_telephone(show: Show) -> Non
 )
 def test_words_do_not_run(script: str, show: Show) -> None:
     """Every word of the picture is where it can be read, as a browser sets it."""
-    page = show(ON_A_PAGE)
-
-    assert page.evaluate(script) == []
+    assert show(ON_A_PAGE).evaluate(script) == []
 
 
 def test_picture_opens_from_disk(chromium: Browser, tmp_path: Path) -> None:

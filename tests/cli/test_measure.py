@@ -255,9 +255,7 @@ def test_measured_levels_are_one_where_no_lengths_are_relayed(flags: str) -> Non
 @pytest.mark.slow
 def test_measured_models_have_the_head_size_that_is_known() -> None:
     """A fact of the server's model is one of the small model that stands in for it."""
-    source = _plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16"))
-
-    measured = measured_levels(source)
+    measured = measured_levels(_plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16")))
 
     assert (measured.levels[0].level, measured.levels[0].host_waits) == ("none", 1)
 

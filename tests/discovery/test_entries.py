@@ -75,9 +75,7 @@ def test_our_entries_tell_a_header_of_ours_that_is_not_closed() -> None:
 
 def test_target_leaves_extras_out() -> None:
     """An entry's extras say nothing about where its object is."""
-    actual = target("acme.caps:Box.DECLARATION [gpu]")
-
-    assert actual == ("acme.caps", "Box.DECLARATION")
+    assert target("acme.caps:Box.DECLARATION [gpu]") == ("acme.caps", "Box.DECLARATION")
 
 
 @pytest.mark.parametrize(

@@ -215,8 +215,6 @@ def test_channel_is_silent_in_a_fork(
     """A plugin that forks has two processes at work, of which one answers."""
     sent = tmp_path / "sent"
     with sent.open("wb") as results, (tmp_path / "output").open("wb") as output:
-        channel = Channel(results=results, output=output.fileno(), process=process())
-
-        channel.send(Answer())
+        Channel(results=results, output=output.fileno(), process=process()).send(Answer())
 
     assert len(sent.read_bytes().splitlines()) == expected

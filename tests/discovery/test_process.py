@@ -269,6 +269,4 @@ def test_source_line_reads_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         opened.writestr("zipped_caps.py", "\nA = 1\n")
     monkeypatch.syspath_prepend(archive)
 
-    actual = source_line(import_module("zipped_caps"), "A")
-
-    assert actual == f"{archive}/zipped_caps.py:2"
+    assert source_line(import_module("zipped_caps"), "A") == f"{archive}/zipped_caps.py:2"

@@ -68,9 +68,7 @@ def test_page_of_an_engine_is_not_stale(engine: str) -> None:
     """The matrix of an engine's backends is what its wheel says."""
     page = engines.PAGES[engine]
 
-    shown = page.path.read_text("utf-8")
-
-    assert shown == engines.text_of(page), f"renew it by {RENEW}"
+    assert page.path.read_text("utf-8") == engines.text_of(page), f"renew it by {RENEW}"
 
 
 @pytest.mark.parametrize("name", schemas.SCHEMAS)

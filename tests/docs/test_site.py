@@ -219,9 +219,7 @@ def test_keys_of_a_schema_are_read_whole(folder: Path, chromium: Browser) -> Non
     window = chromium.new_page(viewport={"width": 1440, "height": 900})
     window.goto((folder / "reference" / "schemas" / "declaration.html").as_uri())
 
-    lines = window.locator("td:first-child code").evaluate_all(_LINES)
-
-    assert set(lines) == {1}
+    assert set(window.locator("td:first-child code").evaluate_all(_LINES)) == {1}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -259,6 +257,4 @@ def test_dead_link_is_told_from_others(target: str, expected: bool, tmp_path: Pa
         (tmp_path / name).write_text(text, "utf-8")
     pages = {tmp_path / name: _read(text) for name, text in texts.items()}
 
-    leads = _leads(tmp_path / "page.html", target, tmp_path, pages)
-
-    assert leads is expected
+    assert _leads(tmp_path / "page.html", target, tmp_path, pages) is expected

@@ -134,9 +134,8 @@ def test_backend_that_cannot_be_built_is_left_to_others() -> None:
 def test_backend_of_an_engine_is_excused() -> None:
     """A class that declares in its engine's way is judged by no declaration of ours."""
     build: Callable[..., AttentionBackend] = TorchPadded
-    subject = replace(HONEST, builder=build)
 
-    result = run_checks(subject, [HYGIENE], device="cpu").checks[0]
+    result = run_checks(replace(HONEST, builder=build), [HYGIENE], device="cpu").checks[0]
 
     assert result.status is Verdict.NOT_CHECKED
 
@@ -156,9 +155,8 @@ def test_declaration_that_raises_is_told(plugin: Plugin) -> None:
 def test_declaration_that_ends_the_process_is_told(plugin: Plugin) -> None:
     """A module that kills its process is told by what was printed last."""
     work = plugin("import os\nos.write(2, b'no device'); DECLARATION = os._exit(3)")
-    source = Source(declared_at=work["declared_at"])
 
-    findings = _findings(replace(HONEST, source=source))
+    findings = _findings(replace(HONEST, source=Source(declared_at=work["declared_at"])))
 
     assert findings[0].fault.what == "its declaration ends the process that imports it: no device"
 
@@ -173,9 +171,7 @@ def test_declaration_that_is_not_there_is_told(plugin: Plugin) -> None:
 
 def test_declaration_of_a_class_is_found(plugin: Plugin) -> None:
     """A declaration may be a class's own attribute."""
-    work = plugin("class Acme:\n    DECLARATION = Declaration()")
-
-    assert _seen(work)["faults"] == []
+    assert _seen(plugin("class Acme:\n    DECLARATION = Declaration()"))["faults"] == []
 
 
 def test_heavy_package_is_seen(plugin: Plugin) -> None:

@@ -65,9 +65,8 @@ def test_best_value_takes_nothing_away(name: str, data: st.DataObject) -> None:
 def test_worst_value_takes_everything_away(name: str, data: st.DataObject) -> None:
     """A value joined with the worst is the worst."""
     kind = CAPABILITIES[name]
-    value = data.draw(strategies.joined_value(name))
 
-    assert kind.join(value, kind.worst) == kind.worst
+    assert kind.join(data.draw(strategies.joined_value(name)), kind.worst) == kind.worst
 
 
 @pytest.mark.parametrize("name", _SIZED)
@@ -150,9 +149,7 @@ def _command_line(draw: st.DrawFn, server: ServerFlags) -> list[str]:
 @given(server=strategies.flags, data=st.data())
 def test_flags_survive_the_command_line(server: ServerFlags, data: st.DataObject) -> None:
     """Flags that were written as a command line are read as the same flags."""
-    argv = data.draw(_command_line(server))
-
-    read = ServerFlags.from_argv(argv, engine_name=_ENGINE)
+    read = ServerFlags.from_argv(data.draw(_command_line(server)), engine_name=_ENGINE)
 
     assert (read, read.given()) == (server, server.given())
 

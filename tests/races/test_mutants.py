@@ -78,17 +78,13 @@ def test_mutant_is_shown(mutant: Mutant, folder: Path) -> None:
 @pytest.mark.parametrize("line", LINES)
 def test_run_that_shows_a_mutant_is_clean_without_it(line: str, folder: Path) -> None:
     """The same run of the code as it is shows nothing."""
-    findings = run_case(Case.parse(line), folder)
-
-    assert findings == ()
+    assert run_case(Case.parse(line), folder) == ()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_changes_code_that_is_there(mutant: Mutant) -> None:
     """What a mutant takes away is in the code exactly once."""
-    code = mutated_code(mutant)
-
-    assert code.co_qualname == mutant.function
+    assert mutated_code(mutant).co_qualname == mutant.function
 
 
 def test_every_call_that_orders_device_work_has_a_mutant() -> None:
@@ -111,9 +107,7 @@ def test_every_call_that_orders_device_work_has_a_mutant() -> None:
 )
 def test_missing_keep_alive_is_shown_by_the_allocator(mutant: Mutant) -> None:
     """Memory that is freed too early is a wrong result, where the sanitizer does not look."""
-    catch = read_catches()[mutant.name].by_effect
-
-    assert catch is not None
+    assert read_catches()[mutant.name].by_effect is not None
 
 
 def test_page_has_the_table() -> None:

@@ -53,26 +53,20 @@ LOOPS = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_trace_is_clean(case: Case, folder: Path) -> None:
     """A trace has the plain loop's tokens, no race, no leak, and lengths equal to the mirror."""
-    findings = run_case(case, folder)
-
-    assert not findings, case.replay_line
+    assert not run_case(case, folder), case.replay_line
 
 
 @pytest.mark.parametrize("case", LOOPS, ids=str)
 def test_loop_is_clean(case: Case, folder: Path) -> None:
     """A loop around a FutureMap or a graph has the values that the host computes, and no race."""
-    findings = run_case(case, folder)
-
-    assert not findings, case.replay_line
+    assert not run_case(case, folder), case.replay_line
 
 
 def test_profile_is_clean(folder: Path) -> None:
     """An engine whose chunks were timed, with one failure, has the plain loop's tokens."""
     case = Case.parse("profiles 1 random:1 check_races")
 
-    findings = run_case(case, folder)
-
-    assert not findings, case.replay_line
+    assert not run_case(case, folder), case.replay_line
 
 
 def test_traces_have_every_policy() -> None:
@@ -116,18 +110,14 @@ def test_traces_have_every_policy() -> None:
 )
 def test_traces_have_every_feature(happens: Callable[[Trace], object]) -> None:
     """Each thing that may happen to an engine happens in several traces of this file."""
-    count = sum(bool(happens(trace)) for trace in DRAWN)
-
-    assert count >= 3
+    assert sum(bool(happens(trace)) for trace in DRAWN) >= 3
 
 
 def test_traces_retract(folder: Path) -> None:
     """KV caches of these traces are small enough for requests to be retracted."""
     traces = [trace_of(case) for case in PLAIN]
 
-    num_retracting = sum(bool(num_retractions(trace, folder)) for trace in traces)
-
-    assert num_retracting >= 3
+    assert sum(bool(num_retractions(trace, folder)) for trace in traces) >= 3
 
 
 def test_traces_accept_and_refuse(folder: Path) -> None:
@@ -171,9 +161,7 @@ def test_accepts_are_those_of_the_plain_loop(
     right = Accepts(accepted={1: {1: 2, 3: 1}})
     own = Accepts(accepted={number: dict(counts) for number, counts in made.items()})
 
-    findings = own.findings(right)
-
-    assert list(map(str, findings)) == told
+    assert list(map(str, own.findings(right))) == told
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -193,9 +181,7 @@ def test_case_line_with_another_end_is_refused() -> None:
 @pytest.mark.parametrize("policy", OrderPolicy)
 def test_drawn_case_has_the_policy_that_is_asked_for(policy: OrderPolicy) -> None:
     """A policy that is given is the drawn schedule's."""
-    case = Case.drawn(5, policy)
-
-    assert case.schedule.policy is policy
+    assert Case.drawn(5, policy).schedule.policy is policy
 
 
 def test_replay_line_is_the_command() -> None:

@@ -251,9 +251,7 @@ def test_padding_row_counts_no_steps() -> None:
 
 def test_launch_takes_int32_rows() -> None:
     """The host's index may be int32."""
-    bounds = opened(row=2, length=8)
-
-    assert bounds.launch(numbers([2]).to(torch.int32)).tolist() == [8]
+    assert opened(row=2, length=8).launch(numbers([2]).to(torch.int32)).tolist() == [8]
 
 
 def opened(*, row: int, length: int) -> LengthBounds:

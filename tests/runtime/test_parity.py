@@ -203,9 +203,7 @@ def test_composites_give_the_tokens_of_transformers(
     plan = plan_of(registry, "--attention-backend", name, "--page-size", "16", *loop)
     engine = Engine.from_plan(oracle.folder, plan, "cpu")
 
-    tokens = run(engine, oracle.jobs[:40])
-
-    assert (tokens, leaks(engine)) == (oracle.tokens[:40], (0, 0))
+    assert (run(engine, oracle.jobs[:40]), leaks(engine)) == (oracle.tokens[:40], (0, 0))
 
 
 @pytest.mark.parametrize(

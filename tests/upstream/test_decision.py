@@ -179,9 +179,7 @@ def test_decision_of_sglang_is_open_where_nothing_is_known(slots: tuple[object, 
     decide = load_overlap_utils("0.5.13").decide_needs_cpu_seq_lens
     off = SimpleNamespace(enable_two_batch_overlap=False, disable_piecewise_cuda_graph=True)
 
-    needs = decide(off, slots)
-
-    assert needs is False
+    assert decide(off, slots) is False
 
 
 def test_empty_slots_are_an_undeclared_backend() -> None:

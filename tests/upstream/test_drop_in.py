@@ -223,9 +223,7 @@ def test_drop_in_is_0_5_13s_or_more_careful_in_named_places(
         )
         return decide_needs_cpu_seq_lens(args, case.backends), decide(args, case.backends)
 
-    places = _count(_cases((False, True), ("EAGLE",)), answers, warnings)
-
-    assert places == _PLACES
+    assert _count(_cases((False, True), ("EAGLE",)), answers, warnings) == _PLACES
 
 
 def test_drop_in_is_0_5_23s_or_more_careful_in_named_places(
@@ -243,6 +241,4 @@ def test_drop_in_is_0_5_23s_or_more_careful_in_named_places(
         context.speculative_algorithm = case.algorithm
         return decide_needs_cpu_seq_lens(case.backends), decide(case.backends)
 
-    places = _count(_cases((False,), ("EAGLE", "ngram")), answers, warnings)
-
-    assert places == _PLACES
+    assert _count(_cases((False,), ("EAGLE", "ngram")), answers, warnings) == _PLACES

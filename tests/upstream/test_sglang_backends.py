@@ -74,9 +74,7 @@ def checked(*words: str) -> dict[str, object]:
 )
 def test_finding_is_found_again_by_its_command(backend: str, case: str) -> None:
     """The command that a finding tells runs it again, alone."""
-    document = checked(backend, "--case", case)
-
-    assert document["status"] == "failed"
+    assert checked(backend, "--case", case)["status"] == "failed"
 
 
 @pytest.mark.parametrize("place", LINES)

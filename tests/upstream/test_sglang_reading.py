@@ -151,9 +151,7 @@ def _makes(name: Backend, label: str, role: Role, phase: Phase) -> bool:
 @pytest.mark.parametrize(("version", "row"), _rows(lambda row: bool(row.shared_reads_end)))
 def test_ends_of_shared_reads_are_those_of_the_method(version: str, row: Class) -> None:
     """By phase, `shared_read_ends` answers what the source's method does."""
-    engine_class = _class(version, row)
-
-    words = engine_class.readings["shared_reads_end"].words
+    words = _class(version, row).readings["shared_reads_end"].words
     told = dict(part.split(": ", 1) for part in words.split("; "))
     levels = {"pre_replay", "in_replay", "post_replay", "unknown"}
     read = {phase: said if said in levels else "depends" for phase, said in told.items()}
@@ -213,6 +211,4 @@ def test_stored_command_line_is_the_wheels(name: str) -> None:
     path = files("backend_caps.resolution").joinpath("data", f"{name}.json")
     stored = json.loads(path.read_text("utf-8"))
 
-    read = read_command_line(find_wheel(name.removeprefix("sglang-")))
-
-    assert stored == read
+    assert stored == read_command_line(find_wheel(name.removeprefix("sglang-")))

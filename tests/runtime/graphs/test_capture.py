@@ -257,9 +257,7 @@ def test_runner_holds_what_fits(
     """A batch is replayed where a bucket of its kind is large enough."""
     rig = Rig(streams, BUCKETS[captured])
 
-    batch = rig.batch(requests_, kind=kind)
-
-    assert rig.runner.holds(batch) is expected
+    assert rig.runner.holds(rig.batch(requests_, kind=kind)) is expected
 
 
 def test_runner_holds_no_empty_batch(streams: DeviceStreams) -> None:
@@ -280,9 +278,7 @@ def test_bucket_that_pads_nothing_holds_its_own_size(
     """Without padding a batch of another size is replayed by no graph."""
     rig = Rig(streams, uniform_buckets((1, 4, 8), pads=False))
 
-    batch = rig.batch([(4, 1)] * count, kind=SINGLE)
-
-    assert rig.runner.holds(batch) is held
+    assert rig.runner.holds(rig.batch([(4, 1)] * count, kind=SINGLE)) is held
 
 
 def test_buckets_name_each_size_once() -> None:

@@ -55,8 +55,7 @@ def test_replay_touches_nothing_of_requests_that_left(
 ) -> None:
     """Padding rows hold no row or slot of the batch before: somebody else may have them by now."""
     rig = Rig(streams, BUCKETS[kind][-1:])
-    batch = rig.batch(FULL[kind], kind=kind)
-    rig.replay(batch)
+    rig.replay(rig.batch(FULL[kind], kind=kind))
     rig.fill(seed=5)
     before = rig.cache()
 
@@ -109,8 +108,7 @@ def test_replay_scores_last_tokens_where_they_are_asked_for(
 ) -> None:
     """With extend lengths, a request has one row of logits, however many tokens it brings."""
     rig = Rig(streams, BUCKETS[kind])
-    plain = rig.batch(FULL[kind][:3], kind=kind)
-    batch = extended(plain, FULL[kind][:3])
+    batch = extended(rig.batch(FULL[kind][:3], kind=kind), FULL[kind][:3])
 
     logits = rig.replayed(batch)
 
@@ -123,9 +121,7 @@ def test_replay_repeats_what_a_backend_took_from_the_host(streams: DeviceStreams
     rig = Rig(streams, BUCKETS[SINGLE], build=native, host_seq_lens=HostSeqLens.EXACT)
     batch = rig.batch(FULL[SINGLE], kind=SINGLE)
 
-    logits = rig.replayed(batch)
-
-    assert not torch.allclose(logits, rig.eager(batch), atol=1e-2)
+    assert not torch.allclose(rig.replayed(batch), rig.eager(batch), atol=1e-2)
 
 
 @every_kind
@@ -165,9 +161,7 @@ def test_replays_of_one_capture_are_eager_ones(streams: DeviceStreams) -> None:
 @pytest.mark.no_cover  # run by other tests too
 def test_pieces_of_one_capture_are_eager_ones(streams: DeviceStreams) -> None:
     """So are those in pieces, with a backend that slices by host lengths."""
-    rig = PieceRig(streams, build=native)
-
-    assert wrong_steps(rig, NUM_STEPS, list(BatchKind)) == []
+    assert wrong_steps(PieceRig(streams, build=native), NUM_STEPS, list(BatchKind)) == []
 
 
 LAYERS = CONFIG.num_hidden_layers
@@ -262,18 +256,14 @@ def test_pieces_hold_as_many_tokens_as_the_largest(
     """The number of tokens decides, whoever they belong to."""
     rig = PieceRig(streams)
 
-    batch = rig.batch([(0, num_tokens)], kind=MIXED)
-
-    assert rig.in_pieces.holds(batch) is expected
+    assert rig.in_pieces.holds(rig.batch([(0, num_tokens)], kind=MIXED)) is expected
 
 
 def test_pieces_attend_over_trees(streams: DeviceStreams) -> None:
     """A batch of trees runs in pieces with its mask."""
     rig = PieceRig(streams)
 
-    batch = rig.tree_batch((4, 0, 20), seed=3)
-
-    assert difference(rig, batch) < 1e-4
+    assert difference(rig, rig.tree_batch((4, 0, 20), seed=3)) < 1e-4
 
 
 @every_kind

@@ -202,8 +202,7 @@ CPU = torch.device("cpu")
 
 def test_layer_is_filled_without_its_model(tmp_path: Path) -> None:
     """A draft head takes a decoder layer, and gives it weights under its own names."""
-    config = random_llama(tmp_path)
-    layer = DecoderLayer(config, 0, TensorOptions(CPU, torch.float32))
+    layer = DecoderLayer(random_llama(tmp_path), 0, TensorOptions(CPU, torch.float32))
     whole = load_llama(tmp_path, CPU)
 
     with open_checkpoint(tmp_path) as stored:

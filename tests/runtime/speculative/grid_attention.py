@@ -22,8 +22,7 @@ class Bounded(TorchPadded):
         assert bounds is not None, "the plan asks for upper bounds"
         whole = self._req_to_token
         table = whole[:, : int(bounds.max())].clone()
-        places = torch.arange(table.shape[1])
-        is_behind = (places >= bounds[:, None]).to(table.device)
+        is_behind = (torch.arange(table.shape[1]) >= bounds[:, None]).to(table.device)
         rows = batch.req_pool_indices
         table[rows] = table[rows].masked_fill(is_behind, 0)
         self._req_to_token = table

@@ -124,9 +124,8 @@ def test_absence_survives(change: Change) -> None:
     """Whatever becomes of a batch without a mirror, it has none afterwards, and no bound."""
     memory, staging = memories.make_memory()
     batch = _decoding(memory, staging, 2, 3)
-    other = memories.make_batch(memory, staging, 4, first=3)
 
-    changed = change(batch, other) or batch
+    changed = change(batch, memories.make_batch(memory, staging, 4, first=3)) or batch
 
     assert (*_on_host(changed), changed.seq_lens_sum) == (None, None, None)
 

@@ -119,9 +119,7 @@ def test_step_is_the_same_on_each_device(device: torch.device, seed: int, topk: 
     """On each device masks, paths and tokens are those of the CPU."""
     inputs = _inputs(seed, topk)
 
-    results = _step([own.to(device) for own in inputs])
-
-    assert _lists(results) == _lists(_step(inputs))
+    assert _lists(_step([own.to(device) for own in inputs])) == _lists(_step(inputs))
 
 
 @_TOPKS

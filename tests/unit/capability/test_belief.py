@@ -268,7 +268,6 @@ def test_unverified_backend_may_be_chosen() -> None:
     backends = named(believed(installed("fa3", Capabilities(dtypes={"float32"})), _UNVERIFIED))
 
     read, facts = flags("--attention-backend auto"), Facts(dtype="float32")
-    chosen = select(backends, read, facts=facts, rules=RULES_13)
 
-    (candidate,) = chosen.choices[0].fitting
+    (candidate,) = select(backends, read, facts=facts, rules=RULES_13).choices[0].fitting
     assert "dtype-not-checked" in {found.code for found in candidate.unchecked}

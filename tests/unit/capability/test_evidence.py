@@ -105,9 +105,8 @@ def test_backend_that_no_distribution_ships_has_none() -> None:
     """What was shipped by nobody and now is has changed."""
     written = evidence({})
     versions = written.versions.model_copy(update={"distribution": None, "version": None})
-    unshipped = written.model_copy(update={"versions": versions})
 
-    (change,) = changes_since(unshipped, PRESENT)
+    (change,) = changes_since(written.model_copy(update={"versions": versions}), PRESENT)
 
     assert str(change) == "the distribution was none and is fa3-caps 1.0"
 

@@ -73,9 +73,7 @@ def test_lock_of_an_engine_is_the_same_side_as_its_reading() -> None:
         *sides.OLD.backends, rules=sides.OLD.rules, read=sides.OLD, problems=sides.OLD.problems
     )
 
-    side = replace(Side.of_lock(document), request=None)
-
-    assert side == Side.of_reading(sides.OLD)
+    assert replace(Side.of_lock(document), request=None) == Side.of_reading(sides.OLD)
 
 
 @pytest.mark.parametrize(

@@ -254,9 +254,7 @@ def test_places_of_names_each_place_once() -> None:
 )
 def test_decided_by_names_who_holds_the_value(causes: list[CauseDocument], words: str) -> None:
     """Whoever has the value is named once; with places, where it has another value elsewhere."""
-    written = decided_by(ValueDocument(value="exact", effect="", causes=causes))
-
-    assert written == words
+    assert decided_by(ValueDocument(value="exact", effect="", causes=causes)) == words
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,7 @@ def test_registry_adds_rules_to_a_set_that_is_given() -> None:
     mine = rule.model_copy(update={"engines": {"sglang-9.9"}})
     other = rule.model_copy(update={"engines": {"sglang-0.5.13"}})
 
-    rules = Registry.of((), rules=(other, mine)).rules(own)
-
-    assert rules.rules == (*own.rules, mine)
+    assert Registry.of((), rules=(other, mine)).rules(own).rules == (*own.rules, mine)
 
 
 _INHERITED = Reading(origin=Origin.INHERITED, words="needs = False")

@@ -68,9 +68,7 @@ def test_resolve_counts_the_relay_loop_for_the_mirror(role: Role, phase: Phase) 
     """At a prefill the scheduler knows the lengths, so that a reading backend counts elsewhere."""
     uses = [use("a", OPTS_OUT), use("b", READS, role=role, phase=phase)]
 
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan.needs_cpu_seq_lens is (phase is not _PREFILL)
+    assert resolve(uses, flags(SPECULATING)).needs_cpu_seq_lens is (phase is not _PREFILL)
 
 
 _VERIFIES_8 = use("a", Capabilities(max_speculative_topk=8), phase=_VERIFY)

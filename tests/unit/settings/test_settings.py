@@ -68,9 +68,7 @@ def test_file_is_named_by_a_variable_unless_by_the_caller(file: Path, tmp_path: 
 )
 def test_variable_is_read(variable: str, text: str, name: str, value: object) -> None:
     """Each variable has its spelling of lists, switches and numbers."""
-    settings = Settings.load(environ={f"BACKEND_CAPS_{variable}": text})
-
-    assert dict(settings)[name] == value
+    assert dict(Settings.load(environ={f"BACKEND_CAPS_{variable}": text}))[name] == value
 
 
 @pytest.mark.parametrize(

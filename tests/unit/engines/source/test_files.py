@@ -147,9 +147,7 @@ def test_wheel_entry_that_lies_about_its_size_is_not_unpacked(tmp_path: Path) ->
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_wheel_entry_of_an_unbounded_method_is_not_unpacked(tmp_path: Path, method: int) -> None:
     """What unpacks in one piece only is not unpacked."""
-    wheel = write_wheel(tmp_path, {MODULE: "A = 1"}, method=method)
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {MODULE: "A = 1"}, method=method))
 
     told = f"{MODULE} cannot be read: it is packed by method {method}, no wheel's."
     assert ("engine-file-unreadable", told) in _told(tree)
@@ -178,9 +176,7 @@ def test_encrypted_entry_is_a_problem(tmp_path: Path) -> None:
 @table("source_files", "path_out_of_a_wheel_is_named_and_not_opened")
 def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) -> None:
     """A path that is none inside the wheel is told of, on any system."""
-    wheel = write_wheel(tmp_path, {path: "A = 1", MODULE: "B = 1"})
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {path: "A = 1", MODULE: "B = 1"}))
 
     assert sorted(tree.files) == [INIT, MODULE]
     words = f"the wheel holds {path!r}, which is no path inside it; it was not read."
@@ -231,9 +227,7 @@ def test_file_with_a_name_of_bytes_is_read(tmp_path: Path) -> None:
     folder = write_package(tmp_path) / PACKAGE
     Path(os.fsdecode(os.fsencode(folder) + b"/\xff.py")).write_text("A = 1")
 
-    tree = open_tree(PACKAGE, tmp_path)
-
-    assert set(tree.files) == {INIT, f"{PACKAGE}/\\udcff.py"}
+    assert set(open_tree(PACKAGE, tmp_path).files) == {INIT, f"{PACKAGE}/\\udcff.py"}
 
 
 @pytest.mark.parametrize(
@@ -263,9 +257,7 @@ def test_version_is_what_the_source_says(
     else:
         source = write_folder(tmp_path, {INIT: "", **texts})
 
-    tree = open_tree(PACKAGE, source, within=lambda path: path == INIT)
-
-    assert tree.version == version
+    assert open_tree(PACKAGE, source, within=lambda path: path == INIT).version == version
 
 
 def test_version_of_two_distributions_is_unknown(tmp_path: Path) -> None:

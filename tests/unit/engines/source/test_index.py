@@ -40,8 +40,7 @@ def _shown(target: Target) -> str:
 
 def _resolved(index: Index, text: str, module: str = "m") -> list[tuple[str, str]]:
     """List what an expression of a module names, each with its condition."""
-    expression = ast.parse(text, mode="eval").body
-    found = index.resolve(expression, module_of(index, module))
+    found = index.resolve(ast.parse(text, mode="eval").body, module_of(index, module))
     return [(_shown(target), condition(guards)) for guards, target in found]
 
 
@@ -95,9 +94,7 @@ def test_problem_of_a_file_is_told_once() -> None:
 @pytest.mark.parametrize("tail", ["-" * 70 + "1", " + ".join("a" * 75), ".".join("a" * 75)])
 def test_nesting_that_is_taken_can_be_written(tail: str) -> None:
     """What is just not too deep can be read and written without an end of the stack."""
-    index = index_of(m=f"if a:\n    x = {tail}\n")
-
-    [(guards, meaning)] = module_of(index).scope["x"]
+    [(guards, meaning)] = module_of(index_of(m=f"if a:\n    x = {tail}\n")).scope["x"]
 
     assert isinstance(meaning, ast.expr)
     assert (condition(guards), len(ast.unparse(meaning))) == ("a", len(tail))

@@ -81,9 +81,7 @@ if HOT:
     Builder._cudagraph_support = AttentionCGSupport.NEVER
 """
 
-    backend = _read(tmp_path, builder)
-
-    assert said(backend, "graph_replay").origin is Origin.CONDITIONAL
+    assert said(_read(tmp_path, builder), "graph_replay").origin is Origin.CONDITIONAL
 
 
 def test_inherited_level_is_undeclared(tmp_path: Path) -> None:

@@ -171,9 +171,7 @@ def test_other_documents_are_pages_of_their_sections(
 
 def test_commands_are_shown_as_they_are_typed() -> None:
     """A command stands in a block of its own."""
-    read = _Read(page(scene.relayed(), _COMMANDS))
-
-    assert ("pre", {"tabindex": "0"}) in read.tags
+    assert ("pre", {"tabindex": "0"}) in _Read(page(scene.relayed(), _COMMANDS)).tags
 
 
 @pytest.mark.parametrize(
@@ -195,6 +193,4 @@ def test_sections_before_a_heading_have_none() -> None:
     """What stands first stands under no title."""
     first, then = Lines(("first",)), Lines(("then",))
 
-    parts = parts_of([first, Heading("title"), then])
-
-    assert parts == [("", [first]), ("title", [then])]
+    assert parts_of([first, Heading("title"), then]) == [("", [first]), ("title", [then])]

@@ -359,6 +359,4 @@ def test_legend_counts_the_differences_of_each_kind() -> None:
 
 def test_page_of_no_differences_says_so() -> None:
     """Where both sides are the same the page says which they are."""
-    text = page(diff_document("a", "b", ()), ())
-
-    assert "Nothing differs between a and b." in text
+    assert "Nothing differs between a and b." in page(diff_document("a", "b", ()), ())
