@@ -151,9 +151,8 @@ def test_page_is_light_and_dark(show: Show) -> None:
     page.emulate_media(color_scheme="light")
     light = page.evaluate(_BACKGROUND)
     page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(_BACKGROUND)
 
-    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(21, 24, 28)")
+    assert (light, page.evaluate(_BACKGROUND)) == ("rgb(255, 255, 255)", "rgb(21, 24, 28)")
 
 
 @pytest.mark.parametrize(

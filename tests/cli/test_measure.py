@@ -177,9 +177,7 @@ def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, prepares: str) 
 
 def test_measure_names_hidden_syncs(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend that asks the device for a number is named with its line, and counts as a wait."""
-    flags = _install(line, monkeypatch, ASKS)
-
-    exact = _levels(_document(line, flags, "--path @"))["exact"]
+    exact = _levels(_document(line, _install(line, monkeypatch, ASKS), "--path @"))["exact"]
 
     assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {
         f"asks_caps.py:{PREPARES_AT}"

@@ -11,16 +11,15 @@ from types import ModuleType
 
 import pytest
 
+from backend_caps import Registry, require_evidence
 from backend_caps.capability.evidence import ClaimState, Evidence, Standing, declaration_digest
 from backend_caps.discovery.evidence import (
     KIT_AND_TORCH,
     Implementation,
     imports_of,
     read_standings,
-    require_evidence,
     versions_of,
 )
-from backend_caps.discovery.registry import Registry
 from tests.discovery.conftest import Site
 from tests.unit.evidence import HELD, evidence
 
@@ -278,9 +277,7 @@ def test_package_behind_an_import_hook_is_found(
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook])
 
-    found = Implementation.of("hooked:Backend", imports_of(None))
-
-    assert found == Implementation(root=file)
+    assert Implementation.of("hooked:Backend", imports_of(None)) == Implementation(root=file)
 
 
 def test_module_without_a_spec_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:

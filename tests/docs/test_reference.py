@@ -11,9 +11,8 @@ from typing import TypeGuard
 
 import pytest
 
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Origin
-from backend_caps.errors import BackendCapsError, CodedError
+from backend_caps import BackendCapsError, Origin, Phase, Role
+from backend_caps.errors import CodedError
 from docs.tools import engines, pictures, schemas
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.outputs import RENEW, Files, stale

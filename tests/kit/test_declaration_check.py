@@ -11,8 +11,7 @@ import pytest
 from backend_caps_torch_native import TorchPadded
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps import Declaration
-from backend_caps.capability.provenance import Source
+from backend_caps import Declaration, Source
 from backend_caps.kit import Effort, Finding, Subject, Verdict, run_checks
 from backend_caps.kit.checks.hygiene import HYGIENE
 from backend_caps.kit.probes.declaration_import import (
@@ -22,7 +21,7 @@ from backend_caps.kit.probes.declaration_import import (
     import_declaration,
     seen,
 )
-from backend_caps.runtime.attention import AttentionBackend
+from backend_caps.runtime import AttentionBackend
 from tests.kit.made import HONEST
 
 DECLARED = Path(__file__).parent / "liars" / "declared"
@@ -109,9 +108,7 @@ def test_shipped_declaration_holds() -> None:
     line = 1 + Path(file).read_text("utf-8").splitlines().index("TORCH_PADDED = Declaration(")
     source = Source(distribution="backend-caps-torch-native", declared_at=f"{file}:{line}")
 
-    findings = _findings(Subject(name="padded", declaration=TORCH_PADDED, source=source))
-
-    assert findings == []
+    assert _findings(Subject(name="padded", declaration=TORCH_PADDED, source=source)) == []
 
 
 def test_methods_are_called_as_the_runtime_calls_them() -> None:

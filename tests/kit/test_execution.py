@@ -54,9 +54,7 @@ def test_check_with_a_fault_fails() -> None:
 
 def test_check_stops_where_enough_is_found() -> None:
     """More findings of one check would help nobody."""
-    results = run_checks(HONEST, [ODD], effort=Effort(seeds=range(1, 99, 2)))
-
-    assert len(results.findings) == 5
+    assert len(run_checks(HONEST, [ODD], effort=Effort(seeds=range(1, 99, 2))).findings) == 5
 
 
 def test_check_without_a_fault_holds() -> None:
@@ -91,9 +89,7 @@ def test_check_that_cannot_answer_is_not_checked(
 
 def test_check_behind_a_failed_one_is_not_checked() -> None:
     """What a check is compared by has to hold first."""
-    later = odd_check("later", "made")
-
-    results = run_checks(HONEST, [ODD, later], effort=Effort(seeds=(1,)))
+    results = run_checks(HONEST, [ODD, odd_check("later", "made")], effort=Effort(seeds=(1,)))
 
     assert results.checks[1].status is Verdict.NOT_CHECKED
     assert results.checks[1].reason == "says nothing while made fails"

@@ -10,8 +10,7 @@ from torch_native_caps import TORCH_NATIVE
 from backend_caps import UNDECLARED, HostSeqLens
 from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_checks
 from backend_caps.kit.checks.mirror import MIRROR_ABSENT, MIRROR_READ
-from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime import AttentionBackend, ForwardBatch
 from tests.kit.honest_backends import MirrorWhereThere, RoundedBound
 from tests.kit.liars.bases import Padded
 from tests.kit.specimen import subject_of

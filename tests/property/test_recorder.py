@@ -135,9 +135,7 @@ def test_required_evidence_never_improves_a_value(
     """What is taken out for want of evidence makes nothing better."""
     before = resolve(running, server)
 
-    after = resolve(_required(running, verified(*names)), server)
-
-    assert improvements(after, before) == []
+    assert improvements(resolve(_required(running, verified(*names)), server), before) == []
 
 
 @law

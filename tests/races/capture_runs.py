@@ -15,18 +15,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from backend_caps import Phase, Role
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps import Configuration, GraphSizes, Phase, Plan, Role
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import ForwardBatch, ForwardContext
+from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.memory import Pools, ReqToTokenPool, make_cache
-from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model import load_llama
+from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.step import scores_of
-from backend_caps.simulator.device import simulate
-from backend_caps.startup.configuration import Configuration, GraphSizes
+from backend_caps.simulator import simulate
 from backend_caps.startup.graph_modes import uniform_buckets
 from tests.races.cases import Case, Fault, Finding, findings_after
 from tests.races.engine_setup import plan_of

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams, FutureMap, StepStreams
+from backend_caps.runtime import AttentionLayer, ForwardBatch
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.staging import Staging
 
 VOCAB_SIZE = 50

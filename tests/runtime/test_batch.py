@@ -7,13 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.capability.kind import Phase
+from backend_caps import Phase
 from backend_caps.relay import RelayError, RelayPayload
+from backend_caps.runtime import ForwardBatch, OutOfPagesError, Sampling
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.errors import OutOfPagesError
-from backend_caps.runtime.forward_batch import ForwardBatch, sampling_of
+from backend_caps.runtime.forward_batch import sampling_of
 from backend_caps.runtime.model.sampling import SamplingBatch
-from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.staging import Staging
 from tests.property.strategies import law
 from tests.runtime.memories import (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import AttentionLayer, EngineError, OutOfPagesError
 from backend_caps.runtime.batch import token_positions
-from backend_caps.runtime.errors import EngineError, OutOfPagesError
 from backend_caps.runtime.memory import (
     PagePool,
     ReqToTokenPool,
@@ -17,7 +17,6 @@ from backend_caps.runtime.memory import (
     TokenToKVPool,
     num_pages_of,
 )
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.staging import Staging
 from tests.property.strategies import law
 from tests.runtime import memories

@@ -11,12 +11,11 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from backend_caps.runtime import EngineError, GraphMode, StepStats
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
-from backend_caps.runtime.stats import StepStats, StepTotals, total_seq_lens
-from backend_caps.startup.graph_modes import GraphMode
+from backend_caps.runtime.stats import StepTotals, total_seq_lens
 from tests.runtime.made_steps import step
 from tests.runtime.memories import make_batch, make_memory
 

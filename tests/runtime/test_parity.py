@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Plan, Registry
-from backend_caps.runtime import EngineError, Request, StepStats
+from backend_caps.runtime import Engine, EngineError, EngineOptions, Request, StepStats
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
 from tests.cases import axis
 from tests.property.strategies import law

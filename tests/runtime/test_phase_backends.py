@@ -220,9 +220,7 @@ def test_stream_yields_the_tokens_of_generate(oracle: Oracle, loop: tuple[str, .
     prompts = _prompts(oracle, 0, 7)
     expected = make_engine(oracle.folder, *loop).generate(prompts, 9)
 
-    pairs = list(make_engine(oracle.folder, *loop).stream(prompts, 9))
-
-    assert _by_place(pairs) == expected
+    assert _by_place(list(make_engine(oracle.folder, *loop).stream(prompts, 9))) == expected
 
 
 def test_stream_yields_tokens_as_they_come(oracle: Oracle) -> None:

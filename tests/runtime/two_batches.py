@@ -16,10 +16,9 @@ from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import Capabilities, Declaration, Phase, Role
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime import AttentionLayer, ForwardBatch, ForwardContext
+from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from tests.runtime.graphs import rig
@@ -162,8 +161,7 @@ class World:
     def whole(self, batch: ForwardBatch) -> Tensor:
         """Run a batch as one: [T, H]; its trees are those of its halves."""
         if batch.half_masks is not None:
-            masks = torch.cat(self._entries(batch))
-            batch = replace(batch, tree_mask=masks, half_masks=None)
+            batch = replace(batch, tree_mask=torch.cat(self._entries(batch)), half_masks=None)
         backend = self.backends().of(batch.mode.phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)

@@ -4,9 +4,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from backend_caps.simulator import Schedule, simulate
+from backend_caps.simulator import Schedule, WaitKind, simulate
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Capabilities, Registry, configure
+from backend_caps import Capabilities, Policy, Registry, configure
 from backend_caps.report.lock import LockedRequest, LockError, lock_document
 from backend_caps.report.plans import plan_document
-from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.errors import StartupError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry

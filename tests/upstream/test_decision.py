@@ -16,8 +16,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from backend_caps import Capabilities, Phase, Plan, Role, ServerFlags, Use, resolve
-from backend_caps.resolution.rules import RuleSet
+from backend_caps import Capabilities, Phase, Plan, Role, RuleSet, ServerFlags, Use, resolve
 from backend_caps.resolution.uses import uses_of
 from tests.unit.building import installed, named
 from tests.upstream.sglang_wheel import load_overlap_utils

@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.errors import BackendCapsError
+from backend_caps import BackendCapsError, HostSeqLens
 from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace import Recording, Traced

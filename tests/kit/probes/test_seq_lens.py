@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps import Given, HostSeqLens, Phase, Role, When
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps import Capabilities, Given, HostSeqLens, Phase, Role, When
 from backend_caps.kit import Case, Effort, Forward, Rig, Scenario, draw
 from backend_caps.kit.probes.seq_lens import (
     BOUND,
@@ -29,8 +28,8 @@ from backend_caps.kit.probes.seq_lens import (
     scenes_of,
 )
 from backend_caps.kit.scenes import reference_attention
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import ForwardBatch
 from backend_caps.simulator import Site, simulate
 from tests.kit.liars.mirror import LongestOnHost
 from tests.kit.made import HONEST, SCENARIO, claiming

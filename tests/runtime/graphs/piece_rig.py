@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from backend_caps import BatchKind, HostSeqLens
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import AttentionBackend, ForwardBatch
 from backend_caps.runtime.graphs.pieces import PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import Computed
 from tests.runtime.graphs.rig import (
@@ -57,8 +56,7 @@ class PieceRig(Rig):
 
 def drawn_step(rig: Rig, kind: BatchKind, seed: int) -> ForwardBatch:
     """Give every row other slots, and draw a batch with its requests, lengths and tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    slots = torch.randperm(NUM_SLOTS - 1, generator=generator) + 1
+    slots = torch.randperm(NUM_SLOTS - 1, generator=torch.Generator().manual_seed(seed)) + 1
     table = slots.view(MAX_REQUESTS, MAX_CONTEXT_LEN).int()
     with rig.streams.using(rig.stream):
         rig.site.req_to_token_pool.req_to_token[1:].copy_(table)

@@ -11,9 +11,8 @@ import torch
 
 from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime import Engine, EngineOptions, GraphMode
+from backend_caps.runtime import Engine, EngineOptions, ForwardBatch, GraphMode
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model import first_layers
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.simulator import simulate

@@ -143,9 +143,8 @@ def test_mirror_that_is_absent_stays_absent(streams: DeviceStreams) -> None:
     """A batch without a mirror is padded to one without, though the batch before had one."""
     rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded)
     batch = rig.batch(THREE, kind=SINGLE)
-    bare = replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
 
-    padded = handed_out(rig, batch, bare)[-1]
+    padded = handed_out(rig, batch, replace(batch, seq_lens_cpu=None, seq_lens_sum=None))[-1]
 
     lengths = (padded.seq_lens_cpu, padded.seq_lens_sum, padded.seq_lens_cpu_upper_bound)
     assert lengths == (None, None, None)

@@ -14,20 +14,19 @@ import torch
 
 from backend_caps import (
     Capabilities,
+    Given,
     HostSeqLens,
     Plan,
     Registry,
+    Rule,
+    RuleSet,
     ServerFlags,
     Use,
     discover,
     resolve,
 )
-from backend_caps.capability.facts import Given
-from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.options import EngineOptions
+from backend_caps.runtime import Engine, EngineOptions, StepObserver
 from backend_caps.runtime.speculation import Algorithm
-from backend_caps.runtime.stats import StepObserver
 from tests.runtime.engines import PLAIN_LOOP
 from tests.runtime.speculative.grid_attention import BOUNDED
 from tests.runtime.speculative.oracle import CONTEXT_LEN, Targets

@@ -9,9 +9,8 @@ from functools import cache
 
 import pytest
 
+from backend_caps.runtime import Engine, EngineOptions
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.cases import axis
 from tests.runtime.engines import PLAIN_LOOP, leaks

@@ -8,8 +8,7 @@ from itertools import cycle
 
 import pytest
 
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.request import Sampling
+from backend_caps.runtime import Engine, Sampling
 from backend_caps.runtime.speculation import Algorithm
 from tests.cases import axis
 from tests.runtime.speculative.grid import Mirror, Way, make_engine, make_plain_engine

@@ -295,8 +295,7 @@ def test_mixed_steps_wait_for_lengths_that_are_asked_for(
     models: Path, algorithm: Algorithm
 ) -> None:
     """With an exact mirror only steps with running requests wait for it; nothing hidden does."""
-    way = Way(algorithm=algorithm)
-    engine, simulation, totals = _run_through(models, way, EXACT, *MIXED)
+    engine, simulation, totals = _run_through(models, Way(algorithm=algorithm), EXACT, *MIXED)
 
     waited = Counter(sync.waited for sync in simulation.host_waits)
     relayed = totals.num_steps[ForwardMode.MIXED] + totals.num_steps[ForwardMode.DECODE]

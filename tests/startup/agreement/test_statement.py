@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from backend_caps import Facts, Plan, resolve
-from backend_caps.resolution.rules import RuleSet
+from backend_caps import Facts, Plan, RuleSet, resolve
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import (
     Ranks,

@@ -53,9 +53,7 @@ def test_declaration_refuses_what_it_cannot_be(name: str, said: object, text: st
     """A wrong name or type is an error that says where, in a copy too."""
     field = name.partition(".")[0]
 
-    faults = faults_of(lambda: Declaration().model_copy(update={field: said}))
-
-    assert faults == [(name, text)]
+    assert faults_of(lambda: Declaration().model_copy(update={field: said})) == [(name, text)]
 
 
 def test_tolerances_are_of_dtypes_by_their_main_names() -> None:

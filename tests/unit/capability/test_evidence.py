@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from backend_caps.capability.declaration import Declaration
+from backend_caps import Capabilities, Declaration
 from backend_caps.capability.evidence import (
     Change,
     ClaimState,
@@ -15,7 +15,6 @@ from backend_caps.capability.evidence import (
     changes_since,
     declaration_digest,
 )
-from backend_caps.capability.vocabulary import Capabilities
 from tests.unit.evidence import FAILED, HELD, NOT_CHECKED, PRESENT, evidence, verified
 
 _CHANGED = (Change(what="torch", was="2.13.0", now="2.14.0"),)

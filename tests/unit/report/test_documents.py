@@ -215,8 +215,7 @@ def test_explanation_names_the_engine() -> None:
 
 def _lines_of(backend: Backend, heading: str) -> tuple[str, ...]:
     told = list(report_view(_report(replace(engine_scene.SGLANG, backends=(backend,)))))
-    at = [isinstance(s, Heading) and s.text == heading for s in told].index(True)
-    lines = told[at + 1]
+    lines = told[[isinstance(s, Heading) and s.text == heading for s in told].index(True) + 1]
     assert isinstance(lines, Lines)
     return lines.lines
 

@@ -38,8 +38,7 @@ _FULL = Table(
 def tables(draw: st.DrawFn) -> Table:
     """Draw tables with a name in the first column, and more of them than fit side by side."""
     columns = tuple(draw(st.lists(_NAMES.map(" ".join), min_size=1, max_size=9)))
-    row = st.tuples(_WORD, *(_CELLS for _ in columns[1:]))
-    rows = tuple(draw(st.lists(row, max_size=4)))
+    rows = tuple(draw(st.lists(st.tuples(_WORD, *(_CELLS for _ in columns[1:])), max_size=4)))
     return Table(columns, rows, draw(st.sampled_from(["sentences", "names"])))
 
 

@@ -7,8 +7,8 @@ from time import monotonic, sleep
 import pytest
 from rich.console import Console
 
-from backend_caps.capability.kind import Phase
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps import Capabilities, Phase, resolve
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.backend_views import report_view
 from backend_caps.report.backends import report_document
 from backend_caps.report.dry_run_documents import DryRunDocument
@@ -21,7 +21,6 @@ from backend_caps.report.plans import FlipDocument, plan_document
 from backend_caps.report.progress import spinning, terminal_of
 from backend_caps.report.sections import Heading, Lines, Opened, Section, Table, markdown, visible
 from backend_caps.report.step_costs import MeasureDocument, costs_view
-from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, RULES_13, flags, installed, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden, Shown

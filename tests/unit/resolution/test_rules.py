@@ -134,8 +134,7 @@ def test_rule_never_improves_a_value() -> None:
 
 def test_rule_over_a_phase_forces_that_phase() -> None:
     """A rule may ask for a phase, and then forces the value of that phase alone."""
-    given = Given(phase={Phase.DECODE})
-    rule = _rule(given, Capabilities(graph_metadata=GraphMetadata.HOST))
+    rule = _rule(Given(phase={Phase.DECODE}), Capabilities(graph_metadata=GraphMetadata.HOST))
     graphs = Capabilities(graph_metadata=GraphMetadata.IN_GRAPH)
     uses = [use("fa3", graphs, phase=phase) for phase in (Phase.DECODE, Phase.PREFILL)]
 

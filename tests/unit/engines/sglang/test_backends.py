@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Declaration, Part, RuleSet, Source, flips, resolve
+from backend_caps import Declaration, HostSeqLens, Origin, Part, RuleSet, Source, flips, resolve
 from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.engines.sglang.read import pair_of
 from backend_caps.resolution.uses import PAIR, uses_of
 from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, named
@@ -25,15 +23,6 @@ def test_constant_is_declared(tmp_path: Path, body: str, value: str) -> None:
 
     assert (read.needs.origin, read.needs.value) == (Origin.DECLARED, value)
     assert read.declaration.capabilities.host_seq_lens is HostSeqLens(value)
-
-
-def test_reading_says_where_and_in_which_words(tmp_path: Path) -> None:
-    """A reading has the statement as the source has it, with its file and line."""
-    read = read_class(tmp_path, TWO + "needs_cpu_seq_lens = False")
-
-    assert read.needs.words == "needs_cpu_seq_lens = False"
-    assert read.needs.declared_at == f"{ATTENTION}/two.py:4"
-    assert str(read.backend.source) == f"sglang 0.5.13, {ATTENTION}/two.py:3"
 
 
 @table("sglang_backends", "value_that_depends_is_conditional")

@@ -68,9 +68,7 @@ def test_options_in_a_method_are_read(tmp_path: Path) -> None:
     """A class that adds its options itself is read as a function is."""
     source = "class Args:\n    def add(self, p):\n        p.add_argument('--tp')\n"
 
-    read = read_command_line(_wheel(tmp_path, server_args=source))
-
-    assert read["options"] == [["--tp"]]
+    assert read_command_line(_wheel(tmp_path, server_args=source))["options"] == [["--tp"]]
 
 
 def test_choices_that_are_no_list_are_left_out(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import Origin, Rule, RuleSet
 from backend_caps.capability.facts import Truth
-from backend_caps.capability.provenance import Origin
 from backend_caps.engines.sglang.conditions import can_hold, given_of, read_rules
 from backend_caps.engines.source.index import Index
-from backend_caps.resolution.rules import Rule, RuleSet
 from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of, read_class
 from tests.unit.engines.tables import table
 
@@ -144,9 +143,7 @@ def test_rule_that_is_stated_twice_is_there_once() -> None:
     """Two answers under one condition are one rule."""
     twice = "    if args.enable_two_batch_overlap:\n        return True\n" * 2
 
-    rules = read_rules(_index(_deciding(twice + JOIN)))
-
-    assert _names(rules).count("two-batch-overlap") == 1
+    assert _names(read_rules(_index(_deciding(twice + JOIN)))).count("two-batch-overlap") == 1
 
 
 def _guards(*texts: str) -> list[ast.expr]:
@@ -222,13 +219,6 @@ def test_value_that_a_property_takes_is_undeclared(tmp_path: Path) -> None:
     assert read.needs.origin is Origin.UNDECLARED
     assert read.needs.words == ("needs_cpu_seq_lens = False, and Base has a property of that name")
     assert read.declaration.capabilities.stated() == {}
-
-
-def test_default_of_the_root_stands_where_all_else_never_runs(tmp_path: Path) -> None:
-    """A class whose only statement never runs has said nothing."""
-    read = read_class(tmp_path, TWO + "if False:\n        needs_cpu_seq_lens = False")
-
-    assert read.needs.origin is Origin.UNDECLARED
 
 
 @table("sglang_backend_constants", "words_of_a_method_are_what_it_returns")

@@ -163,9 +163,7 @@ def _encrypted(wheel: bytes) -> bytes:
 
 def test_encrypted_entry_is_a_problem(tmp_path: Path) -> None:
     """An entry that asks for a password is named, and the rest is read."""
-    wheel = write_wheel(tmp_path, {MODULE: "A = 1"}, changed=_encrypted)
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {MODULE: "A = 1"}, changed=_encrypted))
 
     assert list(tree.files) == [INIT]
     assert [(each.code, MODULE in each.message) for each in tree.problems] == [

@@ -204,9 +204,7 @@ def test_files_of_descendants_are_found_by_their_text() -> None:
     """Every file that may have a class below one is found, without parsing any."""
     index = index_of(**HEADS)
 
-    files = index.heads.files_below({"Root"})
-
-    missing = {f"engine/{name}.py" for name in HEADS} - set(files)
+    missing = {f"engine/{name}.py" for name in HEADS} - set(index.heads.files_below({"Root"}))
     assert (missing, index.num_parsed) == (
         {"engine/base.py", "engine/other.py", "engine/open.py"},
         0,

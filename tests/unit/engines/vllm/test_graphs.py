@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import BatchKind, Origin
 from backend_caps.capability.backend import Backend, Reading
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.engines.vllm.capabilities import LEVELS
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read, said

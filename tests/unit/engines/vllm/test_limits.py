@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps import AttentionArch, Origin
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import as_json, class_of, declared, read_one, said
 
@@ -213,10 +212,3 @@ def test_arch_in_part_inherited_is_undeclared(tmp_path: Path) -> None:
 
     assert said(backend, "attention_arch").inherited_from == "Parent"
     assert "attention_arch" not in declared(backend).capabilities.stated()
-
-
-def test_condition_that_always_holds_is_the_base(tmp_path: Path) -> None:
-    """A statement under `if True` needs no condition."""
-    body = "if old():\n    supported_dtypes = []\nif True:\n    supported_dtypes = [torch.float16]"
-
-    assert declared(read_one(tmp_path, body)).capabilities.dtypes == {"float16"}

@@ -6,10 +6,9 @@ from textwrap import dedent
 
 import pytest
 
+from backend_caps import ANY, ComputeRange, Origin
 from backend_caps.capability.backend import Reading, Status
-from backend_caps.capability.kind import ANY
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sets import ComputeRange, Windows
+from backend_caps.capability.sets import Windows
 from backend_caps.engines.vllm.constants import windows_of
 from backend_caps.engines.vllm.read import KNOWN_VERSIONS
 from tests.unit.engines.tables import table

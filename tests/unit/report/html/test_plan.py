@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.kind import Phase
-from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
+from backend_caps import BatchKind, Capabilities, Phase, resolve
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report import terminal
 from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.difference import (
@@ -37,7 +37,6 @@ from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Lines, Opened, Picture, Table, markdown
 from backend_caps.report.trace_views import picture_of
 from backend_caps.report.words import Try, tries
-from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, RULES_13, flags, use
 from tests.unit.report import engine_scene, scene
 from tests.unit.report.conftest import Golden
@@ -150,9 +149,7 @@ def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
 )
 def test_page_is_titled_by_what_was_asked_for(asked: Opened, told: str) -> None:
     """The answer stands first, and what the host is told of lengths behind it."""
-    text = page(_plan("fa3"), (), [asked])
-
-    assert f"<h1>{told}</h1>\n<p>host_seq_lens is exact" in text
+    assert f"<h1>{told}</h1>\n<p>host_seq_lens is exact" in page(_plan("fa3"), (), [asked])
 
 
 def test_title_names_the_engine_that_was_read() -> None:
@@ -230,9 +227,7 @@ def test_conditions_are_listed_for_paper() -> None:
 
 def test_no_conditions_are_no_table() -> None:
     """Where nothing depends there is no heading either."""
-    report = scene.report(None).model_copy(update={"backends": []})
-
-    assert list(conditions_view(report)) == []
+    assert list(conditions_view(scene.report(None).model_copy(update={"backends": []}))) == []
 
 
 def test_same_details_are_written_once() -> None:
