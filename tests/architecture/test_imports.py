@@ -1,4 +1,4 @@
-"""Who may import whom, and what must stay unloaded."""
+"""Which folder may import which, what stays unloaded, and which names are public."""
 
 from __future__ import annotations
 

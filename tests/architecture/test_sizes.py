@@ -1,4 +1,4 @@
-"""How long files and functions may be."""
+"""How long files and functions may be, and how models are validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each command prints, and the status it exits with."""
+"""What each command prints, as text and as a page, and the status it exits with."""
 
 from __future__ import annotations
 

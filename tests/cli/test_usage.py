@@ -1,4 +1,4 @@
-"""What the command line says to those who hold it wrong."""
+"""Wrong usage, output that cannot be written, and progress on a terminal."""
 
 from __future__ import annotations
 

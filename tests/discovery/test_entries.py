@@ -1,4 +1,4 @@
-"""Our entries in the bytes of an `entry_points.txt`."""
+"""Our entries in an `entry_points.txt`, and the headers of core metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of metadata, whatever stands under their names."""
+"""Files of metadata, whatever stands under their names, and the codes of problems."""
 
 from __future__ import annotations
 

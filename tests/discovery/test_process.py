@@ -1,4 +1,4 @@
-"""The process that reads declarations, and what is left of it: nothing."""
+"""The process that reads declarations, and the faults and lines that it finds in them."""
 
 from __future__ import annotations
 

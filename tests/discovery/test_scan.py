@@ -1,4 +1,4 @@
-"""What the metadata on a path claims."""
+"""Which places are searched, and what the metadata on a path claims."""
 
 from __future__ import annotations
 

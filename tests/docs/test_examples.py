@@ -1,4 +1,4 @@
-"""What the pages show is what is printed."""
+"""What the pages show is what is printed, in a terminal and in a CI workflow."""
 
 from __future__ import annotations
 

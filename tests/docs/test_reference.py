@@ -1,4 +1,4 @@
-"""The generated pages are what the code says now."""
+"""The generated pages and the glossary are what the code says now."""
 
 from __future__ import annotations
 

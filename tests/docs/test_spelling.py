@@ -1,4 +1,4 @@
-"""Words are spelled as a dictionary has them, or as the project does."""
+"""Words are spelled as in a dictionary or the word list, and links lead somewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CI systems read of a run that fails: SARIF 2.1.0, at lines that are there."""
+"""What CI systems read of a run that fails: SARIF 2.1.0, at lines that are there; its findings."""
 
 from __future__ import annotations
 

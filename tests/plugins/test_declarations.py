@@ -1,4 +1,4 @@
-"""What every shipped declaration has to be: installed under its name, importable, and whole."""
+"""Every shipped declaration is installed under its name, importable and whole, and `auto` ranks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a program launches, orders and waits for, its clock breaks no order."""
+"""Laws of a recording, whose clock breaks no order, and of evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few steps through a FutureMap, in every mode."""
+"""Rehearsed steps through a FutureMap, the place of a rank, and the log of a plan."""
 
 from __future__ import annotations
 

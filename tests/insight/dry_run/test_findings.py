@@ -1,4 +1,4 @@
-"""What is told where steps are not as the plan has them."""
+"""The sizes of a dry run, and what is found where steps are not as the plan has them."""
 
 from __future__ import annotations
 

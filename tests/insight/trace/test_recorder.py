@@ -1,4 +1,4 @@
-"""The clock of a recording: what begins when, by hand."""
+"""The clock of a recording: when operators begin, by hand and from a profile."""
 
 from __future__ import annotations
 

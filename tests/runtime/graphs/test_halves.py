@@ -1,4 +1,4 @@
-"""Captured batches in two halves: each half of a graph gets half of the batch, and padding."""
+"""Captured batches in two halves, and the engine that replays graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's batch of a speculative step, whose lengths the host may not know."""
+"""Batches of speculative steps, and the contexts that they extend."""
 
 from __future__ import annotations
 

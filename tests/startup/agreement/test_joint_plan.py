@@ -1,4 +1,4 @@
-"""From what ranks said to one plan: values, causes, problems."""
+"""From the statements of ranks to one plan, by hand and at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says of itself, and what of it is compared."""
+"""What ranks state, the channel that carries it, and what they agree on."""
 
 from __future__ import annotations
 

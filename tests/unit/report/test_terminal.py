@@ -1,4 +1,4 @@
-"""Sections on terminals that are narrow, or lack characters."""
+"""Sections on terminals that are narrow or lack characters, and the words for values."""
 
 from __future__ import annotations
 

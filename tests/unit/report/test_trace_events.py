@@ -1,4 +1,4 @@
-"""A timeline as events that Perfetto opens."""
+"""A timeline as events that Perfetto opens, as a picture, and as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What file and environment say, and which of them counts."""
+"""What file and environment say, which of them counts, and faults of a file."""
 
 from __future__ import annotations
 

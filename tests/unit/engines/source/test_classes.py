@@ -1,4 +1,4 @@
-"""The order of a class's bases, compared with Python's."""
+"""The order of a class's bases, compared with Python's, and what classes set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes whose instances functions make."""
+"""The classes whose instances functions make, and names that lead elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan on a page: who holds what, what to try, and each value with its causes."""
+"""Plans, capabilities, drawings and differences on a page."""
 
 from __future__ import annotations
 
