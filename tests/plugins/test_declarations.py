@@ -1,4 +1,4 @@
-"""Every shipped declaration is installed under its name, importable and whole, and `auto` ranks it."""
+"""Every shipped declaration is installed under its name, importable and whole; `auto` ranks it."""
 
 from __future__ import annotations
 
