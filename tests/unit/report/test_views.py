@@ -267,3 +267,13 @@ def test_stream_that_is_no_terminal_is_none_by_wish(
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     assert not terminal_of(stream).is_terminal
+
+
+def test_line_is_not_drawn_where_there_is_no_terminal() -> None:
+    """A log has nothing of it, however long it takes."""
+    file = StringIO()
+
+    with spinning("reading an engine", console=Console(file=file), patience_s=0):
+        sleep(0.05)
+
+    assert file.getvalue() == ""
