@@ -26,26 +26,26 @@ from backend_caps.simulator import streams
 from backend_caps.simulator.dispatch import (
     MADE_ON_HOST,
     copy_from,
+    device_type,
     dispatch,
     is_composite,
     made_empty,
     made_on_host,
 )
 from backend_caps.simulator.errors import SimulatorError, StarvationWarning, call_site
-from backend_caps.simulator.launches import accesses, blocks_of
+from backend_caps.simulator.launches import Call, blocks_of
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.records import HOST
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
 from backend_caps.simulator.tensor import (
-    OPERATORS,
     WHOLE,
     AnyOperator,
     Args,
     Effect,
     Kwargs,
-    Operator,
     SimTensor,
     aten,
+    operator_of,
 )
 
 DEVICE_NAME = "sim"
@@ -126,13 +126,13 @@ def register() -> torch.device:
         "aten::_copy_from": copy_from,
         "aten::empty.memory_format": made_empty(torch.empty),
         "aten::empty_strided": made_empty(torch.empty_strided),
-        **{OPERATORS[func].name: made_on_host(func) for func in MADE_ON_HOST},
+        **{operator_of(func).name: made_on_host(func) for func in MADE_ON_HOST},
     }
     for name, implementation in implementations.items():
         torch.library.impl(name, "PrivateUse1", implementation, lib=_library())
     for func in WHOLE:  # which autograd would take apart
         whole = partial(_dispatched, func)
-        torch.library.impl(OPERATORS[func].name, "AutogradPrivateUse1", whole, lib=_library())
+        torch.library.impl(operator_of(func).name, "AutogradPrivateUse1", whole, lib=_library())
     return torch.device(DEVICE_NAME, 0)
 
 
@@ -169,51 +169,37 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Kwargs | None = None,
     ) -> object:
         """Run an operator of the host, or of the device."""
-        kwargs = kwargs or {}
+        kwargs, pinned = kwargs or {}, self._simulation.pinned
         if SimTensor in types:
             if not is_composite(func):
                 return dispatch(func, args, kwargs)
             with self:
                 return dispatch(func, args, kwargs)
         if func in _PINS:
-            return pinned_copy(self._simulation, cast("Tensor", args[0]))
+            return pinned.copy(cast("Tensor", args[0]))
         if func is aten.is_pinned.default:
-            return self._simulation.pinned.has(cast("Tensor", args[0]))
-        if _is_on_sim(kwargs) and _is_composed(func):
+            return pinned.has(cast("Tensor", args[0]))
+        if device_type(kwargs) == DEVICE_NAME and _is_composed(func):
             with self:
                 return func._op_dk(_COMPOSED, *args, **kwargs)  # noqa: SLF001 - as `decompose` does
         if kwargs.get("pin_memory"):
-            return self._make_pinned(func, args, {**kwargs, "pin_memory": False})
-        operator = OPERATORS[func]
+            made = cast("Tensor", func(*args, **{**kwargs, "pin_memory": False}))
+            # What nothing has written is poison, and no copy of what lay there.
+            is_empty = func.overloadpacket in _EMPTY
+            return pinned.empty(made.shape, made.dtype) if is_empty else pinned.copy(made)
+        operator = operator_of(func)
         if operator.effect is Effect.COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
-        if self._simulation.detector is not None and operator.effect is not Effect.VIEW:
-            self._note(operator, args, kwargs)
+        if operator.effect is not Effect.VIEW and device_type(kwargs) in {None, "cpu"}:
+            accesses = Call(operator, args, kwargs).accesses()
+            note_host_access(self._simulation, operator.name, *accesses)
         return func(*args, **kwargs)
-
-    def _make_pinned(self, func: AnyOperator, args: Args, kwargs: Kwargs) -> Tensor:
-        made = cast("Tensor", func(*args, **kwargs))
-        if func.overloadpacket in _EMPTY:
-            return self._simulation.pinned.empty(made.shape, made.dtype)
-        return self._simulation.pinned.copy(made)
-
-    def _note(self, operator: Operator, args: Args, kwargs: Kwargs) -> None:
-        device = cast("torch.device | None", kwargs.get("device"))
-        if device is None or device.type == "cpu":
-            reads, writes = accesses(operator, args, kwargs)
-            note_host_access(self._simulation, operator.name, reads, writes)
 
 
 _COMPOSED = torch._C.DispatchKey.CompositeExplicitAutograd  # noqa: SLF001
 _PINS: tuple[AnyOperator, ...] = (aten.pin_memory.default, aten._pin_memory.default)  # noqa: SLF001
 _EMPTY = (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty)
-
-
-def _is_on_sim(kwargs: Kwargs) -> bool:
-    """Return whether options say that a tensor is made on the device."""
-    device = cast("torch.device | None", kwargs.get("device"))
-    return device is not None and device.type == DEVICE_NAME
 
 
 @cache
@@ -228,14 +214,9 @@ def _is_composed(func: AnyOperator) -> bool:
     return has(_COMPOSED) and not has(own)
 
 
-def pinned_copy(simulation: Simulation, tensor: Tensor) -> Tensor:
-    """Return a host tensor in pinned memory: itself, where it is."""
-    return tensor if simulation.pinned.has(tensor) else simulation.pinned.copy(tensor)
-
-
 def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: Blocks) -> None:
     """Pass the host's reads and writes to the race detector."""
-    if simulation.detector is not None and (reads or writes):
+    if reads or writes:
         simulation.detector.launch(HOST, name, call_site(), reads, writes)
 
 
@@ -283,7 +264,7 @@ def _tensor_maker(simulation: Simulation, original: Method) -> Method:
     @wraps(original)
     def tensor(data: object, *, pin_memory: bool = False, **options: object) -> object:
         made = original(data, **options)
-        return pinned_copy(simulation, cast("Tensor", made)) if pin_memory else made
+        return simulation.pinned.copy(cast("Tensor", made)) if pin_memory else made
 
     return tensor
 

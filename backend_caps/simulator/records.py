@@ -162,11 +162,12 @@ Step = Callable[Concatenate["RaceDetector", P], None]
 
 
 def _later(take_in: Step[P]) -> Step[P]:
-    """Queue a step of the trace until `races` is called."""
+    """Queue a step of the trace until `races` is called, where races are looked for."""
 
     @wraps(take_in)
     def put_off(self: RaceDetector, *args: P.args, **kwargs: P.kwargs) -> None:
-        self.trace.append(partial(take_in, self, *args, **kwargs))
+        if self.is_on:
+            self.trace.append(partial(take_in, self, *args, **kwargs))
 
     return cast("Step[P]", put_off)
 
@@ -176,12 +177,16 @@ class RaceDetector:
 
     A run is written down, and judged afterwards in a thread of its own, whose stack is short: the
     sanitizer takes the whole stack down at every launch, which is most of what it costs.
+
+    Args:
+        is_on: whether races are looked for; if not, nothing is written down.
     """
 
     trace: list[Callable[[], None]]
     """Steps that are not judged yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
         self.trace = []
         self._races: list[Race] = []
         self._handler = EventHandler()

@@ -12,27 +12,23 @@ leave open. As on CUDA, a capture does not end before its first stream waits for
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import torch
 
-from backend_caps.simulator.allocation import (
-    Await,
-    Capture,
-    Point,
-    Pool,
-    Reach,
-    Step,
-    event_serials,
-)
+from backend_caps.simulator.allocation import Capture, Pool, Step
 from backend_caps.simulator.errors import SimulatorError
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.simulation import Simulation, current
 
 DeviceLike = torch.device | str | int | None
+# Names events, and points in graphs, to the race detector.
+_event_serials = itertools.count(1)
 
 
 class Stream:
@@ -96,6 +92,29 @@ class Stream:
         return f"<sim stream {self.handle}>"
 
 
+@dataclass(slots=True, eq=False)
+class Point:
+    """A point in a captured stream's work that another captured stream waits for."""
+
+    capture: Capture
+    """The capture that it is in."""
+    clock: dict[int, int]
+    """How much of each captured stream's work is before it."""
+    serial: int = field(default_factory=lambda: next(_event_serials))
+    """Names it to the race detector."""
+    marker: Marker | None = None
+    """Where the last replay has reached it."""
+
+    def record(self, handle: int) -> None:
+        """Reach the point in a replay: what an event's record leaves in a graph."""
+        self.marker = current().record(handle, self.serial, counts=False)
+
+    def wait(self, handle: int) -> None:
+        """Wait for the point in a replay: an edge between two branches of a graph."""
+        assert self.marker is not None, "a replay records a point before it waits for it"
+        current().wait(handle, self.serial, self.marker, counts=False)
+
+
 class Event:
     """A point in a stream's work; a wait binds to the version that was recorded last.
 
@@ -113,10 +132,10 @@ class Event:
         interprocess: bool = False,  # noqa: ARG002
         external: bool = False,
     ) -> None:
-        self._serial = next(event_serials)
+        self._serial = next(_event_serials)
         self._is_external = external
         self._marker: Marker | None = None
-        self._captured: tuple[Capture, Point] | None = None
+        self._captured: Point | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Move the point to the end of a stream's work, by default the current one's."""
@@ -127,7 +146,8 @@ class Event:
         elif self._is_external:
             capture.add(handle, self._record_on)
         else:
-            self._captured = capture, capture.reach(handle)
+            self._captured = Point(capture, dict(capture.clocks[handle]))
+            capture.steps.append((handle, self._captured.record))
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make a stream wait for the point; before the first record it is no wait.
@@ -139,10 +159,11 @@ class Event:
         handle = simulation.current_stream if stream is None else stream.handle
         capture = simulation.capture_of(handle)
         if self._captured is not None:
-            own, point = self._captured
-            if own is not simulation.capture:
+            point = self._captured
+            if point.capture is not simulation.capture:
                 self._refuse("its event is in a capture that has ended")
-            own.wait(handle, point)
+            point.capture.join(handle, point.clock)
+            point.capture.steps.append((handle, point.wait))
         elif capture is None:
             self._wait_on(handle)
         elif self._is_external:
@@ -178,9 +199,7 @@ class Event:
 
     def forget(self) -> None:
         """Drop it from race detection: no wait for it follows."""
-        detector = current().detector
-        if detector is not None:
-            detector.forget(self._serial)
+        current().detector.forget(self._serial)
 
     def _record_on(self, handle: int) -> None:
         self._captured = None
@@ -302,18 +321,11 @@ class CUDAGraph:
         origin, *others = self._branches
         handles = {origin: simulation.current_stream}
         handles |= {other: simulation.branch(place) for place, other in enumerate(others)}
-        reached: dict[Point, Marker] = {}
         for captured_on, step in self._steps:
-            handle = handles[captured_on]
             if isinstance(step, Op):
-                simulation.enqueue(handle, step)
-            elif isinstance(step, Reach):
-                reached[step.point] = simulation.record(handle, step.point.serial, counts=False)
-            elif isinstance(step, Await):
-                marker = reached[step.point]
-                simulation.wait(handle, step.point.serial, marker, counts=False)
+                simulation.enqueue(handles[captured_on], step)
             else:
-                step(handle)
+                step(handles[captured_on])
         simulation.watcher.replay_ended()
 
     def reset(self) -> None:
