@@ -57,23 +57,18 @@ class Channel(Protocol):
     @property
     def ranks(self) -> Sequence[int]:
         """The number that each of these ranks has in the job."""
-        ...
 
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
         """Return the largest of all ranks' int64 values, place by place."""
-        ...
 
     def met(self, round_name: str) -> None:
         """Wait until every rank has come to this round; nothing is said in it."""
-        ...
 
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's int64 values, by rank."""
-        ...
 
     def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
         """Return the bytes of one rank; those of the others are not looked at."""
-        ...
 
 
 class GroupChannel:
@@ -138,13 +133,15 @@ class GroupChannel:
 
     def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
         """Return the bytes of one rank."""
-        said = _tensor_of(own) if rank == self.rank else torch.empty(num_bytes, dtype=torch.uint8)
+        said = torch.empty(num_bytes, dtype=torch.uint8)
+        if rank == self.rank:
+            said = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = rank
         self._wait(options, round_name, lambda: self._group.broadcast([said], options))
         return said.numpy().tobytes()
 
-    def ended(self) -> None:
+    def close(self) -> None:
         """Say that this rank takes part in no more rounds."""
         self._presence.leave()
 
@@ -223,10 +220,6 @@ def _require_gloo(group: dist.ProcessGroup) -> None:
         )
 
 
-def _tensor_of(said: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(said), dtype=torch.uint8)
-
-
 class FoundMissing(BaseModel):
     """Who is missing, as far as the store tells; by numbers in the group."""
 
@@ -247,11 +240,11 @@ class Presence:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._store = group.get_group_store()
         self._rank, self._size = group.rank(), group.size()
         number = _NUM_AGREEMENTS.get(group, 0)
         _NUM_AGREEMENTS[group] = number + 1
-        self._prefix = f"backend_caps/agreement/{number}"
+        prefix = f"backend_caps/agreement/{number}"
+        self._store = dist.PrefixStore(prefix, group.get_group_store())
         self._looking: Thread | None = None
         self._gave_up, self._over = Event(), Event()
 
@@ -292,7 +285,7 @@ class Presence:
     def _look(self) -> None:
         """Look now and then, until this rank ends or another gave up."""
         try:
-            while not self._over.is_set() and not self._store.check([self._key("asking")]):
+            while not self._over.is_set() and not self._store.check(["asking"]):
                 self._over.wait(LOOKING_S)
         except RuntimeError:  # of any kind: the store's process is gone
             self._gave_up.set()
@@ -304,9 +297,9 @@ class Presence:
     def _find(self, found: list[FoundMissing]) -> None:
         with suppress(RuntimeError):  # of any kind: the store's process is gone
             self._say("left", "")
-            if self._store.add(self._key("asking"), 1) == 1:
+            if self._store.add("asking", 1) == 1:
                 own = self._missing()
-                self._store.set(self._key("found"), own.model_dump_json())
+                self._store.set("found", own.model_dump_json())
                 found.append(own)
             else:
                 found.extend(self._heard())
@@ -325,43 +318,37 @@ class Presence:
             absent=[rank for rank in range(self._size) if rank not in came],
             silent=silent,
             gave_up=[self._rank],
-            hosts={rank: self._store.get(self._of("came", rank)).decode() for rank in silent},
+            hosts={rank: self._store.get(f"came/{rank}").decode() for rank in silent},
         )
 
     def _heard(self) -> list[FoundMissing]:
         """Wait for what the first rank finds, as long as this rank waits for it."""
         until = time.monotonic() + FINDING_S
         while time.monotonic() < until:
-            if self._store.check([self._key("found")]):
-                return [FoundMissing.model_validate_json(self._store.get(self._key("found")))]
+            if self._store.check(["found"]):
+                return [FoundMissing.model_validate_json(self._store.get("found"))]
             time.sleep(_AGAIN_S)
         return []
 
     def _wait_until_heard(self, known: FoundMissing) -> None:
         """Wait until every rank that is not missing has read who is; not for ever."""
         num_expected = self._size - len(known.absent) - len(known.silent)
-        num_heard = self._store.add(self._key("heard"), 1)
+        num_heard = self._store.add("heard", 1)
         until = time.monotonic() + _HEARING_S
         while num_heard < num_expected and time.monotonic() < until:
             time.sleep(_AGAIN_S)
-            num_heard = self._store.add(self._key("heard"), 0)
+            num_heard = self._store.add("heard", 0)
 
     def _those(self, what: str, ranks: Sequence[int]) -> list[int]:
         """List those of some ranks that left a word."""
-        if ranks and self._store.check([self._of(what, rank) for rank in ranks]):
+        if ranks and self._store.check([f"{what}/{rank}" for rank in ranks]):
             return [*ranks]
-        return [rank for rank in ranks if self._store.check([self._of(what, rank)])]
+        return [rank for rank in ranks if self._store.check([f"{what}/{rank}"])]
 
     def _say(self, what: str, word: str) -> None:
         """Leave a word; a store that is gone takes none, and the rounds tell that."""
         with suppress(RuntimeError):
-            self._store.set(self._of(what, self._rank), word)
-
-    def _of(self, what: str, rank: int) -> str:
-        return self._key(f"{what}/{rank}")
-
-    def _key(self, what: str) -> str:
-        return f"{self._prefix}/{what}"
+            self._store.set(f"{what}/{self._rank}", word)
 
 
 def _no_store() -> str:

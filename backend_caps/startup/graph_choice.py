@@ -158,15 +158,10 @@ class _Batches:
         is_usual = self.kind is KIND_OF_PHASE[self.phase]
         counts = tuple(sorted(set(token_counts))) if is_usual else ()
         asked, kept_whole = requested(self.plan.flags, self.phase), self._kept_whole()
-        stands = {
-            GraphMode.FULL: self._against_full(has_sizes=bool(sizes)),
-            GraphMode.PIECEWISE: self._against_pieces(has_sizes=bool(counts)),
-        }
-        for mode, against in stands.items():
-            against[Obstacle.TWO_BATCH] = kept_whole is None and self._cuts(mode, asked.request)
+        has_sizes = {GraphMode.FULL: bool(sizes), GraphMode.PIECEWISE: bool(counts)}
         obstacles = {
-            mode: tuple(own for own in Obstacle if against.get(own))
-            for mode, against in stands.items()
+            mode: self._obstacles(mode, asked.request, is_whole=kept_whole is not None, sized=sized)
+            for mode, sized in has_sizes.items()
         }
         supported = frozenset(mode for mode, left in obstacles.items() if not left)
         effective = COMBINATIONS[asked.request, supported]
@@ -185,29 +180,30 @@ class _Batches:
     def _speculates(self) -> bool:
         return self.plan.flags.speculative_algorithm is not None
 
-    def _against_full(self, *, has_sizes: bool) -> dict[Obstacle, bool]:
-        """Tell what keeps a kind of batch from one graph."""
-        is_target = self.role is Role.TARGET
-        is_draft_prompt = not is_target and self.phase is Phase.PREFILL
-        return {
-            Obstacle.DEVICE: not self.traits.has_graphs,
-            Obstacle.BACKEND: self.kind not in self._replayed(),
-            # A draft head wants the state of every token; a graph of prompts keeps the last ones.
-            Obstacle.SPECULATION: is_target and self._speculates and self.phase is not Phase.VERIFY,
-            Obstacle.DRAFT: is_draft_prompt,
-            Obstacle.SIZES: not (has_sizes or is_draft_prompt),
-        }
+    def _obstacles(
+        self, mode: GraphMode, request: GraphRequest, *, is_whole: bool, sized: bool
+    ) -> tuple[Obstacle, ...]:
+        """List what keeps a kind of batch from a mode; of pieces it is nothing of a backend's.
 
-    def _against_pieces(self, *, has_sizes: bool) -> dict[Obstacle, bool]:
-        """Tell what keeps batches of a phase from pieces: nothing that a backend declares."""
-        is_draft = self.role is not Role.TARGET
-        is_plain_decode = not is_draft and self._speculates and self.phase is Phase.DECODE
-        return {
+        Args:
+            mode: one with graphs.
+            request: what the flags ask for.
+            is_whole: whether batches do not run in halves.
+            sized: whether sizes are named to capture.
+        """
+        is_full, is_target = mode is GraphMode.FULL, self.role is Role.TARGET
+        is_drafted = not is_target and (self.phase is Phase.PREFILL or not is_full)
+        # A draft head wants the state of every token; a graph of prompts keeps the last ones.
+        is_plain = self.phase is not Phase.VERIFY if is_full else self.phase is Phase.DECODE
+        against = {
             Obstacle.DEVICE: not self.traits.has_graphs,
-            Obstacle.SPECULATION: is_plain_decode,
-            Obstacle.DRAFT: is_draft,
-            Obstacle.SIZES: not (has_sizes or is_draft),
+            Obstacle.BACKEND: is_full and self.kind not in self._replayed(),
+            Obstacle.SPECULATION: is_target and self._speculates and is_plain,
+            Obstacle.DRAFT: is_drafted,
+            Obstacle.TWO_BATCH: not is_whole and self._cuts(mode, request),
+            Obstacle.SIZES: not (sized or is_drafted),
         }
+        return tuple(own for own in Obstacle if against[own])
 
     def _cuts(self, mode: GraphMode, request: GraphRequest) -> bool:
         """Return whether halves keep batches from a mode, unless a flag asks for it by name."""
