@@ -21,10 +21,8 @@ from backend_caps.relay.debug import DebugChecks
 from backend_caps.relay.errors import RelayError
 from backend_caps.relay.host_lengths import (
     BoundedLengths,
-    ExactLengths,
     HostLengths,
     LengthBounds,
-    NoLengths,
     host_copy,
     row_width,
     unknown_accept_tokens,
@@ -370,14 +368,14 @@ class FutureMap:
 
     def _make_lengths(self, accept_tokens: int | None, max_context_len: int | None) -> HostLengths:
         if self.host_seq_lens is HostSeqLens.NONE or not self.speculative:
-            return NoLengths()
+            return HostLengths()
         if self.host_seq_lens is HostSeqLens.UPPER_BOUND:
             if accept_tokens is None:
                 raise unknown_accept_tokens()
             return BoundedLengths(LengthBounds(self.pool_size, accept_tokens, max_context_len))
         copy = host_copy(self.streams, self._seq_lens.table, self._published)
         self.copy_stream = copy.stream
-        return ExactLengths(copy)
+        return copy
 
     def _make_checks(self) -> DebugChecks:
         return DebugChecks(

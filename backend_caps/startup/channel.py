@@ -24,6 +24,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from backend_caps.discovery.loading import LONGEST_DEADLINE_S
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
@@ -244,7 +245,7 @@ class Presence:
         number = _NUM_AGREEMENTS.get(group, 0)
         _NUM_AGREEMENTS[group] = number + 1
         prefix = f"backend_caps/agreement/{number}"
-        self._store = dist.PrefixStore(prefix, group.get_group_store())
+        self._store = PrefixStore(prefix, group.get_group_store())
         self._looking: Thread | None = None
         self._gave_up, self._over = Event(), Event()
 
