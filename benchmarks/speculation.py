@@ -22,7 +22,7 @@ from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayPayload, StepStreams
 from backend_caps.relay.streams import EventLike, StreamLike
 from backend_caps.simulator import SimTensor
-from backend_caps.simulator.launches import blocks_of
+from backend_caps.simulator.operators import blocks_of
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.simulation import current
 from tests.upstream.sglang_wheel import Extras, Gather, load_overlap_utils, make_future_map

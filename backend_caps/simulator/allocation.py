@@ -136,11 +136,8 @@ class Allocator:
     def end_capture(self) -> None:
         """Hand out again what other streams had of a graph's memory: torch waits as long."""
         parted, self._after_capture = self._after_capture, []
-        if self._keeps_blocks:
-            self._kept.extend(parted)
-            return
         for block in parted:
-            block.pool.free_lists[block.stream, block.num_bytes].append(block)
+            self._release(block)
 
     def _end_partings(self) -> None:
         # Not filtered into a new list: what dies meanwhile is appended to this one.

@@ -23,30 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from backend_caps.simulator import streams
-from backend_caps.simulator.dispatch import (
-    MADE_ON_HOST,
-    copy_from,
-    device_type,
-    dispatch,
-    is_composite,
-    made_empty,
-    made_on_host,
-)
+from backend_caps.simulator.dispatch import KERNELS, device_type, dispatch, is_composite
 from backend_caps.simulator.errors import SimulatorError, StarvationWarning, call_site
-from backend_caps.simulator.launches import Call, blocks_of
+from backend_caps.simulator.operators import WHOLE, Call, Effect, blocks_of, operator_of
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.records import HOST
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
-from backend_caps.simulator.tensor import (
-    WHOLE,
-    AnyOperator,
-    Args,
-    Effect,
-    Kwargs,
-    SimTensor,
-    aten,
-    operator_of,
-)
+from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, SimTensor, aten
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""
@@ -122,14 +105,8 @@ def register() -> torch.device:
             setattr(module, name, own)
     _setup_privateuseone_for_python_backend(DEVICE_NAME, module)
     SimTensor.dispatch = dispatch
-    implementations: dict[str, Callable[..., object]] = {
-        "aten::_copy_from": copy_from,
-        "aten::empty.memory_format": made_empty(torch.empty),
-        "aten::empty_strided": made_empty(torch.empty_strided),
-        **{operator_of(func).name: made_on_host(func) for func in MADE_ON_HOST},
-    }
-    for name, implementation in implementations.items():
-        torch.library.impl(name, "PrivateUse1", implementation, lib=_library())
+    for name, kernel in KERNELS.items():
+        torch.library.impl(name, "PrivateUse1", kernel, lib=_library())
     for func in WHOLE:  # which autograd would take apart
         whole = partial(_dispatched, func)
         torch.library.impl(operator_of(func).name, "AutogradPrivateUse1", whole, lib=_library())

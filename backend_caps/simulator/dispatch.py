@@ -1,5 +1,8 @@
 """Which way each of torch's operators runs on the device.
 
+Views are taken at once, since they touch no data. Everything else is put on the current stream as
+work on raw tensors.
+
 Operators that make tensors, copy between host and device, or do what their schema does not say have
 handlers of their own. Pageable memory is staged at once, and a copy into it makes the host wait, as
 does every copy that is not asked to be non-blocking. A non-blocking copy reads and writes pinned
@@ -17,29 +20,132 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.launches import (
+from backend_caps.simulator.allocation import Lease
+from backend_caps.simulator.operators import (
     Call,
-    Handler,
-    answer_bytes,
+    Effect,
+    Results,
     blocks_of,
-    run_fresh,
-    run_read,
-    run_view,
-    run_write,
+    described,
+    operator_of,
+    refuse,
 )
-from backend_caps.simulator.queues import Op, no_dispatch
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op, no_dispatch
 from backend_caps.simulator.simulation import current
 from backend_caps.simulator.tensor import (
     AnyOperator,
     Args,
-    Effect,
     Kwargs,
     Metadata,
     SimTensor,
     allocate,
     aten,
-    operator_of,
+    wrap,
 )
+
+Handler = Callable[[Call], object]
+"""A way to run an operator."""
+
+
+def run_view(call: Call) -> object:
+    """View memory in another way, at once."""
+    base = call.args[0]
+    if not isinstance(base, SimTensor):
+        refuse(call.operator, "its first argument is no tensor of the device")
+    result = call.operator.func(base.raw, *call.args[1:], **call.kwargs)
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch._C._InferenceMode(False):  # noqa: FBT003, SLF001 - a view is what its base is
+            return _wrapped(result, base.lease)
+    return _wrapped(result, base.lease)
+
+
+def _wrapped(result: object, lease: Lease) -> object:
+    if isinstance(result, Tensor):
+        return wrap(result, lease)
+    assert isinstance(result, list | tuple), f"a view is {type(result)}"
+    return type(result)(wrap(entry, lease) for entry in result)
+
+
+def run_fresh(call: Call) -> object:
+    """Compute into new memory."""
+    lowered = call.lowered()
+    kind, results = lowered.results()
+    reads, _ = call.accesses()
+    return _launch(call.operator.name, kind, results, lowered.run, reads)
+
+
+def _launch(
+    name: str,
+    kind: type,
+    results: Results,
+    compute: Callable[[], object],
+    reads: Blocks = NO_BLOCKS,
+) -> object:
+    """Compute one result, or several in a tuple or a list, into new memory."""
+    tensors = [None if result is None else allocate(result) for result in results]
+    raws = [None if tensor is None else tensor.raw for tensor in tensors]
+    current().launch(Op(name, partial(_compute, raws, compute), reads, blocks_of(tensors)))
+    if kind is Tensor:
+        return tensors[0]
+    return tensors if kind is list else tuple(tensors)
+
+
+def _compute(outs: Sequence[Tensor | None], compute: Callable[[], object]) -> None:
+    found = compute()
+    results = (found,) if isinstance(found, Tensor) else cast("Sequence[Tensor]", found)
+    for out, result in zip(outs, results, strict=True):
+        if out is not None:
+            out.copy_(result)
+
+
+def run_write(call: Call) -> object:
+    """Write to arguments."""
+    operator = call.operator
+    if torch.Tag.inplace_view in operator.func.tags:
+        refuse(operator, "it changes a shape in place; use the one that returns a new view")
+    lowered = call.lowered()
+    if operator.is_out or not operator.has_one_tensor:
+        _, results = lowered.results()
+        if operator.is_out:
+            _require_sizes(call, results)
+    current().launch(Op(operator.name, lowered.run, *call.accesses()))
+    written = tuple(map(call.argument, operator.written))
+    if not operator.func._schema.returns:  # noqa: SLF001
+        return None
+    return written[0] if len(written) == 1 else written
+
+
+def _require_sizes(call: Call, results: Results) -> None:
+    """Refuse what torch would resize: a block's memory has a size."""
+    for name, result in zip(call.operator.written, results, strict=True):
+        size = tuple(cast("Tensor", call.argument(name)).shape)
+        if result is not None and result.size != size:
+            expected = f"{name}= has shape {size}, and the result {result.size}; make it so"
+            refuse(call.operator, expected)
+
+
+def run_read(call: Call) -> object:
+    """Compute what the host has to wait for: a number, or results of unknown shapes."""
+    name, simulation = call.operator.name, current()
+    simulation.refuse_in_capture(name)
+    lowered = call.lowered()
+    reads, _ = call.accesses()
+    found: list[object] = []
+    answer = Op(name, lambda: found.append(lowered.run()), reads, bytes_to_host=answer_bytes(call))
+    simulation.launch(answer)
+    simulation.wait_for_current(name)
+    (result,) = found
+    if isinstance(result, Tensor | list | tuple):
+        return _launch(name, *described(result), lambda: result)
+    return result
+
+
+def answer_bytes(call: Call) -> int:
+    """Return the bytes that the host reads: a number, or the results' size as one int64."""
+    func = call.operator.func
+    if func is aten._local_scalar_dense.default:  # noqa: SLF001 - what item() is
+        return cast("SimTensor", call.args[0]).itemsize
+    return torch.bool.itemsize if func is aten.equal.default else torch.int64.itemsize
 
 
 def _make_like(call: Call) -> object:
@@ -81,7 +187,7 @@ _LIKE: tuple[AnyOperator, ...] = (
 )
 
 
-def made_empty(func: Callable[..., Tensor]) -> Callable[..., SimTensor]:
+def _made_empty(func: Callable[..., Tensor]) -> Callable[..., SimTensor]:
     """Make a factory that allocates memory of the current stream: poison."""
 
     def make(*shape: Sequence[int], dtype: torch.dtype | None = None, **_: object) -> SimTensor:
@@ -91,7 +197,7 @@ def made_empty(func: Callable[..., Tensor]) -> Callable[..., SimTensor]:
     return make
 
 
-def made_on_host(func: AnyOperator) -> Callable[..., object]:
+def _made_on_host(func: AnyOperator) -> Callable[..., object]:
     """Make a factory of values that the host computes, and a launch on the current stream writes.
 
     torch's own way is to make an empty tensor and resize it.
@@ -110,7 +216,7 @@ def made_on_host(func: AnyOperator) -> Callable[..., object]:
     return make
 
 
-MADE_ON_HOST: tuple[AnyOperator, ...] = (
+_MADE_ON_HOST: tuple[AnyOperator, ...] = (
     aten.arange.default,
     aten.arange.start,
     aten.arange.start_step,
@@ -189,7 +295,7 @@ def _to_copy(call: Call) -> object:
     return copy_between(dst, src, non_blocking=non_blocking)
 
 
-def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     """Copy between the host and the device, where torch does so by itself."""
     return copy_between(dst, src, non_blocking=non_blocking)
 
@@ -229,6 +335,15 @@ _HANDLERS: Mapping[AnyOperator, Handler] = {
     **dict.fromkeys(_LIKE, _make_like),
 }
 """Operators that copy, make a tensor like another, or are not what their schema says."""
+
+
+KERNELS: Mapping[str, Callable[..., object]] = {
+    "aten::_copy_from": _copy_from,
+    "aten::empty.memory_format": _made_empty(torch.empty),
+    "aten::empty_strided": _made_empty(torch.empty_strided),
+    **{operator_of(func).name: _made_on_host(func) for func in _MADE_ON_HOST},
+}
+"""Operators that torch calls for the device where no argument is a tensor of it, by name."""
 
 
 _BY_EFFECT: Mapping[Effect, Handler] = {

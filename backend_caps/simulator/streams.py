@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import torch
 
-from backend_caps.simulator.allocation import Capture, Pool, Step
+from backend_caps.simulator.allocation import Capture, Pool
 from backend_caps.simulator.errors import SimulatorError
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import WaitKind
@@ -269,8 +269,7 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
         self._capture: Capture | None = None
         self._pool = Pool()
-        self._steps: tuple[tuple[int, Step], ...] | None = None
-        self._branches: tuple[int, ...] = ()
+        self._captured: Capture | None = None
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
         """Record what the current stream is given from now on.
@@ -279,8 +278,8 @@ class CUDAGraph:
             SimulatorError: a capture goes on, or the graph has one.
         """
         simulation = current()
-        if simulation.capture is not None or self._steps is not None:
-            held = "a capture" if self._steps is not None else "no capture, but another goes on"
+        if simulation.capture is not None or self._captured is not None:
+            held = "a capture" if self._captured is not None else "no capture, but another goes on"
             raise SimulatorError.graph_state("capture_begin", held)
         self._pool = self._pool if pool is None else pool
         self._capture = Capture(pool=self._pool, origin=simulation.current_stream)
@@ -304,8 +303,7 @@ class CUDAGraph:
                 f"capture_end with work of stream {capture.unjoined[0]} left",
                 "a wait of the first stream for all that joined it was expected",
             )
-        self._branches = tuple(capture.clocks)
-        self._steps = tuple(capture.steps)
+        self._captured = capture
 
     def replay(self) -> None:
         """Put the recorded work on the current stream.
@@ -313,15 +311,16 @@ class CUDAGraph:
         Raises:
             SimulatorError: nothing was recorded.
         """
-        if self._steps is None:
+        captured = self._captured
+        if captured is None:
             raise SimulatorError.graph_state("replay", "no capture")
         simulation = current()
         simulation.refuse_in_capture("CUDAGraph.replay")
         simulation.watcher.replay_began(simulation.current_stream)
-        origin, *others = self._branches
+        origin, *others = captured.clocks
         handles = {origin: simulation.current_stream}
         handles |= {other: simulation.branch(place) for place, other in enumerate(others)}
-        for captured_on, step in self._steps:
+        for captured_on, step in captured.steps:
             if isinstance(step, Op):
                 simulation.enqueue(handles[captured_on], step)
             else:
@@ -330,7 +329,7 @@ class CUDAGraph:
 
     def reset(self) -> None:
         """Forget the recorded work, and the memory that no tensor refers to."""
-        self._steps = None
+        self._captured = None
         self._pool = Pool()
 
     def pool(self) -> Pool:

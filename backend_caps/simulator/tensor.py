@@ -1,6 +1,4 @@
-"""What torch's operators do to memory, and the device's tensor.
-
-Every launch looks an operator's effect up, so it is kept.
+"""The device's tensor.
 
 A `SimTensor` has no memory that torch knows of: it holds a raw host tensor, which views the memory
 of its block.
@@ -10,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import cache
 from typing import ClassVar, Protocol, cast
 
 import torch
@@ -23,83 +19,6 @@ from backend_caps.simulator.simulation import current
 
 AnyOperator = OpOverload[..., object]
 aten = torch.ops.aten
-
-
-class Effect(Enum):
-    """What an operator does to memory."""
-
-    VIEW = "view"
-    """Its results lie in its first argument's memory; no data is touched."""
-    COMPOSITE = "composite"
-    """It is made of other operators."""
-    WRITE = "write"
-    """It writes to arguments and returns them."""
-    FRESH = "fresh"
-    """Its results are new memory."""
-    READ = "read"
-    """Its results depend on data that the host has to wait for."""
-
-
-class Operator:
-    """An operator's effect on memory, as its schema has it.
-
-    Args:
-        func: the operator.
-    """
-
-    def __init__(self, func: AnyOperator) -> None:
-        schema = func._schema  # noqa: SLF001 - the only way to an operator's schema
-        written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
-        self.func = func
-        """The operator."""
-        self.name = f"{schema.name}.{schema.overload_name}".removesuffix(".")
-        """Its name, `aten::add.Tensor`."""
-        self.effect = _effect(func)
-        """What it does."""
-        self.written = tuple(arg.name for arg in written)
-        """Arguments that it writes to, as the schema names them."""
-        self.positions = {arg.name: place for place, arg in enumerate(schema.arguments)}
-        """Where the schema has its arguments."""
-        self.is_out = any(arg.is_out for arg in written)
-        """Whether what it writes to are `out=` arguments, which torch would resize."""
-        self.is_random = "generator" in self.positions
-        """Whether it draws from a generator."""
-        self.has_one_tensor = sum("Tensor" in str(arg.type) for arg in schema.arguments) == 1
-        """Whether it takes one tensor, which cannot be at odds with another."""
-        is_sized_by_arguments = self.positions.keys().isdisjoint(("generator", "size"))
-        self.is_cheap = func.namespace == "aten" and is_sized_by_arguments
-        """Whether computing it takes short where its arguments are small."""
-
-
-operator_of = cache(Operator)
-"""Return what an operator does, looked up once for each."""
-
-
-# `linear` and the like are run as one, as a device's library does; in inference mode they come so,
-# and outside of it by way of the autograd key.
-WHOLE: tuple[AnyOperator, ...] = (
-    aten.linear.default,
-    aten.matmul.default,
-    aten.rms_norm.default,
-    aten.softmax.int,
-    aten.scaled_dot_product_attention.default,
-)
-# Views in all but their schema.
-_VIEWS: tuple[AnyOperator, ...] = (aten._unsafe_view.default, aten._reshape_alias.default)  # noqa: SLF001
-
-
-def _effect(func: AnyOperator) -> Effect:
-    schema = func._schema  # noqa: SLF001 - as above
-    if func in WHOLE:
-        return Effect.FRESH
-    if func._can_decompose():  # noqa: SLF001 - what `decompose` asks before it raises
-        return Effect.COMPOSITE
-    if func in _VIEWS or func.is_view:
-        return Effect.VIEW
-    if schema.is_mutable:
-        return Effect.WRITE
-    data_dependent = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    return Effect.READ if data_dependent.intersection(func.tags) else Effect.FRESH
 
 
 @dataclass(frozen=True, slots=True)

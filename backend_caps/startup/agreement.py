@@ -175,10 +175,10 @@ def agreed(
         RanksDifferError: ranks differ in what must be the same.
         MissingRanksError: a round did not end; the channel raises it.
     """
-    if _all_say(own.mark, channel, _COMPARING):
+    said = _heard_unless_alike(own, plan, channel, _COMPARING)
+    if not said:
         channel.met(_ENDING)
         return plan
-    said = heard(own, plan, channel)
     require_same(said)
     try:
         joint = judge(plan, said)
@@ -187,8 +187,7 @@ def agreed(
         tell_failure(error, channel, _ENDING)
         raise
     last = Statement(fields={"joint plan": (Treatment.EQUAL, joint.fingerprint)})
-    if not _all_say(last.mark, channel, _ENDING):
-        require_same(heard(last, joint, channel))
+    require_same(_heard_unless_alike(last, joint, channel, _ENDING))
     return joint
 
 
@@ -204,11 +203,8 @@ def tell_failure(
         round_name: the round that the others are in.
         fields: what this rank was started with, where the others state it too.
     """
-    own = failure_of(error, fields)
-    said: list[Statement] = []
     try:
-        if not _all_say(own.mark, channel, round_name):
-            said = heard(own, None, channel)
+        said = _heard_unless_alike(failure_of(error, fields), None, channel, round_name)
     except MissingRanksError as missing:
         error.add_note(f"The other ranks could not all be told: {missing}")
     else:
@@ -217,9 +213,12 @@ def tell_failure(
             error.add_note(f"The ranks differ: {each.told(hosts_of(said))}.")
 
 
-def _all_say(mark: int, channel: Channel, round_name: str) -> bool:
-    highest, lowest = channel.largest((mark, -mark), round_name)
-    return highest == -lowest
+def _heard_unless_alike(
+    own: Statement, plan: Plan | None, channel: Channel, round_name: str
+) -> list[Statement]:
+    """Compare the marks of all ranks, and return the statements of all where they differ."""
+    highest, lowest = channel.largest((own.mark, -own.mark), round_name)
+    return [] if highest == -lowest else heard(own, plan, channel)
 
 
 def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Statement]:

@@ -299,13 +299,13 @@ class Presence:
         with suppress(RuntimeError):  # of any kind: the store's process is gone
             self._say("left", "")
             if self._store.add("asking", 1) == 1:
-                own = self._missing()
-                self._store.set("found", own.model_dump_json())
-                found.append(own)
+                known = self._missing()
+                self._store.set("found", known.model_dump_json())
             else:
-                found.extend(self._heard())
-            for known in found:
-                self._wait_until_heard(known)
+                self._store.wait(["found"], timedelta(seconds=FINDING_S))
+                known = FoundMissing.model_validate_json(self._store.get("found"))
+            found.append(known)
+            self._wait_until_heard(known)
 
     def _missing(self) -> FoundMissing:
         """Find out who did not come, and wait a little for the others to leave."""
@@ -322,23 +322,12 @@ class Presence:
             hosts={rank: self._store.get(f"came/{rank}").decode() for rank in silent},
         )
 
-    def _heard(self) -> list[FoundMissing]:
-        """Wait for what the first rank finds, as long as this rank waits for it."""
-        until = time.monotonic() + FINDING_S
-        while time.monotonic() < until:
-            if self._store.check(["found"]):
-                return [FoundMissing.model_validate_json(self._store.get("found"))]
-            time.sleep(_AGAIN_S)
-        return []
-
     def _wait_until_heard(self, known: FoundMissing) -> None:
         """Wait until every rank that is not missing has read who is; not for ever."""
-        num_expected = self._size - len(known.absent) - len(known.silent)
-        num_heard = self._store.add("heard", 1)
-        until = time.monotonic() + _HEARING_S
-        while num_heard < num_expected and time.monotonic() < until:
-            time.sleep(_AGAIN_S)
-            num_heard = self._store.add("heard", 0)
+        self._say("heard", "")
+        missing = {*known.absent, *known.silent}
+        expected = [f"heard/{rank}" for rank in range(self._size) if rank not in missing]
+        self._store.wait(expected, timedelta(seconds=_HEARING_S))
 
     def _those(self, what: str, ranks: Sequence[int]) -> list[int]:
         """List those of some ranks that left a word."""

@@ -157,11 +157,10 @@ class _Batches:
         sizes = tuple(own for own in buckets if own.kind is self.kind)
         is_usual = self.kind is KIND_OF_PHASE[self.phase]
         counts = tuple(sorted(set(token_counts))) if is_usual else ()
-        asked, kept_whole = requested(self.plan.flags, self.phase), self._kept_whole()
-        has_sizes = {GraphMode.FULL: bool(sizes), GraphMode.PIECEWISE: bool(counts)}
+        asked = requested(self.plan.flags, self.phase)
         obstacles = {
-            mode: self._obstacles(mode, asked.request, is_whole=kept_whole is not None, sized=sized)
-            for mode, sized in has_sizes.items()
+            GraphMode.FULL: self._obstacles(GraphMode.FULL, asked, sizes),
+            GraphMode.PIECEWISE: self._obstacles(GraphMode.PIECEWISE, asked, counts),
         }
         supported = frozenset(mode for mode, left in obstacles.items() if not left)
         effective = COMBINATIONS[asked.request, supported]
@@ -171,7 +170,7 @@ class _Batches:
             obstacles=obstacles,
             requested=asked,
             effective=effective,
-            two_batch=_two_batch(kept_whole, asked, effective),
+            two_batch=self._two_batch(asked, effective),
             buckets=sizes if effective is GraphMode.FULL else (),
             token_counts=counts if effective is GraphMode.PIECEWISE else (),
         )
@@ -181,35 +180,26 @@ class _Batches:
         return self.plan.flags.speculative_algorithm is not None
 
     def _obstacles(
-        self, mode: GraphMode, request: GraphRequest, *, is_whole: bool, sized: bool
+        self, mode: GraphMode, asked: Requested, sizes: Sequence[object]
     ) -> tuple[Obstacle, ...]:
-        """List what keeps a kind of batch from a mode; of pieces it is nothing of a backend's.
-
-        Args:
-            mode: one with graphs.
-            request: what the flags ask for.
-            is_whole: whether batches do not run in halves.
-            sized: whether sizes are named to capture.
-        """
+        """List what keeps a kind of batch from a mode; of pieces it is nothing of a backend's."""
         is_full, is_target = mode is GraphMode.FULL, self.role is Role.TARGET
         is_drafted = not is_target and (self.phase is Phase.PREFILL or not is_full)
         # A draft head wants the state of every token; a graph of prompts keeps the last ones.
         is_plain = self.phase is not Phase.VERIFY if is_full else self.phase is Phase.DECODE
+        # Halves begin at another token in each batch of prompts; pieces hold whole batches, and
+        # come before halves where a flag names them.
+        is_mixed = self.kind is BatchKind.MIXED_BATCH
+        cuts = is_mixed if is_full else asked.request is not GraphRequest.PIECEWISE
         against = {
             Obstacle.DEVICE: not self.traits.has_graphs,
             Obstacle.BACKEND: is_full and self.kind not in self._replayed(),
             Obstacle.SPECULATION: is_target and self._speculates and is_plain,
             Obstacle.DRAFT: is_drafted,
-            Obstacle.TWO_BATCH: not is_whole and self._cuts(mode, request),
-            Obstacle.SIZES: not (sized or is_drafted),
+            Obstacle.TWO_BATCH: cuts and self._kept_whole() is None,
+            Obstacle.SIZES: not (sizes or is_drafted),
         }
         return tuple(own for own in Obstacle if against[own])
-
-    def _cuts(self, mode: GraphMode, request: GraphRequest) -> bool:
-        """Return whether halves keep batches from a mode, unless a flag asks for it by name."""
-        if mode is GraphMode.FULL:  # halves begin at another token in each batch of prompts
-            return self.kind is BatchKind.MIXED_BATCH
-        return request is not GraphRequest.PIECEWISE
 
     def _kept_whole(self) -> str | None:
         """Say what keeps every batch of a role and phase whole; None where nothing does."""
@@ -230,6 +220,15 @@ class _Batches:
             return "with speculation no plain decode runs"
         return None
 
+    def _two_batch(self, asked: Requested, effective: GraphMode) -> TwoBatch:
+        """Say whether batches run in halves, in the mode that they run in."""
+        kept_whole = self._kept_whole()
+        if kept_whole is None and effective is GraphMode.PIECEWISE:
+            kept_whole = f"switched off: {asked.cause}, and pieces hold whole batches"
+        is_full = effective is GraphMode.FULL
+        halved = "a captured graph has both halves" if is_full else "both halves run eagerly"
+        return TwoBatch(runs_halves=kept_whole is None, because=kept_whole or halved)
+
     def _replayed(self) -> frozenset[object]:
         """Return what may be replayed: what other roles' backends say is about theirs."""
         resolved = self.plan["graph_replay", self.phase]
@@ -239,17 +238,3 @@ class _Batches:
         sets = [own for own in said if isinstance(own, frozenset)]
         assert len(sets) == len(said), "a set of kinds is a frozenset"
         return frozenset.intersection(*sets)
-
-
-def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -> TwoBatch:
-    """Say whether a kind of batch runs in halves, in the mode that it runs in."""
-    if kept_whole is not None:
-        return TwoBatch(runs_halves=False, because=kept_whole)
-    match effective:
-        case GraphMode.FULL:
-            return TwoBatch(runs_halves=True, because="a captured graph has both halves")
-        case GraphMode.PIECEWISE:
-            because = f"switched off: {asked.cause}, and pieces hold whole batches"
-            return TwoBatch(runs_halves=False, because=because)
-        case GraphMode.EAGER:
-            return TwoBatch(runs_halves=True, because="both halves run eagerly")

@@ -27,7 +27,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped]
 
 from backend_caps.simulator import DEVICE_NAME, SimTensor, register
-from backend_caps.simulator.launches import blocks_of
+from backend_caps.simulator.operators import blocks_of
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.simulation import current
 

@@ -1,37 +1,105 @@
-"""How calls of torch's operators become work of the device.
+"""What torch's operators do to memory, and calls of them.
 
-A call is brought down to raw memory. Views are taken at once, since they touch no data. Everything
-else is put on the current stream as work on raw tensors, which keeps no block from being freed.
-What results look like is kept, by operator and the arguments' metadata.
+A call on tensors of the device is lowered to one on raw memory, which keeps no block from being
+freed. Every launch looks up an operator's effect and what its results look like, so both are kept:
+the first by operator, the second by operator and the arguments' metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from enum import Enum
+from functools import cache
 from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from backend_caps.simulator.allocation import Lease
 from backend_caps.simulator.errors import SimulatorError, call_site
-from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op, no_dispatch
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, no_dispatch
 from backend_caps.simulator.simulation import current
-from backend_caps.simulator.tensor import (
-    AnyOperator,
-    Args,
-    Kwargs,
-    Metadata,
-    Operator,
-    SimTensor,
-    allocate,
-    aten,
-    wrap,
+from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, Metadata, SimTensor, aten
+
+
+class Effect(Enum):
+    """What an operator does to memory."""
+
+    VIEW = "view"
+    """Its results lie in its first argument's memory; no data is touched."""
+    COMPOSITE = "composite"
+    """It is made of other operators."""
+    WRITE = "write"
+    """It writes to arguments and returns them."""
+    FRESH = "fresh"
+    """Its results are new memory."""
+    READ = "read"
+    """Its results depend on data that the host has to wait for."""
+
+
+class Operator:
+    """An operator's effect on memory, as its schema has it.
+
+    Args:
+        func: the operator.
+    """
+
+    def __init__(self, func: AnyOperator) -> None:
+        schema = func._schema  # noqa: SLF001 - the only way to an operator's schema
+        written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
+        self.func = func
+        """The operator."""
+        self.name = f"{schema.name}.{schema.overload_name}".removesuffix(".")
+        """Its name, `aten::add.Tensor`."""
+        self.effect = _effect(func)
+        """What it does."""
+        self.written = tuple(arg.name for arg in written)
+        """Arguments that it writes to, as the schema names them."""
+        self.positions = {arg.name: place for place, arg in enumerate(schema.arguments)}
+        """Where the schema has its arguments."""
+        self.is_out = any(arg.is_out for arg in written)
+        """Whether what it writes to are `out=` arguments, which torch would resize."""
+        self.is_random = "generator" in self.positions
+        """Whether it draws from a generator."""
+        self.has_one_tensor = sum("Tensor" in str(arg.type) for arg in schema.arguments) == 1
+        """Whether it takes one tensor, which cannot be at odds with another."""
+        is_sized_by_arguments = self.positions.keys().isdisjoint(("generator", "size"))
+        self.is_cheap = func.namespace == "aten" and is_sized_by_arguments
+        """Whether computing it takes short where its arguments are small."""
+
+
+operator_of = cache(Operator)
+"""Return what an operator does, looked up once for each."""
+
+
+# `linear` and the like are run as one, as a device's library does; in inference mode they come so,
+# and outside of it by way of the autograd key.
+WHOLE: tuple[AnyOperator, ...] = (
+    aten.linear.default,
+    aten.matmul.default,
+    aten.rms_norm.default,
+    aten.softmax.int,
+    aten.scaled_dot_product_attention.default,
 )
+# Views in all but their schema.
+_VIEWS: tuple[AnyOperator, ...] = (aten._unsafe_view.default, aten._reshape_alias.default)  # noqa: SLF001
+
+
+def _effect(func: AnyOperator) -> Effect:
+    schema = func._schema  # noqa: SLF001 - as above
+    if func in WHOLE:
+        return Effect.FRESH
+    if func._can_decompose():  # noqa: SLF001 - what `decompose` asks before it raises
+        return Effect.COMPOSITE
+    if func in _VIEWS or func.is_view:
+        return Effect.VIEW
+    if schema.is_mutable:
+        return Effect.WRITE
+    data_dependent = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return Effect.READ if data_dependent.intersection(func.tags) else Effect.FRESH
+
 
 Results = tuple[Metadata | None, ...]
 _PLACES = frozenset({"device", "layout", "pin_memory", "non_blocking"})
@@ -90,7 +158,7 @@ class Call:
         if kept is None:
             if len(_kept) >= _MOST_KEPT:
                 _kept.clear()
-            kept = _kept[self.key] = _described(self._tried())
+            kept = _kept[self.key] = described(self._tried())
         return kept
 
     def _tried(self) -> object:
@@ -101,7 +169,9 @@ class Call:
         cases.
         """
         func = self.operator.func
-        if self.operator.is_cheap and self._num_bytes <= _SMALL:
+        leaves = tree_leaves((self.args, self.kwargs))
+        num_bytes = sum(own.nbytes for own in leaves if isinstance(own, Tensor))
+        if self.operator.is_cheap and num_bytes <= _SMALL:
             with suppress(RuntimeError, IndexError), no_dispatch(), _unseeded(func):
                 result = self._on_zeros("cpu")
                 return cast("Tensor", result).contiguous() if func in _IN_ORDER else result
@@ -109,12 +179,6 @@ class Call:
             return self._on_zeros("meta")
         except NotImplementedError:
             return self._on_zeros("cpu")
-
-    @property
-    def _num_bytes(self) -> int:
-        """What tensors among the arguments take."""
-        leaves = tree_leaves((self.args, self.kwargs))
-        return sum(own.nbytes for own in leaves if isinstance(own, Tensor))
 
     def _on_zeros(self, device: str) -> object:
         """Make the call on a device, with zeros of the same shapes in place of tensors."""
@@ -151,7 +215,7 @@ def _unseeded(func: AnyOperator) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=()) if is_random else nullcontext()
 
 
-def _described(result: object) -> tuple[type, Results]:
+def described(result: object) -> tuple[type, Results]:
     """Return what an operator's results come in, and the metadata of each."""
     if isinstance(result, Tensor):
         return Tensor, (Metadata.of(result),)
@@ -235,108 +299,3 @@ def blocks_of(value: object) -> Blocks:
         return frozenset((value.lease.block.serial,))
     serial = current().pinned.serial(value)
     return NO_BLOCKS if serial is None else frozenset((serial,))
-
-
-Handler = Callable[[Call], object]
-"""A way to run an operator."""
-
-
-def run_view(call: Call) -> object:
-    """View memory in another way, at once."""
-    base = call.args[0]
-    if not isinstance(base, SimTensor):
-        refuse(call.operator, "its first argument is no tensor of the device")
-    result = call.operator.func(base.raw, *call.args[1:], **call.kwargs)
-    if torch.is_inference_mode_enabled() and not base.is_inference():
-        with torch._C._InferenceMode(False):  # noqa: FBT003, SLF001 - a view is what its base is
-            return _wrapped(result, base.lease)
-    return _wrapped(result, base.lease)
-
-
-def _wrapped(result: object, lease: Lease) -> object:
-    if isinstance(result, Tensor):
-        return wrap(result, lease)
-    assert isinstance(result, list | tuple), f"a view is {type(result)}"
-    return type(result)(wrap(entry, lease) for entry in result)
-
-
-def run_fresh(call: Call) -> object:
-    """Compute into new memory."""
-    lowered = call.lowered()
-    kind, results = lowered.results()
-    reads, _ = call.accesses()
-    return _launch(call.operator.name, kind, results, lowered.run, reads)
-
-
-def _launch(
-    name: str,
-    kind: type,
-    results: Sequence[Metadata | None],
-    compute: Callable[[], object],
-    reads: Blocks = NO_BLOCKS,
-) -> object:
-    """Compute one result, or several in a tuple or a list, into new memory."""
-    tensors = [None if result is None else allocate(result) for result in results]
-    raws = [None if tensor is None else tensor.raw for tensor in tensors]
-    current().launch(Op(name, partial(_compute, raws, compute), reads, blocks_of(tensors)))
-    if kind is Tensor:
-        return tensors[0]
-    return tensors if kind is list else tuple(tensors)
-
-
-def _compute(outs: Sequence[Tensor | None], compute: Callable[[], object]) -> None:
-    found = compute()
-    results = (found,) if isinstance(found, Tensor) else cast("Sequence[Tensor]", found)
-    for out, result in zip(outs, results, strict=True):
-        if out is not None:
-            out.copy_(result)
-
-
-def run_write(call: Call) -> object:
-    """Write to arguments."""
-    operator = call.operator
-    if torch.Tag.inplace_view in operator.func.tags:
-        refuse(operator, "it changes a shape in place; use the one that returns a new view")
-    lowered = call.lowered()
-    if operator.is_out or not operator.has_one_tensor:
-        _, results = lowered.results()
-        if operator.is_out:
-            _require_sizes(call, results)
-    current().launch(Op(operator.name, lowered.run, *call.accesses()))
-    written = tuple(map(call.argument, operator.written))
-    if not operator.func._schema.returns:  # noqa: SLF001
-        return None
-    return written[0] if len(written) == 1 else written
-
-
-def _require_sizes(call: Call, results: Sequence[Metadata | None]) -> None:
-    """Refuse what torch would resize: a block's memory has a size."""
-    for name, result in zip(call.operator.written, results, strict=True):
-        size = tuple(cast("Tensor", call.argument(name)).shape)
-        if result is not None and result.size != size:
-            expected = f"{name}= has shape {size}, and the result {result.size}; make it so"
-            refuse(call.operator, expected)
-
-
-def run_read(call: Call) -> object:
-    """Compute what the host has to wait for: a number, or results of unknown shapes."""
-    name, simulation = call.operator.name, current()
-    simulation.refuse_in_capture(name)
-    lowered = call.lowered()
-    reads, _ = call.accesses()
-    found: list[object] = []
-    answer = Op(name, lambda: found.append(lowered.run()), reads, bytes_to_host=answer_bytes(call))
-    simulation.launch(answer)
-    simulation.wait_for_current(name)
-    (result,) = found
-    if isinstance(result, Tensor | list | tuple):
-        return _launch(name, *_described(result), lambda: result)
-    return result
-
-
-def answer_bytes(call: Call) -> int:
-    """Return the bytes that the host reads: a number, or the results' size as one int64."""
-    func = call.operator.func
-    if func is aten._local_scalar_dense.default:  # noqa: SLF001 - what item() is
-        return cast("SimTensor", call.args[0]).itemsize
-    return torch.bool.itemsize if func is aten.equal.default else torch.int64.itemsize
