@@ -9,6 +9,7 @@ host waits for it (lazy), or everything does but for one stream (starve). Random
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -63,6 +64,8 @@ class Marker:
     """Whether all work before it has run."""
     tick: int = 0
     """The simulated clock when it was passed."""
+    serial: int = field(default_factory=itertools.count(1).__next__)
+    """Names it to the race detector."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from backend_caps.simulator.allocation import (
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
 from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, Schedule, Wait, engine_of
 from backend_caps.simulator.records import (
-    HOST,
     Counts,
     DeviceWatcher,
     Race,
@@ -133,7 +132,7 @@ class Simulation:
         if op.bytes_to_host or op.bytes_to_device:
             self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
         if any(is_pinned(block) for block in op.reads | op.writes):
-            self.detector.wait_for_stream(handle, HOST)
+            self.detector.wait_for_host(handle)
         self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
         self.engine.append(handle, op)
         self.engine.after_launch()
@@ -172,21 +171,21 @@ class Simulation:
         self.engine.queue(handle)
         return handle
 
-    def record(self, handle: int, event: int, *, counts: bool = True) -> Marker:
+    def record(self, handle: int, *, counts: bool = True) -> Marker:
         """Put the marker of an event at the end of a stream's work.
 
         A point of a graph at a replay is one that does not count.
         """
         self._counts.num_event_records += counts
-        self.detector.record(event, handle)
         marker = self.engine.mark(handle)
+        self.detector.record(marker.serial, handle)
         self.watcher.recorded(marker)
         return marker
 
-    def wait(self, handle: int, event: int, marker: Marker, *, counts: bool = True) -> None:
+    def wait(self, handle: int, marker: Marker, *, counts: bool = True) -> None:
         """Make a stream wait for the marker of an event, or of a point that does not count."""
         self._counts.num_event_waits += counts
-        self.detector.wait(handle, event)
+        self.detector.wait(handle, marker.serial)
         self.watcher.waited(handle, marker)
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
@@ -198,11 +197,11 @@ class Simulation:
             self.detector.synchronize_stream(handle)
         return is_done
 
-    def query_marker(self, marker: Marker, event: int) -> bool:
+    def query_marker(self, marker: Marker) -> bool:
         """Return whether an event's marker was passed; if not, the device runs a little."""
         is_done = self._query(marker, WaitKind.EVENT, "Event.query")
         if is_done:
-            self.detector.synchronize_event(event)
+            self.detector.synchronize_event(marker.serial)
         return is_done
 
     def _query(self, marker: Marker, kind: WaitKind, method: str) -> bool:
@@ -233,10 +232,10 @@ class Simulation:
         """Make the host wait for the current stream, in an operator that needs its results."""
         self.synchronize_stream(self.current_stream, cause, WaitKind.HIDDEN)
 
-    def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
+    def synchronize_marker(self, marker: Marker, cause: str) -> None:
         """Make the host wait for what an event is bound to."""
         self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream), marker)
-        self.detector.synchronize_event(event)
+        self.detector.synchronize_event(marker.serial)
         self.engine.wait_for(marker)
 
     def synchronize_device(self, cause: str) -> None:

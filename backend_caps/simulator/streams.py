@@ -12,10 +12,9 @@ leave open. As on CUDA, a capture does not end before its first stream waits for
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -27,8 +26,6 @@ from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.simulation import Simulation, current
 
 DeviceLike = torch.device | str | int | None
-# Names events, and points in graphs, to the race detector.
-_event_serials = itertools.count(1)
 
 
 class Stream:
@@ -60,10 +57,7 @@ class Stream:
 
     def wait_stream(self, stream: Stream) -> None:
         """Make this stream wait for all work that another has now."""
-        event = Event()
-        event.record(stream)
-        event.wait(self)
-        event.forget()
+        stream.record_event().wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record an event, or a new one, at the end of this stream's work."""
@@ -100,19 +94,17 @@ class Point:
     """The capture that it is in."""
     clock: dict[int, int]
     """How much of each captured stream's work is before it."""
-    serial: int = field(default_factory=lambda: next(_event_serials))
-    """Names it to the race detector."""
     marker: Marker | None = None
     """Where the last replay has reached it."""
 
     def record(self, handle: int) -> None:
         """Reach the point in a replay: what an event's record leaves in a graph."""
-        self.marker = current().record(handle, self.serial, counts=False)
+        self.marker = current().record(handle, counts=False)
 
     def wait(self, handle: int) -> None:
         """Wait for the point in a replay: an edge between two branches of a graph."""
         assert self.marker is not None, "a replay records a point before it waits for it"
-        current().wait(handle, self.serial, self.marker, counts=False)
+        current().wait(handle, self.marker, counts=False)
 
 
 class Event:
@@ -132,7 +124,6 @@ class Event:
         interprocess: bool = False,  # noqa: ARG002
         external: bool = False,
     ) -> None:
-        self._serial = next(_event_serials)
         self._is_external = external
         self._marker: Marker | None = None
         self._captured: Point | None = None
@@ -176,7 +167,7 @@ class Event:
         simulation = current()
         simulation.refuse_in_capture("Event.synchronize")
         if self._marker is not None:
-            simulation.synchronize_marker(self._marker, self._serial, "Event.synchronize")
+            simulation.synchronize_marker(self._marker, "Event.synchronize")
 
     def query(self) -> bool:
         """Return whether the point was passed, as it is before the first record.
@@ -184,7 +175,7 @@ class Event:
         At each False the device runs a little. A line that polls again with nothing launched in
         between counts as a host wait.
         """
-        return self._marker is None or current().query_marker(self._marker, self._serial)
+        return self._marker is None or current().query_marker(self._marker)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the operators that ran between two events: the simulated clock has no other tick.
@@ -197,17 +188,13 @@ class Event:
             raise RuntimeError("elapsed_time() needs two events that were recorded and passed")
         return float(end.tick - start.tick)
 
-    def forget(self) -> None:
-        """Drop it from race detection: no wait for it follows."""
-        current().detector.forget(self._serial)
-
     def _record_on(self, handle: int) -> None:
         self._captured = None
-        self._marker = current().record(handle, self._serial)
+        self._marker = current().record(handle)
 
     def _wait_on(self, handle: int) -> None:
         if self._marker is not None:
-            current().wait(handle, self._serial, self._marker)
+            current().wait(handle, self._marker)
 
     def _refuse(self, reason: str) -> NoReturn:
         action = f"a wait for an event ({reason})"
