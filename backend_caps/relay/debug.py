@@ -20,7 +20,6 @@ from torch import Tensor
 
 from backend_caps.relay.errors import RelayError
 from backend_caps.relay.layout import (
-    Column,
     RelayBatch,
     RelayColumns,
     RelayPayload,
@@ -32,14 +31,9 @@ from backend_caps.relay.streams import DeviceStreams
 POISON = torch.iinfo(torch.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The rows that a forward reads, kept from before they are resolved."""
-
-    tokens: Tensor | None
-    """[R] or [B], device: rows that `input_ids` are read from."""
-    draft: Tensor | None
-    """[B], device: rows that `spec_info` is read from."""
+InputRows = tuple[Tensor | None, Tensor | None]
+"""The rows that a forward reads, kept from before they are resolved: [R] or [B], device, of tokens
+for `input_ids`, and [B], device, of what fills `spec_info`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class DebugChecks:
     def __post_init__(self) -> None:
         columns = self.columns
         for column in (columns.seq_lens, columns.bonus_tokens, *columns.draft.values()):
-            _poison(column, torch.arange(len(column.table), device=column.table.device))
+            _poison(column.table, torch.arange(len(column.table), device=column.table.device))
 
     def before_publish(self, req_pool_indices: Tensor) -> None:
         """Require rows of the pool, each once."""
@@ -95,37 +89,37 @@ class DebugChecks:
         """Check the bounds, and poison what was read: the copy stream is done with it."""
         if batch.seq_lens_cpu_upper_bound is not None:
             self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
-        _poison(self.columns.seq_lens, batch.req_pool_indices)
+        _poison(self.columns.seq_lens.table, batch.req_pool_indices)
 
-    def before_inputs(self, batch: RelayBatch) -> Inputs:
-        """Require pinned staging and values stashed since the last read; return their rows."""
-        inputs = self._inputs(batch)
-        for rows in (inputs.tokens, inputs.draft):
-            if rows is not None:
-                self._check_rows("resolve_future", rows)
-                self._check_fresh("bonus_tokens", self.columns.bonus_tokens.table, rows)
-        if inputs.draft is not None and "topk_index" in self.columns.draft:
-            candidates = self.columns.draft["topk_index"].table[:, 0]
-            self._check_fresh("topk_index", candidates, inputs.draft)
-        return inputs
+    def before_inputs(self, batch: RelayBatch) -> InputRows:
+        """Require pinned staging and values stashed since the last read; return their rows.
 
-    def after_inputs(self, inputs: Inputs) -> None:
-        """Poison what was read."""
-        for rows in (inputs.tokens, inputs.draft):
-            if rows is not None:
-                _poison(self.columns.bonus_tokens, rows)
-        if inputs.draft is not None:
-            for column in self.columns.draft.values():
-                _poison(column, inputs.draft)
-
-    def _inputs(self, batch: RelayBatch) -> Inputs:
-        """Tell which rows a forward reads: staged ids and a draft's state may come together."""
+        Staged ids and a draft's state may come together.
+        """
         tokens = batch.req_pool_indices if batch.input_ids_pending else None
         if batch.prefill_input_ids_cpu is not None:
             self._check_staging(batch.prefill_input_ids_cpu)
             tokens = batch.mix_running_indices
         reads_draft = self.speculative and batch.spec_info is not None
-        return Inputs(tokens=tokens, draft=batch.req_pool_indices if reads_draft else None)
+        draft = batch.req_pool_indices if reads_draft else None
+        for rows in (tokens, draft):
+            if rows is not None:
+                self._check_rows("resolve_future", rows)
+                self._check_fresh("bonus_tokens", self.columns.bonus_tokens.table, rows)
+        if draft is not None and "topk_index" in self.columns.draft:
+            candidates = self.columns.draft["topk_index"].table[:, 0]
+            self._check_fresh("topk_index", candidates, draft)
+        return tokens, draft
+
+    def after_inputs(self, inputs: InputRows) -> None:
+        """Poison what was read."""
+        tokens, draft = inputs
+        for rows in (tokens, draft):
+            if rows is not None:
+                _poison(self.columns.bonus_tokens.table, rows)
+        if draft is not None:
+            for column in self.columns.draft.values():
+                _poison(column.table, draft)
 
     def _check_rows(self, operation: str, req_pool_indices: Tensor) -> None:
         rows, num_rows = _listed(req_pool_indices), len(self.columns.seq_lens.table)
@@ -183,9 +177,8 @@ class DebugChecks:
             )
 
 
-def _poison(column: Column, rows: Tensor) -> None:
+def _poison(table: Tensor, rows: Tensor) -> None:
     """Make rows unlike any value, but the padding row."""
-    table = column.table
     is_float = table.dtype.is_floating_point
     table[as_int64(rows)] = math.nan if is_float else torch.iinfo(table.dtype).min
     table[0] = 0

@@ -102,7 +102,6 @@ class FutureMap:
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams
         self.device = _own_device(device, self.streams)
-        self.copy_stream = None
         if accept_tokens is None and draft is not None:
             accept_tokens = draft.accept_tokens
         if accept_tokens is not None and accept_tokens < 1:
@@ -117,6 +116,7 @@ class FutureMap:
             word = self.streams.traits.copy_word
             self._columns = RelayColumns(self.layout, pool_size, self.device, word)
             self._host_lengths = self._make_lengths(accept_tokens, max_context_len)
+            self.copy_stream = self._host_lengths.stream
             self._checks: DebugChecks | None = None
             if debug:
                 self._checks = DebugChecks(self.streams, self._columns, speculative=speculative)
@@ -365,9 +365,7 @@ class FutureMap:
             if accept_tokens is None:
                 raise unknown_accept_tokens()
             return BoundedLengths(LengthBounds(self.pool_size, accept_tokens, max_context_len))
-        copy = host_copy(self.streams, self._columns.seq_lens.table, self._published)
-        self.copy_stream = copy.stream
-        return copy
+        return host_copy(self.streams, self._columns.seq_lens.table, self._published)
 
 
 def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.device:

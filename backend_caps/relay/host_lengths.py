@@ -148,6 +148,9 @@ def unknown_accept_tokens() -> RelayError:
 class HostLengths:
     """NONE: lengths stay on the device. The other modes override what they do otherwise."""
 
+    stream: StreamLike | None = None
+    """The private stream that lengths cross on; None: the current one, or they do not cross."""
+
     def refresh(self, batch: RelayBatch) -> None:
         """Set all three host fields, for the step that is about to be launched: to None."""
         batch.seq_lens_cpu = None
@@ -197,9 +200,6 @@ _SHORT = 96
 class ExactLengths(HostLengths, ABC):
     """EXACT: the lengths, which the host waits for."""
 
-    stream: StreamLike | None = None
-    """The private stream that the copy runs on; None: the current one."""
-
     @abstractmethod
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
         """Return the lengths of the last publish.
@@ -216,7 +216,8 @@ class ExactLengths(HostLengths, ABC):
         """Set the mirror and its sum; the exact length is also the tightest bound."""
         lens_cpu = self.copy(batch.req_pool_indices_cpu, batch.seq_lens)
         batch.seq_lens_cpu = lens_cpu
-        batch.seq_lens_sum = _total(lens_cpu)
+        is_short = lens_cpu.shape[0] <= _SHORT
+        batch.seq_lens_sum = sum(lens_cpu.tolist()) if is_short else int(lens_cpu.sum())
         batch.seq_lens_cpu_upper_bound = lens_cpu
 
     def bytes_to_host(self, num_requests: int) -> int:
@@ -327,9 +328,3 @@ def host_copy(streams: DeviceStreams, column: Tensor, published: EventLike) -> E
     if column.shape[0] <= MAX_COLUMN_ROWS:
         return ColumnCopy(streams, column, published)
     return RowsCopy(streams, column, published)
-
-
-def _total(lens_cpu: Tensor) -> int:
-    if lens_cpu.shape[0] <= _SHORT:
-        return sum(lens_cpu.tolist())
-    return int(lens_cpu.sum().item())

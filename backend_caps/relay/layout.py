@@ -256,7 +256,10 @@ class RowColumn(Column):
         self, field: RelayField, pool_size: int, device: torch.device, word: torch.dtype | None
     ) -> None:
         self.table = torch.zeros(pool_size, *field.row_shape, dtype=field.dtype, device=device)
-        self._word = word if word is not None and _is_whole(field.row_bytes, word) else None
+        self._word = word
+        if word is not None:
+            num_words, rest = divmod(field.row_bytes, word.itemsize)
+            self._word = word if num_words >= _MIN_WORDS and not rest else None
         self._words = self.table if self._word is None else self.table.view(self._word)
 
     def store(self, rows: Tensor, values: Tensor) -> None:
@@ -274,11 +277,6 @@ class RowColumn(Column):
         if not values.is_contiguous() or strays % self._word.itemsize:
             values = values.clone(memory_format=torch.contiguous_format)
         return values.view(self._word)
-
-
-def _is_whole(row_bytes: int, word: torch.dtype) -> bool:
-    num_words, rest = divmod(row_bytes, word.itemsize)
-    return num_words >= _MIN_WORDS and not rest
 
 
 class RelayColumns:

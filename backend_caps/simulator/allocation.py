@@ -192,14 +192,14 @@ class PinnedMemory:
         """Return the number of the pinned memory that a host tensor lies in."""
         return self._serials.get(_address(tensor)) if self._serials else None
 
+    @staticmethod
+    def owns(serial: int) -> bool:
+        """Return whether a block's number is that of pinned memory, or of the device's."""
+        return serial < 0
+
     def has(self, tensor: Tensor) -> bool:
         """Return whether a host tensor is pinned."""
         return self.serial(tensor) is not None
-
-
-def is_pinned(serial: int) -> bool:
-    """Return whether a block's number is that of pinned memory, or of the device's."""
-    return serial < 0
 
 
 def _address(tensor: Tensor) -> int:
@@ -225,10 +225,6 @@ class Capture:
 
     def __post_init__(self) -> None:
         self.clocks[self.origin] = {self.origin: 0}
-
-    def has(self, handle: int) -> bool:
-        """Return whether a stream's work is recorded."""
-        return handle in self.clocks
 
     def add(self, handle: int, step: Step) -> None:
         """Record work of a stream."""

@@ -51,10 +51,7 @@ class SimModule(ModuleType):
         """Return True."""
         return True
 
-    @staticmethod
-    def is_initialized() -> bool:
-        """Return True."""
-        return True
+    is_initialized = is_available
 
     @staticmethod
     def device_count() -> int:

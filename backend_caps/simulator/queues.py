@@ -106,10 +106,9 @@ class QueueEngine:
 
     def queue(self, handle: int) -> Queue:
         """Return a stream's queue."""
-        queue = self.queues.get(handle)
-        if queue is None:
-            queue = self.queues[handle] = Queue(handle)
-        return queue
+        if handle not in self.queues:
+            self.queues[handle] = Queue(handle)
+        return self.queues[handle]
 
     def append(self, handle: int, item: Item) -> None:
         """Put an item at the end of a stream's queue."""
@@ -137,11 +136,8 @@ class QueueEngine:
 
     def is_blocked(self, queue: Queue) -> bool:
         """Return whether a queue has nothing that could run now."""
-        items = queue.items
-        if not items:
-            return True
-        first = items[0]
-        return first.__class__ is Wait and not first.marker.is_done
+        first = queue.items[0] if queue.items else None
+        return first is None or (first.__class__ is Wait and not first.marker.is_done)
 
     def run_next(self, queue: Queue) -> None:
         """Run the first item of a queue that is not blocked.

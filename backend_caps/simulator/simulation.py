@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend_caps.simulator.allocation import (
-    Allocator,
-    Block,
-    Capture,
-    Lease,
-    PinnedMemory,
-    is_pinned,
-)
+from backend_caps.simulator.allocation import Allocator, Block, Capture, Lease, PinnedMemory
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
 from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, Schedule, Wait, engine_of
 from backend_caps.simulator.records import (
@@ -56,13 +49,6 @@ class Simulation:
             none is handed out twice, because a reused address looks like a race.
     """
 
-    hidden_syncs: list[HostSync]
-    """Operators that made the host wait: item, nonzero, a copy that blocks."""
-    host_waits: list[HostSync]
-    """Calls of synchronize, of streams, events and the device."""
-    watcher: DeviceWatcher
-    """Watches what is launched, ordered and waited for; by default it does nothing."""
-
     def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
         self.schedule = schedule
         self.pinned = PinnedMemory()
@@ -71,8 +57,12 @@ class Simulation:
         self.capture: Capture | None = None
         self.current_stream = 0
         self._counts = Counts()
-        self.hidden_syncs, self.host_waits = [], []
+        self.hidden_syncs: list[HostSync] = []
+        """Operators that made the host wait: item, nonzero, a copy that blocks."""
+        self.host_waits: list[HostSync] = []
+        """Calls of synchronize, of streams, events and the device."""
         self.watcher = DeviceWatcher()
+        """Watches what is launched, ordered and waited for; by default it does nothing."""
         self._polled_after = (0, 0, 0)
         # Markers that a line has polled since, and whether its loop was noted as a wait.
         self._polled: dict[tuple[Marker, Site], bool] = {}
@@ -131,7 +121,7 @@ class Simulation:
         self.watcher.launched(handle, op)
         if op.bytes_to_host or op.bytes_to_device:
             self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
-        if any(is_pinned(block) for block in op.reads | op.writes):
+        if any(self.pinned.owns(block) for block in op.reads | op.writes):
             self.detector.wait_for_host(handle)
         self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
         self.engine.append(handle, op)
@@ -158,7 +148,7 @@ class Simulation:
     def capture_of(self, handle: int) -> Capture | None:
         """Return the capture that a stream's work goes into."""
         capture = self.capture
-        return capture if capture is not None and capture.has(handle) else None
+        return capture if capture is not None and handle in capture.clocks else None
 
     def end_capture(self) -> None:
         """Record no more; memory that other streams of the capture had is free from now on."""
@@ -289,7 +279,7 @@ class Simulation:
             self.detector.launch(block.stream, "free", poisoning.site, NO_BLOCKS, poisoning.writes)
             self.engine.append(block.stream, poisoning)
         elif capture is not None and block.pool is capture.pool:
-            handle = block.stream if capture.has(block.stream) else capture.origin
+            handle = block.stream if block.stream in capture.clocks else capture.origin
             capture.steps.append((handle, poisoning))
 
 

@@ -104,13 +104,7 @@ class GroupChannel:
         self._started = time.monotonic()
         self._until = self._started + deadline_s
         self._latest = self._until + _ENDING_S
-        self._presence = Presence(group)
-        self._presence.come(host)
-
-    @property
-    def rank(self) -> int:
-        """This rank's number in the group."""
-        return self._group.rank()
+        self._presence = Presence(group, host)
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -129,13 +123,13 @@ class GroupChannel:
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's values, by rank."""
         found = torch.full((self._group.size(), len(values)), torch.iinfo(torch.int64).min)
-        found[self.rank] = torch.tensor(values, dtype=torch.int64)
+        found[self._group.rank()] = torch.tensor(values, dtype=torch.int64)
         return self._reduced(found, round_name).tolist()
 
     def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
         """Return the bytes of one rank."""
         said = torch.empty(num_bytes, dtype=torch.uint8)
-        if rank == self.rank:
+        if rank == self._group.rank():
             said = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = rank
@@ -173,14 +167,14 @@ class GroupChannel:
     def _missing(self, round_name: str, error: Exception) -> MissingRanksError:
         seconds = time.monotonic() - self._started
         found = self._presence.of_a_failure()
-        job = self.ranks
+        job, own = self.ranks, self._group.rank()
         return MissingRanksError(
             round=round_name,
             seconds=seconds,
             deadline_s=self._deadline_s,
-            absent=tuple(job[rank] for rank in found.absent if rank != self.rank),
+            absent=tuple(job[rank] for rank in found.absent if rank != own),
             silent=tuple(job[rank] for rank in found.silent),
-            gave_up=tuple(job[rank] for rank in found.gave_up if rank != self.rank),
+            gave_up=tuple(job[rank] for rank in found.gave_up if rank != own),
             hosts={job[rank]: host for rank, host in found.hosts.items()},
             cause=first_sentence(error),
             unknown=found.unknown,
@@ -234,13 +228,14 @@ class FoundMissing(BaseModel):
 
 
 class Presence:
-    """One rank's words in its group's store, for one agreement.
+    """One rank's words in its group's store, for one agreement: from now on the rank is there.
 
     Args:
         group: whose store it is.
+        host: this rank's machine.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, host: str) -> None:
         self._rank, self._size = group.rank(), group.size()
         number = _NUM_AGREEMENTS.get(group, 0)
         _NUM_AGREEMENTS[group] = number + 1
@@ -248,9 +243,6 @@ class Presence:
         self._store = PrefixStore(prefix, group.get_group_store())
         self._looking: Thread | None = None
         self._gave_up, self._over = Event(), Event()
-
-    def come(self, host: str) -> None:
-        """Say that this rank is there; nothing is waited for."""
         self._say("came", host)
 
     def leave(self) -> None:

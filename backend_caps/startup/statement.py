@@ -131,10 +131,12 @@ def statement_of(
         per_rank: names of flags, facts and arguments in which ranks may differ.
     """
     rules, overrides = plan.rules, (f"{name}={text_of(value)}" for name, value in plan.overrides)
+    family = rules.name.partition("-")[0]
     equal = {
         "policy": plan.policy.value,
         "unsafe_override": ", ".join(overrides) or "none",
-        "engine": _engine(plan),
+        # The installed engine whose rules these are.
+        "engine": f"{family} {_version_of(family)}",
         "per_rank": ", ".join(sorted(per_rank)) or "none",
         # What an engine does, and what its flags force: two sets may have one name.
         "rules": rules.name,
@@ -212,12 +214,6 @@ def _treated(
         name: (Treatment.PER_RANK if name in per_rank else treatment, f"{value}")
         for name, value in values.items()
     }
-
-
-def _engine(plan: Plan) -> str:
-    """Name the installed engine whose rules these are."""
-    family = plan.rules.name.partition("-")[0]
-    return f"{family} {_version_of(family)}"
 
 
 def _release(use: Use) -> str:
