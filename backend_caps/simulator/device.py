@@ -73,15 +73,13 @@ class SimModule(ModuleType):
         """Do nothing: random numbers come from the host's generator."""
 
     @staticmethod
-    def get_rng_state(device: streams.DeviceLike = 0) -> Tensor:
+    def get_rng_state(device: streams.DeviceLike = 0) -> Tensor:  # noqa: ARG004 - there is one
         """Return the state of the host's generator, for `torch.random.fork_rng`."""
-        del device  # there is one
         return torch.get_rng_state()
 
     @staticmethod
-    def set_rng_state(state: Tensor, device: streams.DeviceLike = 0) -> None:
+    def set_rng_state(state: Tensor, device: streams.DeviceLike = 0) -> None:  # noqa: ARG004
         """Set the state of the host's generator."""
-        del device
         torch.set_rng_state(state)
 
     @staticmethod
@@ -126,10 +124,6 @@ Method = Callable[..., object]
 class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See every operator: serve pinned memory, and record accesses to it."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._simulation = simulation
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Keep torch from wrapping the dispatch: that imports dynamo, for three seconds."""
@@ -143,7 +137,7 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Kwargs | None = None,
     ) -> object:
         """Run an operator of the host, or of the device."""
-        kwargs, pinned = kwargs or {}, self._simulation.pinned
+        kwargs, pinned = kwargs or {}, current().pinned
         if SimTensor in types:
             if not is_composite(func):
                 return dispatch(func, args, kwargs)
@@ -167,7 +161,7 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         if operator.effect is not Effect.VIEW and device_type(kwargs) in {None, "cpu"}:
             accesses = Call(operator, args, kwargs).accesses()
-            note_host_access(self._simulation, operator.name, *accesses)
+            note_host_access(operator.name, *accesses)
         return func(*args, **kwargs)
 
 
@@ -188,22 +182,22 @@ def _is_composed(func: AnyOperator) -> bool:
     return has(_COMPOSED) and not has(own)
 
 
-def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: Blocks) -> None:
+def note_host_access(name: str, reads: Blocks, writes: Blocks) -> None:
     """Pass the host's reads and writes to the race detector."""
     if reads or writes:
-        simulation.detector.launch(HOST, name, call_site(), reads, writes)
+        current().detector.launch(HOST, name, call_site(), reads, writes)
 
 
 @contextmanager
-def watched_host(simulation: Simulation) -> Iterator[None]:
+def watched_host() -> Iterator[None]:
     """Watch what the host does within a `with` block."""
     with ExitStack() as replaced:
         for name in ("tolist", "numpy", "__array__"):
             method = cast("Method", getattr(torch.Tensor, name))
-            replacement = _reader(simulation, name, method)
+            replacement = _reader(name, method)
             replaced.enter_context(_replaced(torch.Tensor, name, replacement))
-        replaced.enter_context(_replaced(torch, "tensor", _tensor_maker(simulation, torch.tensor)))
-        replaced.enter_context(HostMode(simulation))
+        replaced.enter_context(_replaced(torch, "tensor", _tensor_maker(torch.tensor)))
+        replaced.enter_context(HostMode())  # type: ignore[no-untyped-call]
         yield
 
 
@@ -221,24 +215,24 @@ def _replaced(owner: object, name: str, replacement: Method) -> Iterator[None]:
             setattr(owner, name, before)
 
 
-def _reader(simulation: Simulation, name: str, original: Method) -> Method:
+def _reader(name: str, original: Method) -> Method:
     """Make a method that notes what it reads."""
 
     @wraps(original)
     def read(self: Tensor, *args: object, **kwargs: object) -> object:
-        note_host_access(simulation, f"Tensor.{name}", blocks_of(self), NO_BLOCKS)
+        note_host_access(f"Tensor.{name}", blocks_of(self), NO_BLOCKS)
         return original(self, *args, **kwargs)
 
     return read
 
 
-def _tensor_maker(simulation: Simulation, original: Method) -> Method:
+def _tensor_maker(original: Method) -> Method:
     """Make a `torch.tensor` that can pin: torch's own calls no operator that a mode sees."""
 
     @wraps(original)
     def tensor(data: object, *, pin_memory: bool = False, **options: object) -> object:
         made = original(data, **options)
-        return simulation.pinned.copy(cast("Tensor", made)) if pin_memory else made
+        return current().pinned.copy(cast("Tensor", made)) if pin_memory else made
 
     return tensor
 
@@ -277,7 +271,7 @@ def simulate(
     DEVICE.default.drain()
     simulation = DEVICE.simulation = Simulation(asked, check_races=check_races)
     try:
-        with watched_host(simulation):
+        with watched_host():
             yield simulation
             simulation.drain()
     except BaseException as error:

@@ -104,8 +104,7 @@ class Simulation:
         """Return the next stream of the pool, which comes round again as torch's does."""
         handle = self._num_drawn % _POOL_STREAMS + 1
         self._num_drawn += 1
-        self.engine.queue(handle)
-        return handle
+        return self.engine.queue(handle).handle
 
     def launch(self, op: Op) -> None:
         """Put work on the current stream, or into the graph that it is captured in."""
@@ -157,9 +156,7 @@ class Simulation:
 
     def branch(self, place: int) -> int:
         """Return the stream that a replayed graph's branch runs on: no stream of the pool."""
-        handle = _POOL_STREAMS + 1 + place
-        self.engine.queue(handle)
-        return handle
+        return self.engine.queue(_POOL_STREAMS + 1 + place).handle
 
     def record(self, handle: int, *, counts: bool = True) -> Marker:
         """Put the marker of an event at the end of a stream's work.

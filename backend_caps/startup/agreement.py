@@ -91,8 +91,7 @@ class Ranks:
 
     def channel(self) -> closing[GroupChannel]:
         """Open a channel between them, which the end of a `with` block closes."""
-        opened = GroupChannel(self.group, host=host_name(), deadline_s=self.deadline_s)
-        return closing(opened)
+        return closing(GroupChannel(self.group, host=host_name(), deadline_s=self.deadline_s))
 
 
 _ARGUMENTS = ("pool_size", "draft", "graph_sizes")
@@ -282,9 +281,8 @@ def require_same(said: Sequence[Statement]) -> None:
     hosts = hosts_of(said)
     failures = [(own.failure, own.ranks) for own in said if own.failure]
     if failures:
-        raise RankFailedError(
-            failures=failures, hosts=hosts, differences=[*differences_beside(said)]
-        )
+        beside = [*differences_beside(said)]
+        raise RankFailedError(failures=failures, hosts=hosts, differences=beside)
     must_be_equal = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
     differences = [each for treatment in must_be_equal for each in _differences(said, treatment)]
     if differences:

@@ -168,9 +168,8 @@ def mixed_buckets(batch_size: int, token_counts: Iterable[int]) -> tuple[Bucket,
     Raises:
         StartupError: a number is below 1.
     """
-    kind = BatchKind.MIXED_BATCH
     return tuple(
-        Bucket(kind=kind, batch_size=batch_size, num_tokens=count)
+        Bucket(kind=BatchKind.MIXED_BATCH, batch_size=batch_size, num_tokens=count)
         for count in sorted(set(token_counts))
     )
 
