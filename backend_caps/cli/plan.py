@@ -32,7 +32,7 @@ from backend_caps.report.plans import (
 from backend_caps.report.sections import Opened
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.selection import BACKEND_FLAGS
+from backend_caps.resolution.selection import BACKEND_FLAGS, plan_for
 from backend_caps.resolution.selection import select as selection_of
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -192,8 +192,8 @@ def relay(
     # Loads torch, which no other command does.
     with loading_torch("relay", extra="relay"):
         from backend_caps.relay import DraftShape  # noqa: PLC0415
+        from backend_caps.startup import configure  # noqa: PLC0415
         from backend_caps.startup.configuration import Configuration  # noqa: PLC0415
-        from backend_caps.startup.configure import check_device, log_plan, planned  # noqa: PLC0415
         from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
     request = request_of(ctx)
@@ -201,18 +201,19 @@ def relay(
     if flags.speculative_algorithm is not None:
         topk = flags.speculative_eagle_topk or 1
         draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
-    check_device(device)
-    plan = planned(
-        flags,
+    configure.check_device(device)
+    # No check of the named backends: a rehearsal runs none of them.
+    plan = plan_for(
         request.registry,
-        device=device,
-        facts=request.facts,
-        draft=draft,
-        rules=request.rules,
+        flags,
+        rules=request.registry.rules(request.rules),
+        facts=configure.with_device(request.facts, device),
         policy=request.policy,
         unsafe_override=request.override,
+        stand_ins=configure.stand_ins(device),
     )
-    log_plan(plan)
+    plan = configure.with_bound(plan, draft)
+    configure.log_plan(plan)
     configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
     steps_taken = [*rehearse(configuration.future_map, num_steps=steps, draft=draft)]
     document = RelayDocument(

@@ -13,7 +13,7 @@ from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace import Recording, Traced
 from backend_caps.relay import future_map
-from backend_caps.relay.host_lengths import ColumnCopy, NoLengths
+from backend_caps.relay.host_lengths import ColumnCopy, HostLengths
 from backend_caps.report.trace_timeline import HOST, Signal, Timeline
 from tests.insight.trace.conftest import CHAIN, recorded
 
@@ -175,7 +175,7 @@ def _fails(*_arguments: object) -> None:
 @pytest.mark.slow
 def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only another level than the plan's fails, the plan's is shown."""
-    monkeypatch.setattr(NoLengths, "refresh", _fails)
+    monkeypatch.setattr(HostLengths, "refresh", _fails)
 
     traced = recorded(f"{CHAIN} --enable-two-batch-overlap", num_steps=1)
 
@@ -186,7 +186,7 @@ def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plan's own level fails there is nothing to show."""
-    monkeypatch.setattr(NoLengths, "refresh", _fails)
+    monkeypatch.setattr(HostLengths, "refresh", _fails)
 
     with pytest.raises(InsightError, match="a step raised RuntimeError: no such kernel"):
         recorded(CHAIN, num_steps=1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from backend_caps import Facts
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import RankStatement, Statement, require_same, statement_of
+from backend_caps.startup.agreement import Statement, require_same, statement_of
 from backend_caps.startup.errors import RanksDifferError
 from backend_caps.startup.statement import failure_of
 from tests.startup.agreement.made import FLAGS, registry
@@ -23,7 +24,7 @@ def _statement(facts: Facts | None = None, per_rank: frozenset[str] = frozenset(
 
 
 def _fields_that_differ(*statements: Statement) -> list[str]:
-    said = [RankStatement(own, (rank,)) for rank, own in enumerate(statements)]
+    said = [replace(own, ranks=(rank,)) for rank, own in enumerate(statements)]
     try:
         require_same(said)
     except RanksDifferError as error:
