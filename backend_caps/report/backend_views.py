@@ -20,7 +20,7 @@ from backend_caps.report.backends import (
 )
 from backend_caps.report.plan_views import plan_view
 from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
-from backend_caps.report.words import file_of, words_of
+from backend_caps.report.words import file_of, grouped, words_of
 
 _SIDE_BY_SIDE = 3
 """Backends in one table: as many as a terminal of 100 columns holds."""
@@ -228,10 +228,7 @@ def _counted(number: int, one: str, several: str) -> str:
 
 def _shared_lines(heading: str, texts: Iterable[tuple[str, str]]) -> Iterator[Section]:
     """Show a text for each owner; owners of one text share a line."""
-    owners: dict[str, list[str]] = {}
-    for text, owner in texts:
-        owners.setdefault(text, []).append(owner)
-    if owners:
+    if owners := grouped(texts):
         yield Heading(heading)
         yield Lines(tuple(f"{', '.join(named)}: {text}" for text, named in owners.items()))
 
@@ -314,16 +311,15 @@ def _dependence(capability: str, stated: CapabilityDocument) -> str:
 def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
     """List the classes of each name that does not always stand for the same one."""
     for backend in names:
-        cases: dict[str | None, dict[str, list[PartDocument]]] = {}
-        for part in backend.classes or ():
-            cases.setdefault(part.given, {}).setdefault(part.name, []).append(part)
-        choices = [_chosen(given, classes) for given, classes in cases.items()]
+        cases = grouped((part.given, part) for part in backend.classes or ())
+        choices = [_chosen(given, parts) for given, parts in cases.items()]
         if choices != backend.parts:
             yield from ((text, backend.name) for text in choices)
 
 
-def _chosen(given: str | None, classes: Mapping[str, Sequence[PartDocument]]) -> str:
-    named = "; ".join(f"{name}{_part_places(parts)}" for name, parts in classes.items())
+def _chosen(given: str | None, parts: Iterable[PartDocument]) -> str:
+    classes = grouped((part.name, part) for part in parts)
+    named = "; ".join(f"{name}{_part_places(own)}" for name, own in classes.items())
     return named if given is None else f"{named}, where {given}"
 
 

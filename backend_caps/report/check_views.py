@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -28,7 +28,7 @@ from backend_caps.report.check_documents import (
 )
 from backend_caps.report.document import legible_json
 from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of, titled_table
-from backend_caps.report.words import counted, words_of
+from backend_caps.report.words import counted, grouped, words_of
 
 _OWED = "owed to the engine"
 """What a check is about that is about no claim."""
@@ -125,7 +125,10 @@ def _findings(checked: CheckDocument) -> Iterator[Section]:
         if own.findings:
             broken = _wrong(own)
             yield Heading(f"{own.code}: {broken}")
-            for alike in _alike(own.findings):
+            alike_by_place = grouped(
+                ((each.what, each.file, each.line), each) for each in own.findings
+            )
+            for alike in alike_by_place.values():
                 yield from _finding(alike)
                 yield Lines((f"  {alike[0].replay}",), "commands")
 
@@ -134,14 +137,6 @@ def _wrong(own: CheckedDocument) -> str:
     if not own.claims:
         return "what every backend owes the engine does not hold"
     return f"{', '.join(own.claims)} {'does' if len(own.claims) == 1 else 'do'} not hold"
-
-
-def _alike(findings: list[FindingDocument]) -> Iterable[list[FindingDocument]]:
-    """Group findings of one text and one line."""
-    found: dict[tuple[str, str | None, int | None], list[FindingDocument]] = {}
-    for each in findings:
-        found.setdefault((each.what, each.file, each.line), []).append(each)
-    return found.values()
 
 
 def _finding(alike: list[FindingDocument]) -> Iterator[Section]:
@@ -216,9 +211,7 @@ def _suite(own: CheckedDocument, checked: CheckDocument) -> Element:
     told = {"device": checked.device, "claims": ", ".join(own.claims)}
     for key, value in {**told, "proves": own.proves, "cannot": own.cannot}.items():
         SubElement(properties, "property", name=key, value=_xml_text(value))
-    failed: dict[str, list[FindingDocument]] = {}
-    for finding in own.findings:
-        failed.setdefault(finding.case, []).append(finding)
+    failed = grouped((finding.case, finding) for finding in own.findings)
     for case in own.cases:
         test = SubElement(suite, "testcase", classname=name, name=case.partition("/")[2])
         _fail(test, failed.get(case, []))

@@ -38,7 +38,7 @@ from backend_caps.report.lock import (
 )
 from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.statements import Statement, comparable, severity, statement_of
-from backend_caps.report.words import decided_by, words_of
+from backend_caps.report.words import decided_by, grouped, words_of
 from backend_caps.resolution.rules import Rule
 
 _CHANGED = DifferenceKind.CHANGED
@@ -97,10 +97,8 @@ def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
 
 
 def _by_name(backends: Iterable[LockedBackend]) -> Mapping[str, _Claims]:
-    claims: dict[str, list[LockedBackend]] = {}
-    for backend in sorted(backends, key=lambda b: (_PRECEDENCE.index(b.status), _claim(b))):
-        claims.setdefault(backend.name, []).append(backend)
-    return claims
+    ordered = sorted(backends, key=lambda own: (_PRECEDENCE.index(own.status), _claim(own)))
+    return grouped((backend.name, backend) for backend in ordered)
 
 
 def _claim(own: LockedBackend) -> str:
@@ -154,10 +152,11 @@ def _notable(own: LockedBackend) -> str:
 
 def _attributes(side: Mapping[str, _Claims], other: Mapping[str, _Claims]) -> Mapping[str, str]:
     """List the attributes of the classes that both sides have, with the classes that set them."""
-    owners: dict[str, list[str]] = {}
-    for name in sorted(side.keys() & other.keys()):
-        for attribute in (side[name][0].engine_class or _NO_CLASS).attributes:
-            owners.setdefault(attribute, []).append(name)
+    owners = grouped(
+        (attribute, name)
+        for name in sorted(side.keys() & other.keys())
+        for attribute in (side[name][0].engine_class or _NO_CLASS).attributes
+    )
     return {attribute: f"set by {', '.join(names)}" for attribute, names in owners.items()}
 
 
@@ -234,12 +233,13 @@ def _kind_of_status(before: Status, after: Status) -> DifferenceKind:
 
 def _parts(declaration: Declaration) -> list[str]:
     """Write each part with its condition once, and the uses that it takes."""
-    taken: dict[tuple[str, str], set[str]] = {}
-    for part in declaration.parts:
-        condition = "" if part.given is None else f" where {part.given}"
-        taken.setdefault((part.backend, condition), set()).add(_uses(part))
-    named = taken.items()
-    return sorted(f"{name} ({', '.join(sorted(uses))}){given}" for (name, given), uses in named)
+    taken = grouped(
+        ((part.backend, "" if part.given is None else f" where {part.given}"), _uses(part))
+        for part in declaration.parts
+    )
+    return sorted(
+        f"{name} ({', '.join(sorted({*uses}))}){given}" for (name, given), uses in taken.items()
+    )
 
 
 def _uses(part: Part) -> str:
@@ -289,21 +289,24 @@ def _texts(own: Side, other: Side) -> _Texts:
 
 def _releases(side: Side) -> Mapping[str, str]:
     """List the versions of the engine and of distributions."""
-    engine = {} if side.engine is None else {side.engine.name: {side.engine.version or "unknown"}}
-    versions: dict[str, set[str]] = {}
-    for own in side.backends:
-        if own.distribution is not None:
-            versions.setdefault(own.distribution, set()).add(own.version or "unknown")
-    return {name: ", ".join(sorted(own)) for name, own in {**versions, **engine}.items()}
+    versions = grouped(
+        (own.distribution, own.version or "unknown")
+        for own in side.backends
+        if own.distribution is not None
+    )
+    if side.engine is not None:
+        versions[side.engine.name] = [side.engine.version or "unknown"]
+    return {name: ", ".join(sorted({*own})) for name, own in versions.items()}
 
 
 def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
-    texts: dict[str, list[str]] = {}
-    for rule in rules:
-        forced = ", ".join(f"{name}={text_of(v)}" for name, v in rule.forces.stated().items())
-        text = f"forces {forced} where {rule.given}: {rule.reason}"
-        texts.setdefault(rule.name, []).append(text)
+    texts = grouped((rule.name, _rule_text(rule)) for rule in rules)
     return {name: "; ".join(sorted(own)) for name, own in texts.items()}
+
+
+def _rule_text(rule: Rule) -> str:
+    forced = ", ".join(f"{name}={text_of(value)}" for name, value in rule.forces.stated().items())
+    return f"forces {forced} where {rule.given}: {rule.reason}"
 
 
 def _request(request: LockedRequest) -> _Texts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from backend_caps.report.plans import (
     CandidateDocument,
@@ -21,6 +21,7 @@ from backend_caps.report.words import (
     decided_by,
     deciding,
     file_of,
+    grouped,
     places_of,
     tries,
     use_words,
@@ -83,17 +84,18 @@ def _phases(plan: PlanDocument) -> Table:
     return Table(("phase", *plan.phases), tuple(rows))
 
 
-def flips_view(flips: Sequence[FlipDocument]) -> Iterator[Section]:
+def flips_view(flips: Iterable[FlipDocument]) -> Iterator[Section]:
     """Show what would lead to better values; nothing where nothing would."""
     rows = [
-        (_named(one.name, ", ".join(one.phases)), one.becomes, " ".join(one.remedies))
-        for one in tries(flips)
+        (_named(same), words_of(same[0].becomes), " ".join(same[0].remedies))
+        for same in tries(flips)
     ]
     return titled_table("What would change it", ("capability", "becomes", "all of"), rows)
 
 
-def _named(capability: str, phases: str) -> str:
-    return f"{capability} in {phases}" if phases else capability
+def _named(same: Sequence[FlipDocument]) -> str:
+    phases = ", ".join(flip.phase for flip in same if flip.phase)
+    return f"{same[0].capability} in {phases}" if phases else same[0].capability
 
 
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
@@ -146,7 +148,8 @@ def _explained(
 ) -> Iterator[Section]:
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
-    yield Heading(f"{_named(name, phase)}{engine} = {words_of(value.value)}{effect}")
+    place = f"{name} in {phase}" if phase else name
+    yield Heading(f"{place}{engine} = {words_of(value.value)}{effect}")
     yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
@@ -155,11 +158,9 @@ def _explained(
 
 def causes_table(value: ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups: dict[tuple[str, ...], list[CauseDocument]] = {}
-    for c in value.causes:
-        groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)
-    rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
-    return Table(("cause", "value", "why"), tuple(rows))
+    groups = grouped(((who(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
+    rows = tuple((*stated, _story(same)) for stated, same in groups.items())
+    return Table(("cause", "value", "why"), rows)
 
 
 def _story(causes: Sequence[CauseDocument]) -> str:
