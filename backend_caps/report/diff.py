@@ -8,9 +8,9 @@ is shown and never compared: code that only moved is the same code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self, TypeVar
+from typing import Self
 
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.fit import text_of
@@ -48,7 +48,6 @@ _SILENT = Declaration()
 """In the place of a declaration that was not read."""
 _NO_CLASS = LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
 """Of a backend that is no class of an engine."""
-_Value = TypeVar("_Value")
 _Claims = Sequence[LockedBackend]
 """All claims to one name; it stands for the first."""
 _Texts = Mapping[tuple[str, ...], str]
@@ -123,13 +122,11 @@ def _of_backends(
         if one and other:
             yield from _of_backend(subject, one, other, were.keys() & are.keys())
         else:
-            was, is_ = (None if claims is None else claims[0] for claims in (one, other))
-            texts = _optional(_notable, was), _optional(_notable, is_)
-            yield from _of_pair(subject, "", *texts, _where(was, is_))
-
-
-def _optional(write: Callable[[_Value], str], value: _Value | None) -> str | None:
-    return None if value is None else write(value)
+            was, is_ = (claims[0] if claims else None for claims in (one, other))
+            before_words, after_words = (
+                None if each is None else _notable(each) for each in (was, is_)
+            )
+            yield from _of_pair(subject, "", before_words, after_words, _where(was, is_))
 
 
 def _notable(own: LockedBackend) -> str:
@@ -167,16 +164,20 @@ def _of_backend(
     was, is_ = one[0], other[0]
     where = _where(was, is_)
     if was.status is not is_.status:
-        kind = _kind_of_status(was.status, is_.status)
+        # What cannot be read counts as the worst.
+        kind = DifferenceKind.STRICTER if was.status is Status.OK else _CHANGED
+        kind = DifferenceKind.LOOSER if is_.status is Status.OK else kind
         yield from _of_pair(subject, "status", was.status.value, is_.status.value, where, kind)
     single = _single_texts(subject, was, is_), _single_texts(subject, is_, was)
     yield from _of_texts(*single, where, _CHANGED)
     yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
     read, read_after = (own.engine_class or _NO_CLASS for own in (was, is_))
     for name in sorted(known):
-        own, after = (side.attributes.get(name) for side in (read, read_after))
-        words = _optional(_attribute_words, own), _optional(_attribute_words, after)
-        yield from _of_pair(subject, name, *words, _where(own, after), _CHANGED)
+        set_ = [side.attributes.get(name) for side in (read, read_after)]
+        before_words, after_words = (
+            None if each is None else _attribute_words(each) for each in set_
+        )
+        yield from _of_pair(subject, name, before_words, after_words, _where(*set_), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
             where = _where(read.readings.get(name), read_after.readings.get(name))
@@ -224,13 +225,6 @@ def _problems(subject: str, codes: Iterable[str]) -> _Texts:
     }
 
 
-def _kind_of_status(before: Status, after: Status) -> DifferenceKind:
-    """Return which way a status changed: what cannot be read counts as the worst."""
-    if after is Status.OK:
-        return DifferenceKind.LOOSER
-    return DifferenceKind.STRICTER if before is Status.OK else _CHANGED
-
-
 def _parts(declaration: Declaration) -> list[str]:
     """Write each part with its condition once, and the uses that it takes."""
     taken = grouped(
@@ -274,11 +268,12 @@ def _of_capability(
 
 def _texts(own: Side, other: Side) -> _Texts:
     """List what a side says of anything but backends and plans, where the other can say it too."""
-    texts = {**_problems("environment", own.problems)}
-    others = _releases(other)
-    for name, version in _releases(own).items():
-        if name in others:  # what only one has, its backends show
-            texts[f"release {name}", "version"] = version
+    releases, others = _releases(own), _releases(other)
+    texts: dict[tuple[str, ...], str] = {
+        **_problems("environment", own.problems),
+        # What only one has, its backends show.
+        **{(f"release {n}", "version"): releases[n] for n in releases.keys() & others.keys()},
+    }
     if own.rules is not None and other.rules is not None:
         texts |= {(f"rule {name}", ""): text for name, text in _rules(own.rules.rules).items()}
         texts["rules", "overlapped algorithms"] = ", ".join(own.rules.relays) or "none"

@@ -16,7 +16,16 @@ from backend_caps.report.plans import (
     StepDocument,
     ValueDocument,
 )
-from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
+from backend_caps.report.sections import (
+    Columns,
+    Heading,
+    Lines,
+    Section,
+    Table,
+    some_lines,
+    table_of,
+    titled_table,
+)
 from backend_caps.report.words import (
     decided_by,
     deciding,
@@ -61,21 +70,13 @@ def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
 
 def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
     """Write what the host knows of lengths, then each cause that decided it."""
-    reasons = _reasons(plan.server["host_seq_lens"])
-    return (_headline(plan), *(f"because {why}" for why in reasons))
-
-
-def _headline(plan: PlanDocument) -> str:
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     is_known = {cause.origin for cause in deciding(mirror)} - _NOT_TRUSTED
     verb = "is" if is_known or not engine else "counts as"
-    return f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
-
-
-def _reasons(mirror: ValueDocument) -> Iterator[str]:
+    headline = f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
     reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in deciding(mirror))
-    return (f"{kind} {name}: {reason}" for kind, name, reason in reasons)
+    return (headline, *(f"because {kind} {name}: {reason}" for kind, name, reason in reasons))
 
 
 def _phases(plan: PlanDocument) -> Table:
@@ -103,19 +104,16 @@ def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     num_requests = len(relayed.steps[0].seq_lens)
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
     yield Lines(mirror_lines(relayed.plan))
-    rows = [
-        (
-            str(step.number),
-            words_of([*step.input_ids]),
-            words_of([*step.seq_lens]),
-            _on_the_host(step),
-            f"{step.bytes_to_host} bytes" if step.bytes_to_host else "nothing",
-        )
-        for step in relayed.steps
-    ]
-    crossed = "crossed" if relayed.has_streams else "would cross"
-    columns = ("step", "starts from tokens", "lengths, device", "lengths, host", crossed)
-    yield Table(columns, tuple(rows))
+    columns: Columns[StepDocument] = {
+        "step": lambda own: str(own.number),
+        "starts from tokens": lambda own: words_of([*own.input_ids]),
+        "lengths, device": lambda own: words_of([*own.seq_lens]),
+        "lengths, host": _on_the_host,
+        "crossed" if relayed.has_streams else "would cross": lambda own: (
+            f"{own.bytes_to_host} bytes" if own.bytes_to_host else "nothing"
+        ),
+    }
+    yield table_of(relayed.steps, columns)
 
 
 def _on_the_host(step: StepDocument) -> str:
@@ -178,27 +176,22 @@ def selection_view(selection: SelectionDocument) -> Iterator[Section]:
         yield Lines((_NO_USE,))
     for choice in selection.choices:
         yield Heading(choice.text)
-        yield from _candidates(choice)
+        if choice.candidates:
+            yield table_of(choice.candidates, _CANDIDATES)
+        else:
+            yield Lines(("Install a plugin, or name the folder that one is in with --path.",))
         yield from _rejected(choice)
         if selection.policy != "quiet":
             yield from _unchecked(choice)
 
 
-def _candidates(choice: ChoiceDocument) -> Iterator[Section]:
-    rows = [
-        (each.name, _place(each), str(each.priority), each.host_seq_lens or "", each.costs)
-        for each in choice.candidates
-    ]
-    if rows:
-        yield Table(("backend", "fits", "priority", "host_seq_lens", "with it"), tuple(rows))
-    else:
-        yield Lines(("Install a plugin, or name the folder that one is in with --path.",))
-
-
-def _place(tried: CandidateDocument) -> str:
-    if tried.rank is None:
-        return "no"
-    return "chosen" if tried.rank == 1 else "yes"
+_CANDIDATES: Columns[CandidateDocument] = {
+    "backend": lambda own: own.name,
+    "fits": lambda own: {None: "no", 1: "chosen"}.get(own.rank, "yes"),
+    "priority": lambda own: str(own.priority),
+    "host_seq_lens": lambda own: own.host_seq_lens or "",
+    "with it": lambda own: own.costs,
+}
 
 
 def _rejected(choice: ChoiceDocument) -> Iterator[Section]:

@@ -104,7 +104,8 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
     """
     held: list[int] = []
     for at in range(1, len(table.columns)):
-        if held and not _has_room([_longest_word(table, own) for own in (0, *held, at)], width):
+        words = sum(_longest_word(table, own) for own in (0, *held, at))
+        if held and words + _EDGES + _BETWEEN * (len(held) + 1) > width:
             yield _columns(table, (0, *held))
             held = []
         held.append(at)
@@ -114,10 +115,6 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
 def _columns(table: Table, chosen: Sequence[int]) -> Table:
     rows = tuple(tuple(row[at] for at in chosen) for row in table.rows)
     return Table(tuple(table.columns[at] for at in chosen), rows, table.cells)
-
-
-def _has_room(widths: Sequence[int], width: int) -> bool:
-    return sum(widths) + _EDGES + _BETWEEN * (len(widths) - 1) <= width
 
 
 def _widest(table: Table, at: int) -> int:

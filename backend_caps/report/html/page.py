@@ -97,10 +97,8 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ())
 def _environment() -> Environment:
     """Make what reads the templates of pages, with the words that they use."""
     made = environment(_TEMPLATES)
-    made.filters["breakable"] = breakable
-    made.filters["json"] = htmlsafe_json_dumps
-    made.filters["shape"] = _SHAPES.get
-    made.filters |= {own.__name__: own for own in (words_of, decided_by, causes_table)}
+    made.filters |= {"json": htmlsafe_json_dumps, "shape": _SHAPES.get}
+    made.filters |= {own.__name__: own for own in (breakable, words_of, decided_by, causes_table)}
     made.tests["lines"] = lambda section: isinstance(section, Lines)
     made.tests["picture"] = lambda section: isinstance(section, Picture)
     made.tests["long"] = _is_long
@@ -126,7 +124,7 @@ def environment(folder: Path) -> Environment:
 
 def _finalize(value: object) -> object:
     """Show control characters of whatever text a template puts in."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def breakable(text: str) -> Markup:
