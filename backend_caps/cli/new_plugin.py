@@ -98,16 +98,19 @@ def check_plugin_name(name: str) -> None:
         near = _NO_LETTERS.sub("_", _BEFORE_CAPITAL.sub("_", name).lower()).strip("_")
         meant = installed.free_one(near, f"my_{near}", near[:LONGEST].rstrip("_"))
         expected = f"up to {LONGEST} letters and digits in lower case, with '_' between words"
-        code, problem = "plugin-name-misspelled", "it is to name a Python package too"
-    elif (owner := installed.owner_of(name)) is not None:
+        problem = "it is to name a Python package too"
+        text = _name_text(name, problem, expected, meant)
+        raise CommandError("plugin-name-misspelled", text)
+    owner = installed.owner_of(name)
+    if owner is not None:
         meant = installed.free_one(f"my_{name}", f"{name}_attention")
-        code, problem, expected = "plugin-name-taken", owner, "a name that nothing else has"
-    else:
-        return
+        text = _name_text(name, owner, "a name that nothing else has", meant)
+        raise CommandError("plugin-name-taken", text)
+
+
+def _name_text(name: str, problem: str, expected: str, meant: str | None) -> str:
     remedy = "Choose another." if meant is None else f"Write {meant!r}."
-    raise CommandError(
-        code, f"no plugin can be named {name!r}: {problem}; {expected} was expected. {remedy}"
-    )
+    return f"no plugin can be named {name!r}: {problem}; {expected} was expected. {remedy}"
 
 
 @dataclass(frozen=True, slots=True)

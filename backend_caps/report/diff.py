@@ -173,11 +173,11 @@ def _of_backend(
     yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
     read, read_after = (own.engine_class or _NO_CLASS for own in (was, is_))
     for name in sorted(known):
-        set_ = [side.attributes.get(name) for side in (read, read_after)]
+        readings = [side.attributes.get(name) for side in (read, read_after)]
         before_words, after_words = (
-            None if each is None else _attribute_words(each) for each in set_
+            None if each is None else _attribute_words(each) for each in readings
         )
-        yield from _of_pair(subject, name, before_words, after_words, _where(*set_), _CHANGED)
+        yield from _of_pair(subject, name, before_words, after_words, _where(*readings), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
             where = _where(read.readings.get(name), read_after.readings.get(name))

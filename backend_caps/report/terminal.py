@@ -89,7 +89,7 @@ def _table(console: Console, table: Table) -> RichTable:
             # rich cuts what it does not wrap
             no_wrap=at == 0 and is_names and _widest(table, at) <= _UNBROKEN,
             overflow="fold",
-            min_width=_unbroken(table, at) if at == 0 else 0,
+            min_width=_unbroken(table) if at == 0 else 0,
         )
     for row in table.rows:
         drawn.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in row))
@@ -122,8 +122,9 @@ def _widest(table: Table, at: int) -> int:
     return max((len(line) for row in table.rows for line in row[at].split("\n")), default=0)
 
 
-def _unbroken(table: Table, at: int) -> int:
-    return min(_widest(table, at), _UNBROKEN)
+def _unbroken(table: Table) -> int:
+    """Measure what of the first column is not broken."""
+    return min(_widest(table, 0), _UNBROKEN)
 
 
 def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
@@ -136,7 +137,7 @@ def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
     name = table.columns[at]
     if table.cells == "names":
         name = _broken(name, _widest(table, at))
-    return max((_unbroken(table, 0) if at == 0 else 0, *cells, *map(len, name.split())))
+    return max((_unbroken(table) if at == 0 else 0, *cells, *map(len, name.split())))
 
 
 def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
