@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backend_caps.cli.dry_run import stand_in_option
-from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.invocation import routed_engine_options
 from backend_caps.cli.options import (
     device_option,
     importable,

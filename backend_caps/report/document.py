@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf, Sizes, Unchecked
@@ -35,6 +36,12 @@ class Document(BaseModel):
         serialize_by_alias=True,
         defer_build=True,
     )
+
+    @classmethod
+    def of(cls, source: object, **others: object) -> Self:
+        """Write an object: a field has the value of its name in `others`, or the attribute's."""
+        names = cls.model_fields.keys() - others.keys()
+        return cls.model_validate({**{name: getattr(source, name) for name in names}, **others})
 
 
 def legible(text: str) -> str:
@@ -69,9 +76,12 @@ def legible_json(value: JsonValue) -> JsonValue:
 
 
 def json_of(value: object) -> JsonValue:
-    """Write a capability's value as JSON, in a stable order; no limit is null."""
+    """Write a value of a capability, or an enumeration's member, as JSON in a stable order.
+
+    No limit is null. What is JSON already is returned as it is.
+    """
     match value:
-        case bool():
+        case None | bool() | float() | str() | list() | dict():
             return value
         case int():
             return None if value == NO_LIMIT else value
@@ -99,6 +109,14 @@ def _json_of_sizes(value: object) -> JsonValue:
         case Conflict(owners):
             return {"conflict": [*owners]}
     raise AssertionError(f"no capability has the value {value!r}")
+
+
+WRITTEN = BeforeValidator(json_of)
+"""Marks a field that takes an enumeration's member for the text that is its value."""
+TEXT = BeforeValidator(str)
+"""Marks a field that takes any object for its text."""
+Written: TypeAlias = Annotated[JsonValue, WRITTEN]
+"""A capability's value as JSON; a document is made from the value itself."""
 
 
 def value_of(capability: str, written: JsonValue) -> object:
