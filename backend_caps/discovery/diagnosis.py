@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import ModuleType
 
@@ -58,24 +58,18 @@ def validation_fault(error: ValidationError) -> str:
 
 
 def _sentence(title: str, details: ErrorDetails) -> str:
-    name = ".".join(str(part) for part in details["loc"][:1])
+    name = "".join(map(str, details["loc"][:1]))
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return f"{title} has no field {name!r}{_hint(name, _fields(title))}"
-    said = details["msg"].removeprefix("Value error, ")
+        fields = _MODELS[title].model_fields if title in _MODELS else ()
+        close = get_close_matches(name, fields, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        return f"{title} has no field {name!r}{hint}"
+    expected = details["msg"].removeprefix("Value error, ").removesuffix(".")
     if not name:
-        return said.removesuffix(".")
+        return expected
     given = repr(details["input"])
     shown = given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}..."
-    return f"{title}.{name} is {shown}: {said.removesuffix('.')}"
-
-
-def _fields(title: str) -> Iterable[str]:
-    return _MODELS[title].model_fields if title in _MODELS else ()
-
-
-def _hint(name: str, fields: Iterable[str]) -> str:
-    close = get_close_matches(name, fields, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f"{title}.{name} is {shown}: {expected}"
 
 
 def _is_ours(name: str) -> bool:

@@ -89,10 +89,8 @@ class Implementation:
         """
         is_folder = self.root.is_dir()
         files = self.root.rglob("*.py") if is_folder else [self.root]
-        named_files = {
-            file.relative_to(self.root if is_folder else file.parent).as_posix(): file
-            for file in files
-        }
+        folder = self.root if is_folder else self.root.parent
+        named_files = {file.relative_to(folder).as_posix(): file for file in files}
         for name, file in sorted(named_files.items()):
             yield name, read_regular(str(file)).replace(b"\r\n", b"\n")
 
@@ -118,12 +116,12 @@ def read_standings(
     versions = cache(partial(versions_of, KIT_AND_TORCH, imports))
     found: dict[str, Standing] = {}
     for backend in backends:
-        pointer = backend.declaration and backend.declaration.implementation
-        if backend.status is not Status.OK or not pointer:
+        if backend.status is not Status.OK or backend.declaration is None:
             continue
-        if (implementation := Implementation.of(pointer, imports)) is None:
-            continue
-        if (standing := _standing(backend, implementation, versions, device)) is not None:
+        pointer = backend.declaration.implementation
+        implementation = Implementation.of(pointer, imports) if pointer else None
+        standing = implementation and _standing(backend, implementation, versions, device)
+        if standing is not None:
             found[backend.name] = standing
     return found
 

@@ -82,10 +82,6 @@ class Search:
         named = _absolute([os.fspath(folder) for folder in folders])
         return cls(searched=named, imports=(*named, *cls.of_process().imports), named=named)
 
-    def absent(self) -> tuple[str, ...]:
-        """List the folders that the caller named and that are not there."""
-        return tuple(folder for folder in self.named if identity(folder) is None)
-
 
 def identity(path: str) -> tuple[int, int] | None:
     """Return what tells one file from another, whatever its path; None where there is none."""
