@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial, reduce
+from functools import reduce
 
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Situation, Truth
@@ -92,17 +91,15 @@ def _said(declaration: Declaration, capability: str, situation: Situation) -> li
 
 
 def _joined(kind: Kind, said: list[Stated]) -> Stated:
-    return reduce(partial(_both, kind), said)
+    """Join values; the words are of the one that gives the result, the later on a tie."""
 
+    def both(one: Stated, other: Stated) -> Stated:
+        value = kind.join(one[0], other[0])
+        if value == other[0]:
+            return other
+        return one if value == one[0] else (value, other[1], f"{one[2]}; {other[2]}")
 
-def _both(kind: Kind, one: Stated, other: Stated) -> Stated:
-    """Join two; the words are those of the one that gives the value, the later on a tie."""
-    value = kind.join(one[0], other[0])
-    if value == one[0] and value != other[0]:
-        return one
-    if value == other[0]:
-        return other
-    return value, other[1], f"{one[2]}; {other[2]}"
+    return reduce(both, said)
 
 
 def _if_required(
@@ -136,17 +133,17 @@ def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
     )
 
 
-def causes_of_rule(
+def cause_of_rule(
     rule: Rule, capability: str, phase: Phase | None, situation: Situation
-) -> Iterator[Cause]:
+) -> Cause | None:
     """Say what a rule forces; while its condition is open, it counts."""
     forced = rule.forces.stated()
     own = situation if phase is None else {**situation, "phase": phase}
     truth = rule.truth(own) if capability in forced else Truth.FALSE
     if truth is Truth.FALSE:
-        return
+        return None
     known = truth is Truth.TRUE
-    yield Cause(
+    return Cause(
         kind=CauseKind.RULE,
         name=rule.name,
         phase=phase,

@@ -20,6 +20,9 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Effect, RuleSet, effect_of
 from backend_caps.resolution.uses import Use
 
+IN_PLANS = tuple(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
+"""The capabilities that a plan holds."""
+
 
 class CauseKind(Enum):
     """Who a cause names."""
@@ -177,11 +180,11 @@ class Plan:
         name, phase = (key, None) if isinstance(key, str) else key
         kind = CAPABILITIES.get(name)
         if kind is None or kind.scope is Scope.USE:
-            raise KeyError(f"a plan has no {name!r}; it has: {', '.join(_in_plans())}")
+            raise KeyError(f"a plan has no {name!r}; it has: {', '.join(IN_PLANS)}")
         if (kind.scope is Scope.PHASE) is (phase is None):
             wanted = f"plan[{name!r}, Phase.DECODE]" if phase is None else f"plan[{name!r}]"
             raise KeyError(f"{name!r} has scope {kind.scope.value}; write {wanted}")
-        return self.server[name] if phase is None else self.phases[phase][name]
+        return self._value(name, phase)
 
     def __hash__(self) -> int:
         """Hash the values: equal plans have equal ones."""
@@ -189,7 +192,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Write what a person asks first: rules, each value with its first cause, problems."""
-        active: dict[str, list[tuple[Phase | None, Resolved]]] = {name: [] for name in _in_plans()}
+        active: dict[str, list[tuple[Phase | None, Resolved]]] = {name: [] for name in IN_PLANS}
         for phase, own in self.values():
             active[own.capability] += [(phase, own)] if own.effect.active else []
         lines = [f"plan {self.fingerprint} under {self.rules}"]
@@ -229,11 +232,9 @@ class Plan:
 
     def values(self) -> Iterator[tuple[Phase | None, Resolved]]:
         """List every value: the server's, then each phase's."""
-        for resolved in self.server.values():
-            yield None, resolved
+        yield from ((None, resolved) for resolved in self.server.values())
         for phase, of_phase in self.phases.items():
-            for resolved in of_phase.values():
-                yield phase, resolved
+            yield from ((phase, resolved) for resolved in of_phase.values())
 
     @property
     def fingerprint(self) -> str:
@@ -351,7 +352,3 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
     return tuple(sorted(problems, key=lambda found: (found.code, found.message, found.remedy)))
-
-
-def _in_plans() -> list[str]:
-    return [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]

@@ -6,19 +6,20 @@ Only without rules is the environment read, for the version of the installed eng
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import RELAY_LOOP, Kind, Phase, Scope
+from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
+from backend_caps.resolution.contributions import cause_of_rule, cause_of_use
 from backend_caps.resolution.errors import FlagsError, PlanRefusedError, ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import (
+    IN_PLANS,
     Cause,
     CauseKind,
     Choice,
@@ -75,22 +76,23 @@ def resolve(
     situation = flags.situation(facts)
     uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))
     _check(uses, situation)
-    overrides = _overrides(unsafe_override)
-    join = _Join(uses, situation, rules, overrides)
     plan = Plan(
-        server={name: join.resolved(name, None) for name in _scoped(Scope.SERVER)},
-        phases={
-            phase: {name: join.resolved(name, phase) for name in _scoped(Scope.PHASE)}
-            for phase in Phase
-        },
+        server={},
+        phases={},
         uses=uses,
         flags=flags,
         facts=facts,
         rules=rules,
         policy=Policy(policy),
-        overrides=tuple(overrides.items()),
+        overrides=tuple(_overrides(unsafe_override).items()),
         choices=choices,
     )
+    resolved = partial(_resolved, plan, situation)
+    server = {name: resolved(name, None) for name in _scoped(Scope.SERVER)}
+    phases = {
+        phase: {name: resolved(name, phase) for name in _scoped(Scope.PHASE)} for phase in Phase
+    }
+    plan = replace(plan, server=server, phases=phases)
     return under_policy(plan, problems_of(plan))
 
 
@@ -120,60 +122,38 @@ def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
     stated = {} if unsafe_override is None else unsafe_override.stated()
     for name, value in stated.items():
         if CAPABILITIES[name].scope is Scope.USE:
-            held = [each for each in CAPABILITIES if CAPABILITIES[each].scope is not Scope.USE]
             raise FlagsError(
                 "override",
                 f"unsafe_override {name}={text_of(value)} cannot be applied; expected a capability "
-                f"that a plan holds: {', '.join(held)}. Correct its name or value.",
+                f"that a plan holds: {', '.join(IN_PLANS)}. Correct its name or value.",
             )
     return stated
 
 
-@dataclass(frozen=True, slots=True)
-class _Join:
-    """The fold over uses, rules and overrides, for one server."""
-
-    uses: tuple[Use, ...]
-    situation: Situation
-    rules: RuleSet
-    overrides: Mapping[str, object]
-
-    def resolved(self, capability: str, phase: Phase | None) -> Resolved:
-        kind = CAPABILITIES[capability]
-        causes = [*self._of_uses(capability, kind, phase), *self._of_rules(capability, phase)]
-        value = reduce(kind.join, (cause.value for cause in causes), kind.best)
-        if capability in self.overrides:
-            value = self.overrides[capability]
-            causes.append(_override(capability, phase, value))
-        return resolved_under(self.rules, self.situation, capability, value, causes)
-
-    def _of_uses(self, capability: str, kind: Kind, phase: Phase | None) -> Iterator[Cause]:
-        for use in self.uses:
-            counts = self._counts(use, kind) and phase in (None, use.phase)
-            cause = cause_of_use(use, capability, self.situation) if counts else None
-            if cause is not None:
-                yield cause
-
-    def _counts(self, use: Use, kind: Kind) -> bool:
-        if (use.role, use.phase) in kind.counted:
-            return True
-        # A prompt's lengths are the scheduler's, but for rows that were mixed in.
-        return kind.counted is RELAY_LOOP and self.rules.relays_prompts(self.situation)
-
-    def _of_rules(self, capability: str, phase: Phase | None) -> Iterator[Cause]:
-        for rule in self.rules.rules:
-            yield from causes_of_rule(rule, capability, phase, self.situation)
-
-
-def _override(capability: str, phase: Phase | None, value: object) -> Cause:
-    return Cause(
-        kind=CauseKind.OVERRIDE,
-        name=capability,
-        phase=phase,
-        value=value,
-        reason="unsafe_override: the operator put it in place of the joined value",
-        origin=Origin.OVERRIDDEN,
-    )
+def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | None) -> Resolved:
+    """Fold a plan's uses, rules and overrides to one value."""
+    kind, overrides = CAPABILITIES[capability], dict(plan.overrides)
+    counted = kind.counted
+    # A prompt's lengths are the scheduler's, but for rows that were mixed in.
+    if counted is RELAY_LOOP and plan.rules.relays_prompts(situation):
+        counted = EVERY_USE
+    uses = [u for u in plan.uses if (u.role, u.phase) in counted and phase in (None, u.phase)]
+    of_uses = (cause_of_use(use, capability, situation) for use in uses)
+    of_rules = (cause_of_rule(rule, capability, phase, situation) for rule in plan.rules.rules)
+    causes = [cause for cause in (*of_uses, *of_rules) if cause is not None]
+    value = reduce(kind.join, (cause.value for cause in causes), kind.best)
+    if capability in overrides:
+        value = overrides[capability]
+        own = Cause(
+            kind=CauseKind.OVERRIDE,
+            name=capability,
+            phase=phase,
+            value=value,
+            reason="unsafe_override: the operator put it in place of the joined value",
+            origin=Origin.OVERRIDDEN,
+        )
+        causes.append(own)
+    return resolved_under(plan.rules, situation, capability, value, causes)
 
 
 def under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
