@@ -22,7 +22,6 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import PAIR, Use, UseKind, uses_of
 
 _USUAL_DTYPE = "bfloat16"
@@ -60,7 +59,8 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
         flags: the server's.
     """
     search = _Search(plan, backends, flags)
-    if not search.follows_from_flags():
+    again = search.resolved(())
+    if again is None or again.uses != plan.uses:  # changing flags would say nothing of this plan
         return ()
     return tuple(
         flip
@@ -72,11 +72,8 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
 
 class _Search:
     def __init__(self, plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> None:
-        self._plan = plan
-        self._backends = backends
-        self._flags = flags
+        self._plan, self._backends, self._flags = plan, backends, flags
         self._situation = flags.situation(plan.facts)
-        self._rules = {rule.name: rule for rule in plan.rules.rules}
         self._plans: dict[tuple[str, ...], Plan | None] = {}
 
     def flips(self, resolved: Resolved, phase: Phase | None) -> list[Flip]:
@@ -114,9 +111,15 @@ class _Search:
         """
         if any(c.kind in {CauseKind.OVERRIDE, CauseKind.ENGINE} for c in blocking):
             return
-        rules = [self._rules[c.name] for c in blocking if c.kind is CauseKind.RULE]
-        undone = _unique(map(undo, rules))
-        uses = self._uses_behind(blocking)
+        rules = {rule.name: rule for rule in self._plan.rules.rules}
+        # Of each rule, the first switch that it asks for is turned over.
+        undone = _unique(
+            next(_turned_switches(rules[c.name].given), None)
+            for c in blocking
+            if c.kind is CauseKind.RULE
+        )
+        places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
+        uses = [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.composites) in places]
         if not uses:
             yield [undone]
             return
@@ -134,10 +137,6 @@ class _Search:
             yield from ([each] for each in swaps)
         if all(use.problem is None and use.source.distribution for use in uses):
             yield [(*undone, *redeclare(uses, capability, target, self._situation))]
-
-    def _uses_behind(self, blocking: list[Cause]) -> list[Use]:
-        places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
-        return [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.composites) in places]
 
     def _others(self, capability: str, target: object, uses: list[Use]) -> Iterator[str]:
         """List the installed backends that would reach the target in each of these uses.
@@ -158,24 +157,17 @@ class _Search:
             if all(c is not None and _reaches(kind, c.value, target) for c in causes):
                 yield name
 
-    def follows_from_flags(self) -> bool:
-        """Tell whether the flags lead to this plan's uses, so that changing them says something."""
-        again = self._again(())
-        return again is not None and again.uses == self._plan.uses
-
     def _after(
         self, remedies: tuple[Remedy, ...], capability: str, phase: Phase | None
     ) -> object | None:
         """Return the value after all the changes; None where they bring a new problem."""
-        plan = self._again(remedies)
+        plan = self.resolved(remedies)
         known = {found.code for found in self._plan.problems}
-        if plan is None:
-            return None
-        if any(found.code not in known and not found.is_open for found in plan.problems):
+        if plan is None or any(p.code not in known and not p.is_open for p in plan.problems):
             return None
         return (plan[capability] if phase is None else plan[capability, phase]).value
 
-    def _again(self, remedies: tuple[Remedy, ...]) -> Plan | None:
+    def resolved(self, remedies: tuple[Remedy, ...]) -> Plan | None:
         """Resolve once more with all the changes; None where that is refused."""
         texts = tuple(remedy.text for remedy in remedies)
         if texts in self._plans:
@@ -224,9 +216,8 @@ def _next_better(kind: Kind, value: object) -> Iterator[object]:
         yield kind.best
 
 
-def undo(rule: Rule) -> Remedy | None:
-    """Turn over the first switch that a rule asks for."""
-    return next(_turned_switches(rule.given), None)
+def _with_flag(field: str, value: str) -> Remedy:
+    return Remedy(text=f"Set {option_of(field)} {value}.", flags={field: value})
 
 
 def avoid(use: Use, capability: str, situation: Situation) -> Iterator[Remedy | None]:
@@ -255,7 +246,7 @@ def _other_dtypes(given: Given, declaration: Declaration) -> Iterator[Remedy]:
     takes = declaration.capabilities.kv_cache_dtypes
     names = takes if isinstance(takes, frozenset) else frozenset({_USUAL_DTYPE})
     for name in sorted(names - given.kv_cache_dtype):
-        yield Remedy(text=f"Set --kv-cache-dtype {name}.", flags={"kv_cache_dtype": name})
+        yield _with_flag("kv_cache_dtype", name)
 
 
 def reroute(flags: ServerFlags) -> Remedy | None:
@@ -263,25 +254,20 @@ def reroute(flags: ServerFlags) -> Remedy | None:
     if flags.speculative_algorithm is None:
         return None
     other = "decode" if flags.speculative_attention_mode == "prefill" else "prefill"
-    text = f"Set --speculative-attention-mode {other}."
-    return Remedy(text=text, flags={"speculative_attention_mode": other})
+    return _with_flag("speculative_attention_mode", other)
 
 
 def unpair(flags: ServerFlags) -> Remedy | None:
     """Have prefill run on what decode runs on, so that no wrapper stands before the two."""
     decode = flags.decode_attention_backend or flags.attention_backend
-    if decode is None:
-        return None
-    text = f"Set --prefill-attention-backend {decode}."
-    return Remedy(text=text, flags={"prefill_attention_backend": decode})
+    return None if decode is None else _with_flag("prefill_attention_backend", decode)
 
 
 def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
     """Name another backend in every slot that these uses come from."""
     for slot in sorted({use.slot for use in uses}):
-        option = slot.removeprefix("no ")
-        field = option.removeprefix("--").replace("-", "_")
-        yield Remedy(text=f"Set {option} {name}.", flags={field: name})
+        field = slot.removeprefix("no ").removeprefix("--").replace("-", "_")
+        yield _with_flag(field, name)
 
 
 def redeclare(
