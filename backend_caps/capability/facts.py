@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.kind import ANY, Phase, Role
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, unless_auto
 from backend_caps.capability.sets import (
     STORED_AS_SET,
@@ -172,7 +172,7 @@ def includes(taken: object, actual: object) -> bool:
             return taken is actual
         case tuple():
             return any(actual in window for window in taken)
-    return taken is ANY or (isinstance(taken, Container) and actual in taken)
+    return isinstance(taken, Container) and actual in taken
 
 
 def _text(wanted: object) -> str:

@@ -46,8 +46,14 @@ class Anything(Enum):
 
     ANY = "any"
 
+    def __contains__(self, value: object) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return "ANY"
+
+    def __str__(self) -> str:
+        return "any"
 
 
 UNDECLARED = Undeclared.UNDECLARED

@@ -94,14 +94,11 @@ class ProblemText(NamedTuple):
     hint: str = ""
     """The remedy where a value `meant` is known."""
 
-    def problem(
-        self, code: str, *, actual: str | None = None, needed: str | None = None, **values: object
-    ) -> Problem:
+    def problem(self, code: str, **values: object) -> Problem:
         """Fill in the values."""
-        values |= {"actual": actual, "needed": needed}
-        remedy = (self.remedy if values.get("meant") is None else self.hint).format(**values)
+        remedy = self.remedy if values.get("meant") is None else self.hint
         message = self.message.format(**values)
-        return Problem(code=code, message=message, remedy=remedy, actual=actual, needed=needed)
+        return Problem(code=code, message=message, remedy=remedy.format(**values))
 
 
 @cache

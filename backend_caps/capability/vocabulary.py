@@ -253,8 +253,9 @@ class Capabilities(FrozenModel):
 
 
 def _with_both_spellings(data: Mapping[str, object]) -> Mapping[str, object]:
-    level = _level_of(data.get("host_seq_lens", UNDECLARED))
-    flag = data.get("needs_cpu_seq_lens", UNDECLARED)
+    level, flag = (data.get(name, UNDECLARED) for name in ("host_seq_lens", "needs_cpu_seq_lens"))
+    if isinstance(level, str):  # of JSON; what is no level is left for pydantic to refuse
+        level = {member.value: member for member in HostSeqLens}.get(level, level)
     if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
         return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
     if isinstance(level, HostSeqLens):
@@ -269,22 +270,12 @@ def _with_both_spellings(data: Mapping[str, object]) -> Mapping[str, object]:
     return data
 
 
-def _level_of(value: object) -> object:
-    """Read a level given as JSON; what is none is left for pydantic to refuse."""
-    known = {member.value: member for member in HostSeqLens}
-    return known.get(value, value) if isinstance(value, str) else value
-
-
-def _table() -> Mapping[str, Kind]:
-    return {
-        name: kind
-        for name, field in Capabilities.model_fields.items()
-        for kind in field.metadata
-        if isinstance(kind, Kind)
-    }
-
-
-CAPABILITIES: Mapping[str, Kind] = _table()
+CAPABILITIES: Mapping[str, Kind] = {
+    name: kind
+    for name, field in Capabilities.model_fields.items()
+    for kind in field.metadata
+    if isinstance(kind, Kind)
+}
 """Every capability with its algebra, in the order in which reports list them."""
 SPELLINGS: Mapping[str, str] = {"needs_cpu_seq_lens": "host_seq_lens"}
 """Second names of a capability."""

@@ -22,16 +22,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 _LONGEST_INPUT = 60
 """How much of a wrong value a sentence repeats."""
 _NAMES = frozenset(_MODELS) | {Part.__name__}
-_SCOPES = (
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.DictComp,
-    ast.FunctionDef,
-    ast.GeneratorExp,
-    ast.Lambda,
-    ast.ListComp,
-    ast.SetComp,
-)
+_SCOPES = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda, ast.comprehension)
 
 
 def schema_fault(error: BaseException) -> str | None:

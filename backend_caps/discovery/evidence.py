@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -50,8 +50,10 @@ class Implementation:
 
         Nothing is imported: of a namespace, the first package in it counts.
         """
-        names = pointer.partition(":")[0].split(".")
-        spec = _top_spec(names[0], imports)
+        names, spec = pointer.partition(":")[0].split("."), None
+        # Of the top-level module, an import hook may know what no folder has.
+        with suppress(ImportError, ValueError, AttributeError):
+            spec = PathFinder.find_spec(names[0], imports) or find_spec(names[0])
         for end in range(2, len(names) + 1):
             if spec is None or spec.origin is not None:
                 break
@@ -120,8 +122,9 @@ def read_standings(
             continue
         pointer = backend.declaration.implementation
         implementation = Implementation.of(pointer, imports) if pointer else None
-        standing = implementation and _standing(backend, implementation, versions, device)
-        if standing is not None:
+        if implementation is None:
+            continue
+        if (standing := _standing(backend, implementation, versions, device)) is not None:
             found[backend.name] = standing
     return found
 
@@ -208,10 +211,3 @@ def _standing(
         return Standing(problem=f"the files that {file.name} is of cannot be read: {cause}")
     changes = changes_since(evidence, replace(here, device=device))
     return Standing(evidence=evidence, changes=changes)
-
-
-def _top_spec(name: str, imports: Sequence[str]) -> ModuleSpec | None:
-    """Find a top-level module where plugins are imported from, or as an import hook knows it."""
-    with suppress(ImportError, ValueError, AttributeError):
-        return PathFinder.find_spec(name, imports) or find_spec(name)
-    return None

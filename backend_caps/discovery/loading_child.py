@@ -154,10 +154,10 @@ def _where(error: BaseException) -> str:
         line = "" if error.lineno is None else f":{error.lineno}"
         return f" at {error.filename}{line}"
     where = ""
-    for frame, line in walk_tb(error.__traceback__):
+    for frame, number in walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         if not file.startswith("<") and not any(map(Path(file).is_relative_to, _MACHINERY)):
-            where = f" at {file}:{line}"
+            where = f" at {file}:{number}"
     return where
 
 

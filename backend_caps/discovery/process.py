@@ -215,20 +215,17 @@ class Child:
             TimeoutError: it did not come in time.
         """
         latest = time.monotonic() + deadline_s
-        while b"\n" not in self._pending:
-            chunk = self._chunk(latest - time.monotonic())
-            if not chunk:
-                return b""
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
-        return bytes(line)
-
-    def _chunk(self, timeout_s: float) -> bytes:
         with selectors.DefaultSelector() as selector:
             selector.register(self._results, selectors.EVENT_READ)
-            if not selector.select(max(timeout_s, 0)):
-                raise TimeoutError
-        return os.read(self._results, _CHUNK_BYTES)
+            while b"\n" not in self._pending:
+                if not selector.select(max(latest - time.monotonic(), 0)):
+                    raise TimeoutError
+                chunk = os.read(self._results, _CHUNK_BYTES)
+                if not chunk:
+                    return b""
+                self._pending += chunk
+        line, _, self._pending = self._pending.partition(b"\n")
+        return bytes(line)
 
     def status(self) -> int | None:
         """Return its exit status, or minus the signal that ended it; None where it lives on."""

@@ -195,8 +195,7 @@ def _order(entry: Backend) -> tuple[str, ...]:
 
 def _backend(claim: Claim) -> Backend:
     claim, read = _read(claim, Declaration)
-    declaration = next(iter(read), None)
-    place = claim.declared_at or claim.stated_at
+    declaration, place = next(iter(read), None), claim.declared_at or claim.stated_at
     return Backend(
         name=claim.name,
         status=claim.status,

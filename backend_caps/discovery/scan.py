@@ -167,9 +167,13 @@ def _check_installed(scanned: Scan, allow: AllowList) -> None:
     for name in sorted(allow.allowed.difference(known)):
         close = get_close_matches(name, known, n=1)
         # The list takes distributions; a backend's name in it is an easy slip.
-        meant = close[0] if close else backends.get(name)
-        own = {"name": name, "allow_list": allow.name, "known": ", ".join(known) or "none"}
-        scanned.add_problem("not-installed", meant=meant, **own)
+        scanned.add_problem(
+            "not-installed",
+            name=name,
+            allow_list=allow.name,
+            known=", ".join(known) or "none",
+            meant=close[0] if close else backends.get(name),
+        )
 
 
 def _one_entry(claims: Iterable[Claim]) -> list[Claim]:

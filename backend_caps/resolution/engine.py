@@ -130,13 +130,12 @@ class Reader:
                 continue
             option, equals, said = word.partition("=")
             value = said if equals else _taken(rest)
-            if option == "--config":
-                if value is None:
-                    line.faults += (_missing(option, "the path of a file"),)
-                else:
-                    line = line.over(self.file(value))
-            else:
+            if option != "--config":
                 self._option(option, value, rest, line)
+            elif value is None:
+                line.faults += (_missing(option, "the path of a file"),)
+            else:
+                line = line.over(self.file(value))
         return line
 
     def _others(self, argv: Sequence[str]) -> Iterator[FlagsError]:
@@ -188,25 +187,20 @@ class Reader:
 
     def environ(self, environ: Mapping[str, str]) -> CommandLine:
         """Read the variables with our prefix; a switch takes yes or no."""
-        line = CommandLine()
-        for variable in sorted(environ):
-            if variable.startswith(ENVIRONMENT_PREFIX):
-                self._variable(variable, environ[variable], line)
+        line, expected = CommandLine(), "1, true, yes, on, 0, false, no or off"
+        for variable in sorted(each for each in environ if each.startswith(ENVIRONMENT_PREFIX)):
+            name, value = variable.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[variable]
+            if name not in self.switches:
+                near = nearest(name, list(self.switches), cutoff=0.0)
+                line.faults += (_unknown(variable, ENVIRONMENT_PREFIX + str(near).upper()),)
+            elif not self.switches[name]:
+                line.values[name] = value
+            elif value.lower() in YES_OR_NO:
+                line.values[name] = YES_OR_NO[value.lower()]
+            else:
+                fault = FlagValueError(flag=variable, value=repr(value), expected=expected)
+                line.faults += (fault,)
         return line
-
-    def _variable(self, variable: str, value: str, line: CommandLine) -> None:
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name not in self.switches:
-            near = nearest(name, list(self.switches), cutoff=0.0)
-            meant = ENVIRONMENT_PREFIX + str(near).upper()
-            line.faults += (_unknown(variable, meant),)
-        elif not self.switches[name]:
-            line.values[name] = value
-        elif value.lower() in YES_OR_NO:
-            line.values[name] = YES_OR_NO[value.lower()]
-        else:
-            expected = "1, true, yes, on, 0, false, no or off"
-            line.faults += (FlagValueError(flag=variable, value=repr(value), expected=expected),)
 
     def _place(self, option: str, line: CommandLine) -> str | None:
         """Return the field that an option sets; record what else it is."""
@@ -217,8 +211,7 @@ class Reader:
             meant = _abbreviated(option, own, self.engine)
             if len(meant) == 1 and meant[0] in own:
                 return own[meant[0]]
-            fault = _fault(option, own, meant)
-            if fault is not None:
+            if (fault := _fault(option, own, meant)) is not None:
                 line.faults += (fault,)
                 return None
         line.unrelated += (option,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -77,7 +77,9 @@ def plan_problem(
     code: str, *, actual: str | None = None, needed: str | None = None, **values: object
 ) -> Problem:
     """Fill in the texts that a code has in `problems.toml`."""
-    return problem_texts(__file__)[code].problem(code, actual=actual, needed=needed, **values)
+    text = problem_texts(__file__)[code]
+    found = text.problem(code, actual=actual, needed=needed, **values)
+    return replace(found, actual=actual, needed=needed)
 
 
 def nearest(name: str, names: Sequence[str], *, cutoff: float = 0.8) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from backend_caps.capability.backend import Backend, Unverified
+from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.fit import text_of
@@ -22,6 +22,7 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import PAIR, Use, UseKind, uses_of
 
 _USUAL_DTYPE = "bfloat16"
@@ -78,21 +79,21 @@ class _Search:
 
     def flips(self, resolved: Resolved, phase: Phase | None) -> list[Flip]:
         """Try the next better values; for each, other installed backends, then declarations."""
-        kind = CAPABILITIES[resolved.capability]
+        capability = resolved.capability
         found: list[Flip] = []
-        for target in _next_better(kind, resolved.value):
-            blocking = [c for c in resolved.causes if not _reaches(kind, c.value, target)]
-            for same in self._candidates(resolved.capability, target, blocking):
+        for target in _next_better(CAPABILITIES[capability], resolved.value):
+            blocking = [c for c in resolved.causes if not _reaches(capability, c.value, target)]
+            for same in self._candidates(capability, target, blocking):
                 reached = [
                     (remedies, becomes)
                     for remedies in filter(None, same)
-                    if (becomes := self._after(remedies, resolved.capability, phase)) is not None
-                    and _reaches(kind, becomes, target)
+                    if (becomes := self._after(remedies, capability, phase)) is not None
+                    and _reaches(capability, becomes, target)
                 ]
                 if reached:
                     (first, becomes), *others = reached
                     flip = Flip(
-                        capability=resolved.capability,
+                        capability=capability,
                         phase=phase,
                         value=resolved.value,
                         becomes=becomes,
@@ -112,12 +113,7 @@ class _Search:
         if any(c.kind in {CauseKind.OVERRIDE, CauseKind.ENGINE} for c in blocking):
             return
         rules = {rule.name: rule for rule in self._plan.rules.rules}
-        # Of each rule, the first switch that it asks for is turned over.
-        undone = _unique(
-            next(_turned_switches(rules[c.name].given), None)
-            for c in blocking
-            if c.kind is CauseKind.RULE
-        )
+        undone = _unique(undo(rules[c.name]) for c in blocking if c.kind is CauseKind.RULE)
         places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
         uses = [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.composites) in places]
         if not uses:
@@ -143,7 +139,6 @@ class _Search:
 
         Of a composite, only resolving once more tells.
         """
-        kind = CAPABILITIES[capability]
         blamed = {name for use in uses for name in (use.backend, *use.composites)}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
@@ -154,7 +149,7 @@ class _Search:
                 continue
             swapped = [replace(u, backend=name, declaration=backend.declaration) for u in uses]
             causes = [cause_of_use(u, capability, self._situation) for u in swapped]
-            if all(c is not None and _reaches(kind, c.value, target) for c in causes):
+            if all(c is not None and _reaches(capability, c.value, target) for c in causes):
                 yield name
 
     def _after(
@@ -197,9 +192,9 @@ def _unique(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:
     return tuple({remedy.text: remedy for remedy in remedies if remedy is not None}.values())
 
 
-def _reaches(kind: Kind, value: object, target: object) -> bool:
+def _reaches(capability: str, value: object, target: object) -> bool:
     """Tell whether a value is at least as good as the target."""
-    return kind.join(value, target) == target
+    return CAPABILITIES[capability].join(value, target) == target
 
 
 def _next_better(kind: Kind, value: object) -> Iterator[object]:
@@ -214,6 +209,11 @@ def _next_better(kind: Kind, value: object) -> Iterator[object]:
             yield value | {member}
     elif isinstance(value, bool):
         yield kind.best
+
+
+def undo(rule: Rule) -> Remedy | None:
+    """Turn over the first switch that a rule asks for."""
+    return next(_turned_switches(rule.given), None)
 
 
 def _with_flag(field: str, value: str) -> Remedy:
@@ -277,15 +277,25 @@ def redeclare(
 
     Of what it declares already and nobody verified, have that verified.
     """
-    lacking: dict[str, dict[str, object]] = {}
-    for use in uses:
-        assert use.declaration is not None, f"{use.backend} has nothing to declare over"
-        own = use.placed(situation)
-        values = _lacking(use.declaration, capability, target, own)
-        lacking.setdefault(use.backend, {}).update(values)
+    required = CAPABILITIES[capability].requires
+    wanted = {capability: target}
+    if required is not None:
+        wanted[required] = CAPABILITIES[required].best
     for name, use in sorted({use.backend: use for use in uses}.items()):
-        claimed = _claimed(lacking[name], use.unverified)
-        values = claimed or lacking[name]
+        lacking = {
+            key: value
+            for own in uses
+            for key, value in wanted.items()
+            if own.backend == name and own.declaration is not None
+            if not _reaches(key, declared(own.declaration, key, own.placed(situation))[0], value)
+        }
+        claimed = {key: use.unverified[key].value for key in lacking if key in use.unverified}
+        if claimed.keys() != lacking.keys() or any(
+            value is UNDECLARED or not _reaches(key, value, lacking[key])
+            for key, value in claimed.items()
+        ):
+            claimed = {}
+        values = claimed or lacking
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
         text = f"Have {name!r} declare {says}, if that is true."
         if claimed:
@@ -294,38 +304,11 @@ def redeclare(
             yield Remedy(text=text, backend=name, declares=Capabilities.model_validate(values))
 
 
-def _claimed(
-    values: Mapping[str, object], unverified: Mapping[str, Unverified]
-) -> Mapping[str, object] | None:
-    """List what is claimed of these capabilities, where that is as good; None where it is not."""
-    claimed = {name: unverified[name].value for name in values if name in unverified}
-    is_enough = claimed.keys() == values.keys() and all(
-        value is not UNDECLARED and _reaches(CAPABILITIES[name], value, values[name])
-        for name, value in claimed.items()
-    )
-    return claimed if is_enough else None
-
-
-def _lacking(
-    declaration: Declaration, capability: str, target: object, situation: Situation
-) -> Mapping[str, object]:
-    required = CAPABILITIES[capability].requires
-    wanted = {capability: target}
-    if required is not None:
-        wanted[required] = CAPABILITIES[required].best
-    return {
-        name: value
-        for name, value in wanted.items()
-        if not _reaches(CAPABILITIES[name], declared(declaration, name, situation)[0], value)
-    }
-
-
 def with_declared(use: Use, remedies: Iterable[Remedy]) -> Use:
     """Return a use whose backend declares what the remedies ask of it."""
     for remedy in remedies:
         if remedy.backend == use.backend and remedy.declares and use.declaration:
-            stated = remedy.declares.stated()
-            return replace(use, declaration=_restated(use.declaration, stated))
+            return replace(use, declaration=_restated(use.declaration, remedy.declares.stated()))
     return use
 
 
