@@ -1,10 +1,14 @@
-"""What a backend's author ships: capabilities, conditions, parts and a pointer to the code."""
+"""What a backend's author ships: capabilities, conditions, parts and a pointer to the code.
+
+`declared` evaluates a declaration where something is known of a server.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -19,12 +23,13 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.facts import Facts, Given
-from backend_caps.capability.fit import Reason, unsupported_reasons
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.facts import Facts, Given, Situation, Truth
+from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
+from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Role
 from backend_caps.capability.model import Dtype, FrozenMapping, FrozenModel
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import STORED_AS_TUPLE, SomeOf
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 
 API = 1
 """The version of the contract: entry-point group `backend_caps.backends`."""
@@ -53,9 +58,7 @@ def _written_place(value: object) -> object:
     raise PydanticCustomError("place", f"Input should be {meant!r}")
 
 
-Place = Annotated[
-    Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")], BeforeValidator(_written_place)
-]
+Place = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$"), BeforeValidator(_written_place)]
 """`"package.module:Name"` of what is imported when it is built, and never before."""
 
 
@@ -157,3 +160,51 @@ class Declaration(FrozenModel):
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
         """List every reason why the backend does not fit what is known, by its base values."""
         return unsupported_reasons(dict(self.capabilities), facts)
+
+
+Stated = tuple[object, Origin, str]
+"""A value, how it came to be, and why."""
+
+
+def declared(declaration: Declaration, capability: str, situation: Situation) -> Stated:
+    """Evaluate a declaration: the base, or what conditions put in its place.
+
+    Where a condition is open, the value covers both ways. What nobody stated is the worst
+    value; this is the one place where `UNDECLARED` becomes a value.
+    """
+    kind = CAPABILITIES[capability]
+    values = stated_values(declaration, capability, situation)
+    if all(origin is Origin.UNDECIDED for _, origin, _ in values):
+        unsaid = kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
+        values = [unsaid, *values]
+    return joined_values(kind, values)
+
+
+def stated_values(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
+    """List what is stated: the base or the conditions that hold, then those that are open."""
+    holding: list[Stated] = []
+    undecided: list[Stated] = []
+    for when in declaration.conditions:
+        value = getattr(when.capabilities, capability)
+        truth = Truth.FALSE if value is UNDECLARED else when.given.truth(situation)
+        if truth is Truth.TRUE:
+            holding.append((value, Origin.CONDITIONAL, f"{when.reason} ({when.given})"))
+        elif truth is Truth.UNKNOWN:
+            words = f"{when.reason} (not known yet: {when.given})"
+            undecided.append((value, Origin.UNDECIDED, words))
+    value = getattr(declaration.capabilities, capability)
+    if not holding and value is not UNDECLARED:
+        holding.append((value, Origin.DECLARED, f"declares {capability}={text_of(value)}"))
+    return [*holding, *undecided]
+
+
+def joined_values(kind: Kind, values: list[Stated]) -> Stated:
+    """Join values; the words are of the one that gives the result, the later on a tie."""
+
+    def both(one: Stated, other: Stated) -> Stated:
+        value = kind.join(one[0], other[0])
+        if value == other[0]:
+            return other
+        return one if value == one[0] else (value, other[1], f"{one[2]}; {other[2]}")
+
+    return reduce(both, values)

@@ -194,25 +194,16 @@ class Standing:
     """Why a file that is there is no evidence."""
 
     @property
-    def failed(self) -> tuple[str, ...]:
-        """Name the checks that failed."""
-        return tuple(check.code for check in self.failed_checks)
-
-    @property
     def failed_checks(self) -> tuple[CheckEvidence, ...]:
         """List the checks that failed."""
         checks = () if self.evidence is None else self.evidence.checks
         return tuple(check for check in checks if check.verdict == "failed")
 
-    def state(self, capability: str) -> ClaimState:
-        """Say how one claim stands; where what every backend owes failed, none is verified."""
-        return self._judged(capability)[0]
+    def state(self, capability: str) -> tuple[ClaimState, str | None]:
+        """Return how one claim stands, and why it is not verified, or None where it is.
 
-    def why_not(self, capability: str) -> str | None:
-        """Say why one claim is not verified; None where it is."""
-        return self._judged(capability)[1]
-
-    def _judged(self, capability: str) -> tuple[ClaimState, str | None]:
+        Where what every backend owes failed, none is verified.
+        """
         claims = () if self.evidence is None else self.evidence.claims
         claim = next((each for each in claims if each.capability == capability), None)
         if claim is None:
@@ -279,7 +270,7 @@ def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[
     whens = [when.capabilities.stated() for when in declaration.conditions]
     for name, kind in CAPABILITIES.items():
         values = [own[name] for own in (stated, *whens) if name in own]
-        why = standing.why_not(name) or _why_not_looked_at(declaration, name)
+        why = standing.state(name)[1] or _why_not_looked_at(declaration, name)
         if name in UNVERIFIABLE or why is None or all(value == kind.worst for value in values):
             continue
         says = f"={text_of(stated[name])}" if name in stated else ", under a condition"

@@ -13,13 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, unless_auto
-from backend_caps.capability.sets import (
-    STORED_AS_SET,
-    ComputeCapabilities,
-    SomeOf,
-    Version,
-    written_windows,
-)
+from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version
 from backend_caps.capability.vocabulary import AttentionArch
 
 Situation = Mapping[str, object]
@@ -105,9 +99,7 @@ class Given(FrozenModel):
     role: AnyOf[Role] = None
     phase: AnyOf[Phase] = None
     device: AnyOf[Device] = None
-    compute_capability: Annotated[ComputeCapabilities | None, BeforeValidator(written_windows)] = (
-        None
-    )
+    compute_capability: SomeWindows | None = None
     dtype: AnyOf[Dtype] = None
     kv_cache_dtype: AnyOf[Dtype] = None
     head_size: Numbers = None

@@ -33,7 +33,7 @@ class Scale(Enum):
 
 
 class Undeclared(Enum):
-    """What nobody stated. It resolves to the worst value, in the resolver alone."""
+    """What nobody stated. It resolves to the worst value, in `declared` alone."""
 
     UNDECLARED = "undeclared"
 

@@ -76,12 +76,8 @@ _DTYPES = {
     "half": "float16",
 }
 _NO_DEVICES: Mapping[str, str] = {
-    "amd": "cuda",
-    "gpu": "cuda",
-    "hip": "cuda",
+    **dict.fromkeys(("amd", "gpu", "hip", "nvidia", "rocm"), "cuda"),
     "metal": "mps",
-    "nvidia": "cuda",
-    "rocm": "cuda",
 }
 """Names that no device has, with the one that torch uses. Others may be: backends add types."""
 

@@ -115,6 +115,8 @@ def written_windows(value: object) -> object:
     raise PydanticCustomError("windows", f"Input should be windows of versions{meant}")
 
 
+SomeWindows = Annotated[ComputeCapabilities, BeforeValidator(written_windows)]
+"""The annotation of a field that holds windows, any of which is enough."""
 Windows = tuple[ComputeRange, ...] | Anything
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from types import ModuleType
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +13,7 @@ from pydantic_core import ErrorDetails
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.rules import Rule
 
 _MODELS: Mapping[str, type[BaseModel]] = {
@@ -52,8 +52,8 @@ def _sentence(title: str, details: ErrorDetails) -> str:
     name = "".join(map(str, details["loc"][:1]))
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         fields = _MODELS[title].model_fields if title in _MODELS else ()
-        close = get_close_matches(name, fields, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        close = nearest(name, list(fields), cutoff=0.6)
+        hint = f" (did you mean {close!r}?)" if close else ""
         return f"{title} has no field {name!r}{hint}"
     expected = details["msg"].removeprefix("Value error, ").removesuffix(".")
     if not name:

@@ -14,9 +14,8 @@ from os import PathLike
 
 from backend_caps.capability.provenance import Status
 from backend_caps.discovery.metadata import target
-from backend_caps.discovery.problems import installed_release
 from backend_caps.discovery.process import Answer, Child, Search, Work, start_early
-from backend_caps.discovery.scan import AllowList, Claim, Scan, admit, scan
+from backend_caps.discovery.scan import AllowList, Claim, Scan, admit, installed_release, scan
 
 DEADLINE_S = 10.0
 """How long one entry may take."""

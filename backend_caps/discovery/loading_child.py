@@ -30,11 +30,7 @@ from backend_caps.resolution.rules import Rule
 
 _SHOWN = 500
 """As much of an error's text as a report can bear."""
-_MACHINERY = (
-    Path(backend_caps.__file__).parent,
-    Path(importlib.__file__).parent,
-    Path(pydantic.__file__).parent,
-)
+_MACHINERY = [Path(str(own.__file__)).parent for own in (backend_caps, importlib, pydantic)]
 """Where no plugin's own lines are."""
 
 
@@ -47,13 +43,6 @@ class Channel:
     """Standard output, under a number of its own: a plugin may close the other."""
     process: int
 
-    @classmethod
-    def open(cls, results: int) -> Channel:
-        """Take over what the parent has opened; programs that a plugin starts do not get it."""
-        os.set_inheritable(results, False)  # noqa: FBT003 - os's own signature
-        pipe = os.fdopen(results, "wb")
-        return cls(results=pipe, output=os.dup(sys.stdout.fileno()), process=os.getpid())
-
     def send(self, answer: Answer) -> None:
         """Send an answer. A plugin that forked is there twice; its copy says nothing."""
         if os.getpid() == self.process:
@@ -64,7 +53,10 @@ class Channel:
 
 def main(work: Work, results: int) -> None:
     """Read every entry; stop after one that loads torch, so that the next is not blamed."""
-    channel = Channel.open(results)
+    # Programs that a plugin starts do not get what the parent has opened.
+    os.set_inheritable(results, False)  # noqa: FBT003 - os's own signature
+    pipe, output = os.fdopen(results, "wb"), os.dup(sys.stdout.fileno())
+    channel = Channel(results=pipe, output=output, process=os.getpid())
     folder = working_directory_of_process() or os.sep
     for group, value in work["entries"]:
         # Undo what the entry before has done to where this one is looked for.

@@ -89,15 +89,13 @@ class PathEntry:
         """Open a path entry; None where metadata cannot be."""
         is_archive = False
         try:
-            names = os.listdir(root)
-        except NotADirectoryError:
-            is_archive = True
             try:
+                names = os.listdir(root)
+            except NotADirectoryError:
+                is_archive = True
                 with open_regular(root) as opened, zipfile.ZipFile(opened) as archive:
                     names = [name.split("/", 1)[0] for name in archive.namelist()]
-            except (zipfile.BadZipFile, OSError):
-                return None
-        except OSError:
+        except (zipfile.BadZipFile, OSError):
             return None
         is_egg = os.path.basename(root).lower().endswith(".egg")
         found = {

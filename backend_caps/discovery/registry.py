@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,8 +17,8 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Problem, Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading, begin
-from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
-from backend_caps.discovery.scan import AllowList, Claim
+from backend_caps.discovery.scan import AllowList, Claim, installed_release, problem
+from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import RULE_SETS
 from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.flags import ServerFlags
@@ -28,6 +28,16 @@ from backend_caps.resolution.uses import Use, uses_of
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
 """Which record a name stands for; what was skipped stands for none."""
 _Model = TypeVar("_Model", Declaration, Rule)
+
+
+class DiscoveryError(CodedError):
+    """A caller of discovery gave what it cannot use; a plugin's fault is a `Problem`."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "string-instead-of-list": "an argument that takes several strings was given one",
+        "deadline": "a deadline leaves no time at all, or has no end",
+        "repeated-backend": "two backends of a registry made by hand have one name",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

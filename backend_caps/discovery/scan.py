@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
-from backend_caps.capability.provenance import Problem, Status
+from backend_caps.capability.provenance import Problem, Status, problem_texts
 from backend_caps.discovery.metadata import PathEntry, headers, named, normalised, our_entries
-from backend_caps.discovery.problems import installed_release, problem
 from backend_caps.discovery.process import Search, identity
+from backend_caps.resolution.errors import nearest
 
 BACKENDS = "backend_caps.backends"
 """The entry-point group of declarations; api 1."""
@@ -22,6 +21,22 @@ RULES = "backend_caps.rules"
 """The entry-point group of rules."""
 PLUGINS = "BACKEND_CAPS_PLUGINS"
 """The environment variable that names the distributions to use, separated by commas."""
+
+
+def problem(code: str, **values: object) -> Problem:
+    """Fill in the texts that a code has in `problems.toml`."""
+    return problem_texts(__file__)[code].problem(code, **values)
+
+
+def installed_release(distribution: str = "backend-caps") -> str:
+    """Return this package's name with its version."""
+    # Only some problems need it, and this import takes half as long as a scan.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return f"{distribution} {version(distribution)}"
+    except PackageNotFoundError:
+        return f"{distribution} (not installed, run from its source)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +171,7 @@ def admit(scanned: Scan, allow: AllowList | None) -> Scan:
             else claim.marked(Status.SKIPPED, "not-allowed", allow_list=allow.name, allowed=names)
             for claim in scanned.claims
         ]
-    scanned.claims = list(_one_owner(_one_entry(scanned.claims)))
+    scanned.claims = list(_one_owner(list(_one_entry(scanned.claims))))
     return scanned
 
 
@@ -165,18 +180,18 @@ def _check_installed(scanned: Scan, allow: AllowList) -> None:
     backends = {claim.name: claim.distribution for claim in scanned.claims if claim.is_backend}
     known = sorted({claim.distribution for claim in scanned.claims})
     for name in sorted(allow.allowed.difference(known)):
-        close = get_close_matches(name, known, n=1)
         # The list takes distributions; a backend's name in it is an easy slip.
+        meant = nearest(name, known, cutoff=0.6) or backends.get(name)
         scanned.add_problem(
             "not-installed",
             name=name,
             allow_list=allow.name,
             known=", ".join(known) or "none",
-            meant=close[0] if close else backends.get(name),
+            meant=meant,
         )
 
 
-def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
+def _one_entry(claims: Iterable[Claim]) -> Iterator[Claim]:
     """Fold a distribution's repeated entry; two objects under one name are a conflict."""
     entries: dict[tuple[str | None, ...], list[Claim]] = {}
     for claim in claims:
@@ -184,14 +199,12 @@ def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
         apart = None if claim.status is Status.OK else claim.stated_at
         key = claim.distribution, claim.group, claim.name, apart
         entries.setdefault(key, []).append(claim)
-    return [_folded(*same) for same in entries.values()]
-
-
-def _folded(first: Claim, *others: Claim) -> Claim:
-    if all(claim.value == first.value for claim in others):
-        return first
-    values = " and ".join(claim.value for claim in (first, *others))
-    return first.marked(Status.CONFLICT, "duplicate-entry", values=values)
+    for first, *others in entries.values():
+        if all(claim.value == first.value for claim in others):
+            yield first
+        else:
+            values = " and ".join(claim.value for claim in (first, *others))
+            yield first.marked(Status.CONFLICT, "duplicate-entry", values=values)
 
 
 def _one_owner(claims: list[Claim]) -> Iterator[Claim]:

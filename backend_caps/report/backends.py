@@ -354,7 +354,7 @@ def _capability(
 
 def _known(standing: Standing | None, capability: str) -> Known | None:
     """Return what is known of a claim beyond its being made; None where no check looked."""
-    state = ClaimState.DECLARED if standing is None else standing.state(capability)
+    state = ClaimState.DECLARED if standing is None else standing.state(capability)[0]
     return None if state is ClaimState.DECLARED else state.value
 
 
@@ -368,6 +368,6 @@ def _evidence(standing: Standing) -> EvidenceDocument:
         torch=evidence.versions.torch,
         device=evidence.device.type,
         num_seeds=len(evidence.effort.seeds),
-        failed=[*standing.failed] or None,
+        failed=[check.code for check in standing.failed_checks] or None,
         changes=standing.changes,
     )

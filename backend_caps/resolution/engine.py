@@ -98,11 +98,8 @@ class CommandLine:
 
     def over(self, base: CommandLine) -> CommandLine:
         """Put this line's values over those of another."""
-        return CommandLine(
-            {**base.values, **self.values},
-            base.unrelated + self.unrelated,
-            base.faults + self.faults,
-        )
+        values, unrelated = {**base.values, **self.values}, base.unrelated + self.unrelated
+        return CommandLine(values, unrelated, base.faults + self.faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +179,16 @@ class Reader:
 
     def file(self, path: str | PathLike[str]) -> CommandLine:
         """Read a YAML or JSON mapping; `null` is not given."""
-        values = _mapping_in(Path(path))
+        import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
+
+        try:
+            loaded = yaml.safe_load(Path(path).read_bytes())
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise _unreadable(path, " ".join(str(error).split())) from error
+        values = {} if loaded is None else loaded
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            kind = type(values).__name__
+            raise _unreadable(path, f"it holds a {kind}, or keys that are no text")
         return self.mapping({key: value for key, value in values.items() if value is not None})
 
     def environ(self, environ: Mapping[str, str]) -> CommandLine:
@@ -211,8 +217,12 @@ class Reader:
             meant = _abbreviated(option, own, self.engine)
             if len(meant) == 1 and meant[0] in own:
                 return own[meant[0]]
-            if (fault := _fault(option, own, meant)) is not None:
-                line.faults += (fault,)
+            if len(meant) > 1 and not own.keys().isdisjoint(meant):
+                text = f"{option} could be {', '.join(meant)}. Write the flag out."
+                line.faults += (FlagsError("ambiguous-flag", text),)
+                return None
+            if not meant and (near := nearest(option, list(own), cutoff=_NEAR)) is not None:
+                line.faults += (_unknown(option, near),)
                 return None
         line.unrelated += (option,)
         return None
@@ -223,14 +233,6 @@ def _abbreviated(option: str, own: Iterable[str], engine: Engine) -> tuple[str, 
     matches = {known for known in {*own, *engine.options} if known.startswith(option)}
     main = {min(matches.intersection(engine.options.get(m, (m,)))) for m in matches}
     return tuple(sorted(main))
-
-
-def _fault(option: str, own: Mapping[str, str], meant: tuple[str, ...]) -> BackendCapsError | None:
-    if len(meant) > 1 and any(candidate in own for candidate in meant):
-        text = f"{option} could be {', '.join(meant)}. Write the flag out."
-        return FlagsError("ambiguous-flag", text)
-    near = None if meant else nearest(option, list(own), cutoff=_NEAR)
-    return None if near is None else _unknown(option, near)
 
 
 def _unknown(flag: str, meant: str) -> FlagsError:
@@ -246,21 +248,7 @@ def _missing(flag: str, expected: str) -> FlagsError:
     return FlagsError("missing-value", text)
 
 
-def _mapping_in(path: Path) -> Mapping[str, object]:
-    import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
-
-    try:
-        loaded = yaml.safe_load(path.read_bytes())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _unreadable(path, " ".join(str(error).split())) from error
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise _unreadable(path, f"it holds a {type(loaded).__name__}, or keys that are no text")
-    return loaded
-
-
-def _unreadable(path: Path, cause: str) -> FlagsError:
+def _unreadable(path: str | PathLike[str], cause: str) -> FlagsError:
     return FlagsError(
         "flags-file",
         f"flags file {fspath(path)!r} cannot be read: {cause}. Expected a YAML or JSON "

@@ -11,17 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.declaration import Declaration, declared
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.contributions import cause_of_use, declared
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import PAIR, Use, UseKind, uses_of
 
@@ -40,6 +39,10 @@ class Remedy:
     """What `backend` would have to declare."""
 
 
+Remedies = tuple[Remedy, ...]
+"""Changes that are made together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
     """Changes that together lead to a better value."""
@@ -48,7 +51,7 @@ class Flip:
     phase: Phase | None
     value: object
     becomes: object
-    remedies: tuple[Remedy, ...]
+    remedies: Remedies
 
 
 def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tuple[Flip, ...]:
@@ -63,12 +66,8 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
     again = search.resolved(())
     if again is None or again.uses != plan.uses:  # changing flags would say nothing of this plan
         return ()
-    return tuple(
-        flip
-        for phase, resolved in plan.values()
-        if resolved.effect.active
-        for flip in search.flips(resolved, phase)
-    )
+    active = [(phase, own) for phase, own in plan.values() if own.effect.active]
+    return tuple(flip for phase, own in active for flip in search.flips(own, phase))
 
 
 class _Search:
@@ -105,7 +104,7 @@ class _Search:
 
     def _candidates(
         self, capability: str, target: object, blocking: list[Cause]
-    ) -> Iterator[list[tuple[Remedy, ...]]]:
+    ) -> Iterator[list[Remedies]]:
         """List what to try: flags before other backends, and those before declarations.
 
         What comes together is as good as one another.
@@ -152,9 +151,7 @@ class _Search:
             if all(c is not None and _reaches(capability, c.value, target) for c in causes):
                 yield name
 
-    def _after(
-        self, remedies: tuple[Remedy, ...], capability: str, phase: Phase | None
-    ) -> object | None:
+    def _after(self, remedies: Remedies, capability: str, phase: Phase | None) -> object | None:
         """Return the value after all the changes; None where they bring a new problem."""
         plan = self.resolved(remedies)
         known = {found.code for found in self._plan.problems}
@@ -162,7 +159,7 @@ class _Search:
             return None
         return (plan[capability] if phase is None else plan[capability, phase]).value
 
-    def resolved(self, remedies: tuple[Remedy, ...]) -> Plan | None:
+    def resolved(self, remedies: Remedies) -> Plan | None:
         """Resolve once more with all the changes; None where that is refused."""
         texts = tuple(remedy.text for remedy in remedies)
         if texts in self._plans:
@@ -177,9 +174,7 @@ class _Search:
         return plan
 
 
-def _with_others(
-    remedies: tuple[Remedy, ...], others: list[tuple[Remedy, ...]]
-) -> tuple[Remedy, ...]:
+def _with_others(remedies: Remedies, others: list[Remedies]) -> Remedies:
     """Name in the last remedy what else would do in its place."""
     if not others:
         return remedies
@@ -188,7 +183,7 @@ def _with_others(
     return (*remedies[:-1], last)
 
 
-def _unique(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:
+def _unique(remedies: Iterable[Remedy | None]) -> Remedies:
     return tuple({remedy.text: remedy for remedy in remedies if remedy is not None}.values())
 
 

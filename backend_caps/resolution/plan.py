@@ -14,14 +14,11 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.sets import Conflict
-from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Effect, RuleSet, effect_of
 from backend_caps.resolution.uses import Use
-
-IN_PLANS = tuple(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
-"""The capabilities that a plan holds."""
 
 
 class CauseKind(Enum):
@@ -220,8 +217,7 @@ class Plan:
     @property
     def unsafe_override(self) -> Capabilities:
         """What was put in the place of joined values, as `resolve` takes it."""
-        own = {name: value for name, value in self.overrides if name not in SPELLINGS}
-        return Capabilities.model_validate(own)
+        return Capabilities.model_validate(dict(self.overrides))
 
     @property
     def host_seq_lens(self) -> HostSeqLens:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Problem
+from backend_caps.capability.declaration import declared
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import ANY, UNDECLARED, Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
-from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import ResolutionError, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -58,11 +58,6 @@ def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault,
         for use in uses
         if (roles := _roles(use, situation)) is not None and use.role not in roles
     }
-
-
-def role_problem(backend: str, _slot: str, role: Role, takes: str) -> Problem:
-    """Write down a role that a backend does not take."""
-    return plan_problem("role-unsupported", name=backend, actual=role.value, needed=takes)
 
 
 def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:

@@ -10,16 +10,21 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.declaration import (
+    Declaration,
+    Stated,
+    declared,
+    joined_values,
+    stated_values,
+)
+from backend_caps.capability.facts import Facts, Situation, Truth
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.resolution.contributions import cause_of_rule, cause_of_use
+from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities
 from backend_caps.resolution.errors import FlagsError, PlanRefusedError, ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import (
-    IN_PLANS,
     Cause,
     CauseKind,
     Choice,
@@ -30,7 +35,7 @@ from backend_caps.resolution.plan import (
     resolved_under,
 )
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, made_of
 
 
@@ -121,7 +126,7 @@ def _scoped(scope: Scope) -> Iterator[str]:
 def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
     stated = {} if unsafe_override is None else unsafe_override.stated()
     for name, value in stated.items():
-        if CAPABILITIES[name].scope is Scope.USE:
+        if name not in IN_PLANS:
             raise FlagsError(
                 "override",
                 f"unsafe_override {name}={text_of(value)} cannot be applied; expected a capability "
@@ -154,6 +159,90 @@ def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | 
         )
         causes.append(own)
     return resolved_under(plan.rules, situation, capability, value, causes)
+
+
+def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
+    """Say what a use contributes; nothing where a composite leaves it to its parts."""
+    kind = CAPABILITIES[capability]
+    own = use.placed(situation)
+    if use.declaration is None:
+        assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
+        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), own)
+    if use.adds_only:
+        added = _added(use.declaration, capability, own)
+        return _cause(use, joined_values(kind, added), own) if added else None
+    stated = declared(use.declaration, capability, own)
+    if kind.requires is not None and stated[0] != kind.worst:
+        value, origin, _ = declared(use.declaration, kind.requires, own)
+        if value != CAPABILITIES[kind.requires].best:
+            says = f"declares {capability}={text_of(stated[0])}"
+            words = f"{says}, but not {kind.requires}, which it needs"
+            stated = kind.worst, origin, words
+    return _cause(use, _explained(use, capability, stated), own)
+
+
+def _explained(use: Use, capability: str, stated: Stated) -> Stated:
+    """Say why something counts as undeclared: its class inherits it, or evidence is missing."""
+    value, origin, _ = stated
+    reading = use.readings.get(capability)
+    if origin is not Origin.UNDECLARED:
+        return stated
+    if reading is not None and reading.origin is Origin.INHERITED:
+        base = f" of {reading.inherited_from}" if reading.inherited_from else ""
+        words = f"inherits {reading.words}{base}, and does not state it again: counts as undeclared"
+        return value, Origin.INHERITED, words
+    if capability in use.unverified:
+        return value, Origin.UNVERIFIED, use.unverified[capability].words
+    return stated
+
+
+def _added(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
+    """List what a composite adds; to deny what a capability requires is to deny it."""
+    kind = CAPABILITIES[capability]
+    added = stated_values(declaration, capability, situation)
+    required = [] if kind.requires is None else stated_values(declaration, kind.requires, situation)
+    denied = [each for each in required if each[0] != CAPABILITIES[str(kind.requires)].best]
+    return [*added, *((kind.worst, origin, reason) for _, origin, reason in denied)]
+
+
+def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
+    value, origin, reason = stated
+    unknown = [str(each) for each in use.conditions if each.truth(situation) is Truth.UNKNOWN]
+    if unknown:
+        reason = f"{reason} (used where {' and '.join(unknown)}: not known yet)"
+    if use.by_auto:
+        reason = f"{reason} (chosen by {use.slot} auto)"
+    return Cause(
+        kind=CauseKind.BACKEND,
+        name=use.backend,
+        role=use.role,
+        phase=use.phase,
+        value=value,
+        reason=reason,
+        origin=origin,
+        source=use.source,
+        via=use.composites,
+    )
+
+
+def cause_of_rule(
+    rule: Rule, capability: str, phase: Phase | None, situation: Situation
+) -> Cause | None:
+    """Say what a rule forces; while its condition is open, it counts."""
+    forced = rule.forces.stated()
+    own = situation if phase is None else {**situation, "phase": phase}
+    truth = rule.truth(own) if capability in forced else Truth.FALSE
+    if truth is Truth.FALSE:
+        return None
+    known = truth is Truth.TRUE
+    return Cause(
+        kind=CauseKind.RULE,
+        name=rule.name,
+        phase=phase,
+        value=forced[capability],
+        reason=f"{rule.reason} ({'' if known else 'not known yet: '}{rule.given})",
+        origin=Origin.FORCED if known else Origin.UNDECIDED,
+    )
 
 
 def under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:

@@ -13,16 +13,10 @@ from pydantic import model_validator
 
 from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given, Situation, Truth
-from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Problem
 from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
-from backend_caps.capability.vocabulary import (
-    CAPABILITIES,
-    Capabilities,
-    GraphMetadata,
-    HostSeqLens,
-)
+from backend_caps.capability.vocabulary import IN_PLANS, Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.resolution.engine import installed_engine, read_data
 from backend_caps.resolution.errors import ResolutionError
 
@@ -57,7 +51,7 @@ class Rule(FrozenModel):
         forced = self.forces.stated()
         if not forced:
             raise ValueError(f"rule {self.name!r} forces nothing; state what it forces.")
-        checked = sorted(name for name in forced if CAPABILITIES[name].scope is Scope.USE)
+        checked = sorted(name for name in forced if name not in IN_PLANS)
         if checked:
             raise ValueError(
                 f"rule {self.name!r} forces {', '.join(checked)}, which a plan does not hold; "

@@ -20,7 +20,6 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import ResolutionError, leaves_of, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -32,10 +31,9 @@ from backend_caps.resolution.problems import (
     not_known,
     problem_of,
     role_faults,
-    role_problem,
     unknown_facts,
 )
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, left_out, made_of, named_by_flags, unread, uses_of
 
@@ -118,9 +116,9 @@ def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
     if not own:
         return None
     # A perfect backend stands there: what is wrong even so is not the candidate's.
-    alone, whole = (frozenset(setting.resolved(each).problems) for each in (own, uses))
+    known = setting.resolved(own).problems, setting.resolved(uses).problems
     installed = named_by_flags({**left_out(setting.backends), **setting.backends})
-    tried = [_candidate(setting, field, each, alone, whole) for each in installed.values()]
+    tried = [_candidate(setting, field, each, known) for each in installed.values()]
     if policy is Policy.STRICT:
         tried = [
             replace(each, reasons=(*each.reasons, *each.unchecked), unchecked=()) for each in tried
@@ -273,28 +271,20 @@ class _Setting:
         return replace(self, flags=self.flags.updated({field: name}))
 
 
+_Known = tuple[Collection[Problem], Collection[Problem]]
+
+
 def _is_of(use: Use, field: str, name: str) -> bool:
     """Tell whether a flag put a use there by this name, as itself or by its parts."""
     return use.slot == option_of(field) and use.named == name
 
 
-def _candidate(
-    setting: _Setting,
-    field: str,
-    backend: Backend,
-    known_alone: frozenset[Problem],
-    known: frozenset[Problem],
-) -> Candidate:
+def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -> Candidate:
     """Try a backend in a flag's place: its uses alone, and with the others beside them.
 
     Alone first: a limit of another backend could hide the candidate's own.
 
-    Args:
-        setting: the server, whose flag says `auto`.
-        field: the flag.
-        backend: the candidate.
-        known_alone: what is wrong with the flag's uses alone, whatever stands in its place.
-        known: the same of all uses.
+    `known` is what is wrong whatever stands in the flag's place: with its uses alone, and with all.
     """
     tried = Candidate(name=backend.name, source=backend.source)
     if backend.status is not Status.OK:
@@ -311,9 +301,12 @@ def _candidate(
     whole = with_it.resolved(_in_their_roles(uses, faults))
     codes = {found.code for found in alone.problems}
     found = {
-        *(role_problem(*fault, takes) for fault, takes in faults.items()),
-        *(each for each in alone.problems if each not in known_alone),
-        *(each for each in whole.problems if each not in known and each.code not in codes),
+        *(
+            plan_problem("role-unsupported", name=name, actual=role.value, needed=takes)
+            for (name, _, role), takes in faults.items()
+        ),
+        *(each for each in alone.problems if each not in known[0]),
+        *(each for each in whole.problems if each not in known[1] and each.code not in codes),
         *not_known(own, with_it.flags, with_it.facts),
     }
     ordered, mirror = in_order(found), whole["host_seq_lens"]

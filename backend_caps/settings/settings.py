@@ -313,11 +313,10 @@ def trace_settings(
         own, wrong = _checked(layer)
         faults += [*layer.faults, *wrong]
         known, given = own.facts.known(), own.given()
-        paths = {(KEYS[name],): value for name, value in given.items() if name != FACTS}
-        for path, value in (
-            *paths.items(),
-            *(((FACTS, name), fact) for name, fact in known.items()),
-        ):
+        paths: dict[tuple[str, ...], object] = {(KEYS[name],): given[name] for name in given}
+        paths.pop((FACTS,), None)  # each fact has a place of its own
+        paths |= {(FACTS, name): fact for name, fact in known.items()}
+        for path, value in paths.items():
             key = ".".join(path)
             placed = PlacedValue(layer=layer.layer, place=layer.place(*path), value=value)
             placed_values[key] = (placed, *placed_values.get(key, ()))

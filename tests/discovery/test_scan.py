@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from backend_caps.discovery.problems import installed_release
 from backend_caps.discovery.process import Search
-from backend_caps.discovery.scan import AllowList, Scan, admit, scan
+from backend_caps.discovery.scan import AllowList, Scan, admit, installed_release, scan
 from tests.discovery.conftest import Site, table
 
 FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"
