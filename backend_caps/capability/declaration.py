@@ -173,14 +173,28 @@ def declared(declaration: Declaration, capability: str, situation: Situation) ->
     value; this is the one place where `UNDECLARED` becomes a value.
     """
     kind = CAPABILITIES[capability]
-    values = stated_values(declaration, capability, situation)
+    values = _stated(declaration, capability, situation)
     if all(origin is Origin.UNDECIDED for _, origin, _ in values):
         unsaid = kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
         values = [unsaid, *values]
-    return joined_values(kind, values)
+    return _joined(kind, values)
 
 
-def stated_values(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
+def added(declaration: Declaration, capability: str, situation: Situation) -> Stated | None:
+    """Evaluate what a composite adds to its parts; None: nothing.
+
+    To deny what a capability requires is to deny it.
+    """
+    kind = CAPABILITIES[capability]
+    adds = _stated(declaration, capability, situation)
+    if kind.requires is not None:
+        best, required = CAPABILITIES[kind.requires].best, kind.requires
+        denied = [own for own in _stated(declaration, required, situation) if own[0] != best]
+        adds += [(kind.worst, origin, reason) for _, origin, reason in denied]
+    return _joined(kind, adds) if adds else None
+
+
+def _stated(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
     """List what is stated: the base or the conditions that hold, then those that are open."""
     holding: list[Stated] = []
     undecided: list[Stated] = []
@@ -198,7 +212,7 @@ def stated_values(declaration: Declaration, capability: str, situation: Situatio
     return [*holding, *undecided]
 
 
-def joined_values(kind: Kind, values: list[Stated]) -> Stated:
+def _joined(kind: Kind, values: list[Stated]) -> Stated:
     """Join values; the words are of the one that gives the result, the later on a tie."""
 
     def both(one: Stated, other: Stated) -> Stated:

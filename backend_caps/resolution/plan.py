@@ -287,7 +287,16 @@ class Plan:
         """Join a value of this plan with another, which has these causes."""
         both = CAPABILITIES[own.capability].join(own.value, value)
         situation = self.flags.situation(self.facts)
-        return resolved_under(self.rules, situation, own.capability, both, (*own.causes, *causes))
+        return self.resolved(situation, own.capability, both, (*own.causes, *causes))
+
+    def resolved(
+        self, situation: Situation, capability: str, value: object, causes: Sequence[Cause]
+    ) -> Resolved:
+        """Put a value and its causes together with what it does on this server."""
+        effect = Effect(active=False, text="no use on this server reads it")
+        if any(cause.kind is CauseKind.BACKEND for cause in causes):
+            effect = effect_of(capability, value, self.rules, situation)
+        return resolved_from(capability, value, causes, effect)
 
     def _value(self, name: str, phase: Phase | None) -> Resolved:
         return self.server[name] if phase is None else self.phases[phase][name]
@@ -313,16 +322,6 @@ def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
     )
     causes = dict.fromkeys(own.causes[0].name for _, own in active if own.causes)
     return f"  {name}: {values} ({', '.join(causes)})"
-
-
-def resolved_under(
-    rules: RuleSet, situation: Situation, capability: str, value: object, causes: Sequence[Cause]
-) -> Resolved:
-    """Put a value and its causes together with what it does on a server."""
-    effect = Effect(active=False, text="no use on this server reads it")
-    if any(cause.kind is CauseKind.BACKEND for cause in causes):
-        effect = effect_of(capability, value, rules, situation)
-    return resolved_from(capability, value, causes, effect)
 
 
 def resolved_from(

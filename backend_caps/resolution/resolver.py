@@ -10,13 +10,7 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.declaration import (
-    Declaration,
-    Stated,
-    declared,
-    joined_values,
-    stated_values,
-)
+from backend_caps.capability.declaration import Stated, added, declared
 from backend_caps.capability.facts import Facts, Situation, Truth
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
@@ -24,16 +18,7 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities
 from backend_caps.resolution.errors import FlagsError, PlanRefusedError, ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import (
-    Cause,
-    CauseKind,
-    Choice,
-    Plan,
-    Policy,
-    Resolved,
-    in_order,
-    resolved_under,
-)
+from backend_caps.resolution.plan import Cause, CauseKind, Choice, Plan, Policy, Resolved, in_order
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, made_of
@@ -158,7 +143,7 @@ def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | 
             origin=Origin.OVERRIDDEN,
         )
         causes.append(own)
-    return resolved_under(plan.rules, situation, capability, value, causes)
+    return plan.resolved(situation, capability, value, causes)
 
 
 def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
@@ -169,8 +154,8 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
         return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), own)
     if use.adds_only:
-        added = _added(use.declaration, capability, own)
-        return _cause(use, joined_values(kind, added), own) if added else None
+        adds = added(use.declaration, capability, own)
+        return None if adds is None else _cause(use, adds, own)
     stated = declared(use.declaration, capability, own)
     if kind.requires is not None and stated[0] != kind.worst:
         value, origin, _ = declared(use.declaration, kind.requires, own)
@@ -194,15 +179,6 @@ def _explained(use: Use, capability: str, stated: Stated) -> Stated:
     if capability in use.unverified:
         return value, Origin.UNVERIFIED, use.unverified[capability].words
     return stated
-
-
-def _added(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
-    """List what a composite adds; to deny what a capability requires is to deny it."""
-    kind = CAPABILITIES[capability]
-    added = stated_values(declaration, capability, situation)
-    required = [] if kind.requires is None else stated_values(declaration, kind.requires, situation)
-    denied = [each for each in required if each[0] != CAPABILITIES[str(kind.requires)].best]
-    return [*added, *((kind.worst, origin, reason) for _, origin, reason in denied)]
 
 
 def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
