@@ -11,31 +11,20 @@ from dataclasses import field
 from functools import reduce
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.facts import Facts, Given, Situation, Truth
 from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Role
-from backend_caps.capability.model import Dtype, FrozenMapping, FrozenModel
+from backend_caps.capability.model import FROZEN, Dtype, FrozenModel, Text
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import STORED_AS_TUPLE, SomeOf
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 
 API = 1
 """The version of the contract: entry-point group `backend_caps.backends`."""
-
-Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-
 
 _PLACE = re.compile(r"[\w.]+:[\w.]+")
 _CLASS = re.compile(r"([\w.]*\w)\.([A-Z]\w*)")
@@ -62,13 +51,9 @@ Place = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$"), BeforeValidator(_writt
 """`"package.module:Name"` of what is imported when it is built, and never before."""
 
 
-def _frozen(values: Mapping[str, object]) -> FrozenMapping[object]:
-    return FrozenMapping(values)
-
-
 Tolerances = Annotated[
     Mapping[Dtype, Annotated[float, Field(gt=0, allow_inf_nan=False)]],
-    AfterValidator(_frozen),
+    FROZEN,
     PlainSerializer(dict, dict[str, float]),
 ]
 """Of each dtype, what an output may differ by from float64, absolutely and relatively."""
@@ -81,7 +66,7 @@ class When(FrozenModel):
     """The condition."""
     capabilities: Capabilities
     """What holds then; what is left out stays as the base says."""
-    reason: Sentence
+    reason: Text
     """Why, in words that a report repeats."""
 
     @model_validator(mode="after")
@@ -97,7 +82,7 @@ class When(FrozenModel):
 class Part:
     """A backend that a composite hands some of its uses to."""
 
-    backend: Sentence
+    backend: Text
     """The name of the part."""
     phases: SomeOf[Phase] = field(default=frozenset(Phase), kw_only=True)
     """The phases whose uses it takes."""
@@ -146,9 +131,7 @@ class Declaration(FrozenModel):
     implementation: Place | None = None
     """`"package.module:Name"` of the class that computes."""
     adapters: Annotated[
-        Mapping[Literal["sglang", "vllm"], Place],
-        AfterValidator(_frozen),
-        PlainSerializer(dict, dict[str, str]),
+        Mapping[Literal["sglang", "vllm"], Place], FROZEN, PlainSerializer(dict, dict[str, str])
     ] = Field(default_factory=dict, validate_default=True)
     """By engine, `"package.module:Name"` of what makes the backend one of that engine's own: for
     SGLang a callable that takes its model runner and returns a backend of its interface, for vLLM

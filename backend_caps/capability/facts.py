@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, 
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, unless_auto
+from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, OrAuto
 from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version
 from backend_caps.capability.vocabulary import AttentionArch
 
@@ -47,13 +47,13 @@ class AtLeast:
 class Facts(FrozenModel):
     """State what is known of the machine and the model; `None` is not known yet."""
 
-    device: Annotated[Device | None, BeforeValidator(unless_auto)] = None
+    device: OrAuto[Device] = None
     """The torch device type, such as `cuda`."""
     compute_capability: Version | None = None
     """The GPU's (major, minor)."""
-    dtype: Annotated[Dtype | None, BeforeValidator(unless_auto)] = None
+    dtype: OrAuto[Dtype] = None
     """The model's dtype, by torch's name."""
-    kv_cache_dtype: Annotated[Dtype | None, BeforeValidator(unless_auto)] = None
+    kv_cache_dtype: OrAuto[Dtype] = None
     """The KV cache's dtype once `auto` is decided, by SGLang's name."""
     head_size: StrictInt | None = None
     """The attention heads' size, in elements."""

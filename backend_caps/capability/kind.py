@@ -158,9 +158,10 @@ def both(one: bool, other: bool) -> bool:
     return one and other
 
 
-def common(
-    one: frozenset[object] | Anything, other: frozenset[object] | Anything
-) -> frozenset[object] | Anything:
+_Some = frozenset[object] | Anything
+
+
+def common(one: _Some, other: _Some) -> _Some:
     """Join two sets to what they share."""
     if isinstance(one, Anything):
         return other

@@ -270,15 +270,9 @@ def intersect(one: JoinedSizes, other: JoinedSizes) -> JoinedSizes:
     """Join two sets to what they share; nothing shared is a `Conflict`, which stays one."""
     if isinstance(one, Conflict) or isinstance(other, Conflict):
         return Conflict()
-    shared = _shared(_within(one), _within(other))
-    if isinstance(shared, Conflict):
-        return shared
-    unchecked = isinstance(one, Unchecked) or isinstance(other, Unchecked)
-    return Unchecked(shared) if unchecked else shared
-
-
-def _within(sizes: Sizes | Unchecked) -> Sizes:
-    return sizes.within if isinstance(sizes, Unchecked) else sizes
+    mine, theirs = (each.within if isinstance(each, Unchecked) else each for each in (one, other))
+    shared, is_checked = _shared(mine, theirs), (mine, theirs) == (one, other)
+    return shared if is_checked or isinstance(shared, Conflict) else Unchecked(shared)
 
 
 def _shared(one: Sizes, other: Sizes) -> Sizes | Conflict:

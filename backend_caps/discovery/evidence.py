@@ -118,11 +118,10 @@ def read_standings(
     versions = cache(partial(versions_of, KIT_AND_TORCH, imports))
     found: dict[str, Standing] = {}
     for backend in backends:
-        if backend.status is not Status.OK or backend.declaration is None:
+        pointer = backend.declaration and backend.declaration.implementation
+        if backend.status is not Status.OK or not pointer:
             continue
-        pointer = backend.declaration.implementation
-        implementation = Implementation.of(pointer, imports) if pointer else None
-        if implementation is None:
+        if (implementation := Implementation.of(pointer, imports)) is None:
             continue
         if (standing := _standing(backend, implementation, versions, device)) is not None:
             found[backend.name] = standing

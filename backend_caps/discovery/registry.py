@@ -60,9 +60,9 @@ class Registry(Backends):
     _by_name: Mapping[str, Backend] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        standing = [entry for entry in self.entries if entry.status in _PRECEDENCE]
-        standing.sort(key=lambda entry: _PRECEDENCE.index(entry.status), reverse=True)
-        by_name = {entry.name: entry for entry in standing}
+        by_name: dict[str, Backend] = {}
+        for status in reversed(_PRECEDENCE):
+            by_name |= {entry.name: entry for entry in self.entries if entry.status is status}
         object.__setattr__(self, "_by_name", dict(sorted(by_name.items())))
 
     @classmethod

@@ -124,11 +124,11 @@ class Scan:
     rule_problems: list[Problem] = field(default_factory=list)
     """Those of `problems` by which rules may be missing."""
 
-    def add_problem(self, code: str, *, hides_rules: bool = True, **values: object) -> None:
+    def add_problem(self, found: Problem, *, hides_rules: bool = True) -> None:
         """Add a problem, and whether rules may be missing by it."""
-        self.problems.append(problem(code, **values))
+        self.problems.append(found)
         if hides_rules:
-            self.rule_problems.append(self.problems[-1])
+            self.rule_problems.append(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +182,8 @@ def _check_installed(scanned: Scan, allow: AllowList) -> None:
     for name in sorted(allow.allowed.difference(known)):
         # The list takes distributions; a backend's name in it is an easy slip.
         meant = nearest(name, known, cutoff=0.6) or backends.get(name)
-        scanned.add_problem(
-            "not-installed",
-            name=name,
-            allow_list=allow.name,
-            known=", ".join(known) or "none",
-            meant=meant,
-        )
+        own = {"name": name, "allow_list": allow.name, "known": ", ".join(known) or "none"}
+        scanned.add_problem(problem("not-installed", meant=meant, **own))
 
 
 def _one_entry(claims: Iterable[Claim]) -> Iterator[Claim]:
@@ -251,7 +246,7 @@ def scan(search: Search) -> Scan:
     found = Scan(imports=search.imports)
     for folder in search.named:
         if identity(folder) is None:
-            found.add_problem("no-such-folder", folder=folder)
+            found.add_problem(problem("no-such-folder", folder=folder))
     seen: set[tuple[int, int]] = set()
     holders: dict[str, list[_Info]] = {}
     losers: list[tuple[_Info, _Info]] = []
@@ -315,8 +310,8 @@ def _claims(info: _Info, found: Scan) -> Iterator[Claim]:
         malformed = {"stated_at": stated_at, "text": entry.text}
         is_known = entry.group in {BACKENDS, RULES}
         if entry.name is None:
-            hides_rules, code = entry.group == RULES, "malformed-entry"
-            found.add_problem(code, hides_rules=hides_rules, owner=distribution, **malformed)
+            bad = problem("malformed-entry", owner=distribution, **malformed)
+            found.add_problem(bad, hides_rules=entry.group == RULES)
         elif is_known or entry.name not in backends:
             claim = Claim(
                 group=entry.group,
@@ -339,5 +334,5 @@ def _bytes(info: _Info, file: str, found: Scan) -> bytes | None:
         return info.place.read(info.folder, file)
     except OSError as error:
         own = {"path": f"{info.path}/{file}", "cause": error.strerror or str(error)}
-        found.add_problem("unreadable", hides_rules=file == _ENTRY_POINTS, **own)
+        found.add_problem(problem("unreadable", **own), hides_rules=file == _ENTRY_POINTS)
         return None

@@ -7,7 +7,7 @@ user's own words; `ServerFlags` gives them types.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -86,6 +86,11 @@ def installed_engine() -> tuple[str, str]:
     if installed in ENGINES:
         return installed, "the installed version"
     return newest, f"the newest known; the installed {installed} is not"
+
+
+def engine_of(named: str | Engine | None) -> Engine:
+    """Look an engine up by its name; None is the one that counts where none is named."""
+    return named if isinstance(named, Engine) else engine(named or installed_engine()[0])
 
 
 @dataclass(slots=True)
@@ -187,8 +192,7 @@ class Reader:
             raise _unreadable(path, " ".join(str(error).split())) from error
         values = {} if loaded is None else loaded
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            kind = type(values).__name__
-            raise _unreadable(path, f"it holds a {kind}, or keys that are no text")
+            raise _unreadable(path, f"it holds a {type(values).__name__}, or keys that are no text")
         return self.mapping({key: value for key, value in values.items() if value is not None})
 
     def environ(self, environ: Mapping[str, str]) -> CommandLine:
@@ -214,7 +218,10 @@ class Reader:
         if option in own:
             return own[option]
         if option not in self.engine.options:
-            meant = _abbreviated(option, own, self.engine)
+            # What argparse takes an abbreviation for, one spelling for each flag.
+            spelled = self.engine.options
+            matches = {known for known in {*own, *spelled} if known.startswith(option)}
+            meant = sorted({min(matches.intersection(spelled.get(m, (m,)))) for m in matches})
             if len(meant) == 1 and meant[0] in own:
                 return own[meant[0]]
             if len(meant) > 1 and not own.keys().isdisjoint(meant):
@@ -226,13 +233,6 @@ class Reader:
                 return None
         line.unrelated += (option,)
         return None
-
-
-def _abbreviated(option: str, own: Iterable[str], engine: Engine) -> tuple[str, ...]:
-    """List what argparse would take an abbreviation for, one spelling for each flag."""
-    matches = {known for known in {*own, *engine.options} if known.startswith(option)}
-    main = {min(matches.intersection(engine.options.get(m, (m,)))) for m in matches}
-    return tuple(sorted(main))
 
 
 def _unknown(flag: str, meant: str) -> FlagsError:

@@ -59,11 +59,9 @@ _NEAR = 0.6
 """Similarity from which a name is taken for a misspelled setting."""
 _EXPECTED = {
     "bool_type": "true or false",
-    "finite_number": "a number of seconds",
-    "float_type": "a number of seconds",
+    **dict.fromkeys(("finite_number", "float_type"), "a number of seconds"),
     "model_type": "a mapping of names to values",
-    "string_too_short": "a name",
-    "string_type": "a name",
+    **dict.fromkeys(("string_too_short", "string_type"), "a name"),
     "tuple_type": "a list",
 }
 """What is expected, in place of pydantic's words for Python types."""

@@ -69,14 +69,12 @@ def in_order(faults: Iterable[BackendCapsError]) -> list[BackendCapsError]:
     return sorted(faults, key=key)
 
 
-def unknown_setting(
-    place: str, name: str, known: Iterable[str], meant: str | None
-) -> SettingsError:
+def unknown_setting(place: str, key: str, known: Iterable[str], meant: str | None) -> SettingsError:
     """Return the error of a name that no setting has."""
     remedy = f"Did you mean {meant!r}?" if meant else "Take it out."
     return SettingsError(
         "unknown",
-        f"{place}: there is no setting {name!r}; expected one of: {', '.join(known)}. {remedy}",
+        f"{place}: there is no setting {key!r}; expected one of: {', '.join(known)}. {remedy}",
         place,
     )
 
