@@ -100,7 +100,7 @@ def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Pat
 
 def _defaults(command: click.Command, traced: TracedSettings) -> dict[str, object]:
     """List the values of a command's options, by name, as click reads them."""
-    values = traced.given()
+    values = traced.settings.given()
     return {
         option.name: value.value if isinstance(value, Enum) else value
         for option in command.params

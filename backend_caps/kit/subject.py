@@ -11,11 +11,10 @@ from types import FrameType, TracebackType
 from typing import TypeVar, cast
 
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.declaration import Declaration, declared
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.kit.errors import KitError
-from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.attention import AttentionBackend, BackendSite
 from backend_caps.simulator import Site

@@ -297,7 +297,7 @@ def _capability(
     is_declared = stated is not UNDECLARED
     state = ClaimState.DECLARED
     if standing is not None and (is_declared or conditions):
-        state = standing.state(name)
+        state = standing.state(name)[0]
     own = {
         "value": stated,
         "when": conditions or None,
@@ -322,6 +322,6 @@ def _evidence(standing: Standing) -> EvidenceDocument:
         torch=evidence.versions.torch,
         device=evidence.device.type,
         num_seeds=len(evidence.effort.seeds),
-        failed=[*standing.failed] or None,
+        failed=[check.code for check in standing.failed_checks] or None,
         changes=standing.changes,
     )

@@ -19,10 +19,9 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch, HostSeqLens
 from backend_caps.relay.streams import DeviceStreams
-from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.runtime.errors import EngineError, UnfitBackendError, check_size
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from backend_caps.discovery.problems import installed_release
+from backend_caps.discovery.scan import installed_release
 
 
 def test_installed_release_names_the_version() -> None:

@@ -51,7 +51,7 @@ def test_scan_does_not_wait_for_a_path_entry_that_is_a_pipe(tmp_path: Path) -> N
 
     scanned = scan(Search.of_folders([tmp_path / "bundle.zip"]))
 
-    assert scanned.claims == ()
+    assert scanned.claims == []
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from backend_caps.discovery.problems import installed_release
 from backend_caps.discovery.process import Search
-from backend_caps.discovery.scan import AllowList, Scan, admit, scan
+from backend_caps.discovery.scan import AllowList, Scan, admit, installed_release, scan
 from tests.discovery.conftest import Site, table
 
 FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"
@@ -35,7 +34,7 @@ def test_scan_reads_a_claim_with_all_its_metadata(site: Site) -> None:
 
     scanned, claim = site.scan(), site.claim()
 
-    assert scanned.problems == ()
+    assert scanned.problems == []
     assert str(claim) == "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
     assert claim.stated_at == f"{info}/entry_points.txt:2"
     assert (claim.group, claim.requires) == ("backend_caps.backends", "backend-caps>=0.1")
@@ -71,7 +70,7 @@ def test_scan_survives_malformed_metadata_of_anybody(site: Site, malformed: byte
 
     scanned = site.scan()
 
-    assert scanned.problems == ()
+    assert scanned.problems == []
     assert told(scanned) == [("fa3", "ok", [])]
 
 
@@ -186,7 +185,7 @@ def test_scan_passes_by_what_is_no_archive(tmp_path: Path) -> None:
 
     scanned = scan(Search.of_folders([file]))
 
-    assert scanned == Scan(claims=(), problems=(), imports=scanned.imports)
+    assert scanned == Scan(imports=scanned.imports)
 
 
 def test_admit_keeps_each_shadowed_release_for_itself(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use
 from tests.property.order import improvements, is_no_better
