@@ -25,11 +25,12 @@ from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.eagle3 import Eagle3Config
 from backend_caps.runtime.model.llama import dtype_of
 from backend_caps.runtime.options import EngineOptions, check_flags, graph_sizes_of
-from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.runtime.speculative.drafting import draft_shape
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.startup.agreement import Ranks, send_failure
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.configure import check_device, configure
@@ -155,4 +156,58 @@ def _sizes(
         pool_size=options.max_running_requests + 1,
         draft=draft,
         graph_sizes=graph_sizes_of(options, settings),
+    )
+
+
+def draft_shape(
+    settings: SpecSettings,
+    target: LlamaConfig,
+    dtype: torch.dtype,
+    draft_model_path: str | Path | None,
+) -> DraftShape | None:
+    """Return what a draft model hands to the next step, from config.json alone.
+
+    Args:
+        settings: the server's.
+        target: the target's shape.
+        dtype: what the target computes in.
+        draft_model_path: the draft's folder, which an EAGLE3 head's width is read from.
+
+    Raises:
+        EngineError: `draft-model`: the algorithm is EAGLE3, and no folder is named.
+        BackendCapsError: the head's config cannot be read.
+    """
+    if not settings.has_draft_model:
+        return None
+    hidden_size: int | None = None
+    if settings.algorithm is Algorithm.EAGLE:
+        hidden_size = target.hidden_size
+    elif settings.algorithm is Algorithm.EAGLE3:
+        folder = draft_folder(draft_model_path, settings.algorithm)
+        hidden_size = Eagle3Config.from_folder(folder).hidden_size
+    return shape_of(settings, hidden_size, dtype)
+
+
+def draft_folder(draft_model_path: str | Path | None, algorithm: Algorithm) -> str | Path:
+    """Return the folder of what drafts.
+
+    Raises:
+        EngineError: `draft-model`: none is named.
+    """
+    if draft_model_path is not None:
+        return draft_model_path
+    raise EngineError(
+        "draft-model",
+        f"--speculative-algorithm {algorithm.value} drafts with a model, and none was given; a "
+        f"Hugging Face folder of one was expected. Name it: Engine(..., draft_model_path=...).",
+    )
+
+
+def shape_of(settings: SpecSettings, hidden_size: int | None, dtype: torch.dtype) -> DraftShape:
+    """Say what a draft model hands to the next step; `hidden_size` is None if it reads no state."""
+    return DraftShape(
+        topk=settings.topk,
+        hidden_size=hidden_size,
+        dtype=None if hidden_size is None else dtype,
+        accept_tokens=settings.accept_tokens,
     )

@@ -65,8 +65,8 @@ class Engine:
         self.streams = configuration.streams
         self.device = self.streams.device
         parts = Parts(configuration, self.options, model_path, draft_model_path, capture_observer)
-        self.staging, self.step_streams = parts.staging, parts.step_streams
-        self.model, self.memory, self.graphs = parts.model, parts.waiting.memory, parts.graphs
+        self.resources, self.model, self.graphs = parts.resources, parts.model, parts.graphs
+        self.memory, self.step_streams = self.resources.memory, self.resources.step_streams
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
         follows = parts.decoding.follows_results
@@ -75,7 +75,7 @@ class Engine:
         self._worker, self.waiting = parts.worker, parts.waiting
         self._transfer = parts.transfer
         self.scheduler = Scheduler(
-            launcher=StepLauncher(parts.runner, self.relay, self.staging, self.step_streams),
+            launcher=StepLauncher(parts.runner, self.resources),
             waiting=parts.waiting,
             decoding=parts.decoding,
             mixed=self.plan.flags.enable_mixed_chunk,
@@ -340,14 +340,8 @@ class Engine:
                 page.
         """
         self._require_running()
-        profiler = ChunkProfiler(
-            self._worker.forward,
-            self.memory,
-            self.relay,
-            self.staging,
-            self.step_streams,
-            self.model.config.vocab_size,
-        )
+        vocab_size = self.model.config.vocab_size
+        profiler = ChunkProfiler(self._worker.forward, self.resources, vocab_size)
         size = self.options.chunked_prefill_size or 0
         self.waiting.chunk_sizes = sizes = profiler.profile(size, self.memory.page_size)
         return sizes
