@@ -122,8 +122,7 @@ class Parts:
         backends = PhaseBackends(configuration.plan.uses, Role.TARGET, pools)
         two_batch = self._make_halves(backends)
         head = None if settings is not None else model.lm_head
-        is_masked = settings is not None and not settings.is_chain
-        num_queries = settings.num_draft_tokens if settings is not None and is_masked else 0
+        num_queries = 0 if settings is None or settings.is_chain else settings.num_draft_tokens
         captured = capture_graphs(
             partial(states_of if head is None else scores_of, model),
             backends,
@@ -162,9 +161,11 @@ class Parts:
     def _make_speculative(self, settings: SpecSettings) -> None:
         """Make what drafts, and what runs steps with it."""
         configuration, resources = self._configuration, self.resources
-        drafter: Drafter = NgramDrafter(settings, resources.staging)
-        shape = None
-        if (model := self._draft_model) is not None:
+        model, shape = self._draft_model, None
+        drafter: Drafter
+        if model is None:
+            drafter = NgramDrafter(settings, resources.staging)
+        else:
             drafter = self._make_drafter(settings, model)
             hidden_size = model.config.hidden_size if model.reads_hidden else None
             shape = shape_of(settings, hidden_size, self.model.dtype)

@@ -78,9 +78,7 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
     """
     options = options or EngineOptions()
     try:
-        check_flags(flags)
-        config = LlamaConfig.from_folder(model_path)
-        sizes = _sizes(flags, config, options, draft_model_path)
+        config, sizes = _sizes(flags, model_path, options, draft_model_path)
         dtype = str(dtype_of(options.dtype, config)).removeprefix("torch.")
     except BackendCapsError as error:
         if group is not None:
@@ -129,8 +127,7 @@ def configuration_of(
     check_flags(plan.flags)
     if streams is None:
         check_device(device)
-    config = LlamaConfig.from_folder(model_path)
-    sizes = _sizes(plan.flags, config, options or EngineOptions(), draft_model_path)
+    _, sizes = _sizes(plan.flags, model_path, options or EngineOptions(), draft_model_path)
     return Configuration.from_plan(plan, **sizes, device=device, debug=debug, streams=streams)
 
 
@@ -144,48 +141,24 @@ class _Sizes(TypedDict):
 
 def _sizes(
     flags: ServerFlags,
-    config: LlamaConfig,
+    model_path: str | Path,
     options: EngineOptions,
     draft_model_path: str | Path | None,
-) -> _Sizes:
-    settings = SpecSettings.from_flags(flags)
-    draft = None
+) -> tuple[LlamaConfig, _Sizes]:
+    """Read the sizes from config.json alone: the target's, and that of an EAGLE3 head."""
+    check_flags(flags)
+    config = LlamaConfig.from_folder(model_path)
+    settings, draft = SpecSettings.from_flags(flags), None
     if settings is not None:
-        draft = draft_shape(settings, config, dtype_of(options.dtype, config), draft_model_path)
-    return _Sizes(
-        pool_size=options.max_running_requests + 1,
-        draft=draft,
-        graph_sizes=graph_sizes_of(options, settings),
-    )
-
-
-def draft_shape(
-    settings: SpecSettings,
-    target: LlamaConfig,
-    dtype: torch.dtype,
-    draft_model_path: str | Path | None,
-) -> DraftShape | None:
-    """Return what a draft model hands to the next step, from config.json alone.
-
-    Args:
-        settings: the server's.
-        target: the target's shape.
-        dtype: what the target computes in.
-        draft_model_path: the draft's folder, which an EAGLE3 head's width is read from.
-
-    Raises:
-        EngineError: `draft-model`: the algorithm is EAGLE3, and no folder is named.
-        BackendCapsError: the head's config cannot be read.
-    """
-    if not settings.has_draft_model:
-        return None
-    hidden_size: int | None = None
-    if settings.algorithm is Algorithm.EAGLE:
-        hidden_size = target.hidden_size
-    elif settings.algorithm is Algorithm.EAGLE3:
-        folder = draft_folder(draft_model_path, settings.algorithm)
-        hidden_size = Eagle3Config.from_folder(folder).hidden_size
-    return shape_of(settings, hidden_size, dtype)
+        dtype, hidden_size = dtype_of(options.dtype, config), None
+        if settings.algorithm is Algorithm.EAGLE:
+            hidden_size = config.hidden_size
+        elif settings.algorithm is Algorithm.EAGLE3:
+            folder = draft_folder(draft_model_path, settings.algorithm)
+            hidden_size = Eagle3Config.from_folder(folder).hidden_size
+        draft = shape_of(settings, hidden_size, dtype) if settings.has_draft_model else None
+    pool_size, graph_sizes = options.max_running_requests + 1, graph_sizes_of(options, settings)
+    return config, _Sizes(pool_size=pool_size, draft=draft, graph_sizes=graph_sizes)
 
 
 def draft_folder(draft_model_path: str | Path | None, algorithm: Algorithm) -> str | Path:

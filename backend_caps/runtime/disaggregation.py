@@ -172,10 +172,11 @@ class PromptTransfer:
         Raises:
             EngineError: `handover`: it cannot go on with it, for all the reasons that are named.
         """
-        draft_state = self.resources.relay.layout.draft
-        layouts: dict[str, Layout] = {own.name: (own.row_shape, own.dtype) for own in draft_state}
+        layouts: dict[str, Layout] = {}
         for names, cache, size in self._caches(len(handover.prompt)):
             layouts |= zip(names, cache.layouts(size), strict=True)
+        draft_state = self.resources.relay.layout.draft
+        layouts |= {own.name: (own.row_shape, own.dtype) for own in draft_state}
         if problems := "; ".join(self._misfits(handover, layouts)):
             raise EngineError(
                 "handover",

@@ -284,8 +284,8 @@ class RequestMemory:
         Raises:
             OutOfPagesError: there are too few pages; no row gets any.
         """
-        missing = self.pages_missing(rows, lengths)
-        growing = [row for row, count in zip(rows, missing, strict=True) for _ in range(count)]
+        missing = zip(rows, self.pages_missing(rows, lengths), strict=True)
+        growing = [row for row, count in missing for _ in range(count)]
         if not growing:
             return
         size, pages = self.page_size, self.pages.alloc(len(growing))

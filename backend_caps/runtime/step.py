@@ -73,24 +73,19 @@ class _Forwards:
         """
         phase, observer = batch.mode.phase, self.backends.observer
         observer.began(self.backends.role, phase)
-        graphs = self.graphs.get(phase)
+        graphs, two_batch = self.graphs.get(phase), self.two_batch
         if graphs is not None and graphs.holds(batch):
             computed = graphs.replay(batch)
-        else:
-            computed = self._eager(batch, phase, scores=scores)
-        observer.ended(computed.graph_mode)
-        return computed
-
-    def _eager(self, batch: ForwardBatch, phase: Phase, *, scores: bool) -> Computed:
-        two_batch = self.two_batch
-        if two_batch is not None and two_batch.cuts(phase, batch.batch_size):
+        elif two_batch is not None and two_batch.cuts(phase, batch.batch_size):
             hidden = two_batch.hidden_states(batch, phase)
             output = self.model.logits(batch.last_of(hidden)) if scores else hidden
-            return Computed(output=output, in_halves=True)
-        backend = self.backends.of(phase)
-        backend.init_forward_metadata(batch)
-        forward = scores_of if scores else states_of
-        return Computed(output=forward(self.model, ForwardContext(backend, batch)))
+            computed = Computed(output=output, in_halves=True)
+        else:
+            context = self.backends.prepared(phase, batch)
+            forward = scores_of if scores else states_of
+            computed = Computed(output=forward(self.model, context))
+        observer.ended(computed.graph_mode)
+        return computed
 
 
 class Worker(_Forwards):

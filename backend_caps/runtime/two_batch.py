@@ -87,12 +87,8 @@ class TwoBatchRunner:
         Raises:
             EngineError: `phase`: no backend serves the phase.
         """
-        contexts = []
-        for backends, half in zip(self.backends, split(batch), strict=True):
-            backend = backends.of(phase)
-            backend.init_forward_metadata(half)
-            contexts.append(ForwardContext(backend, half))
-        return self.states(contexts)
+        halves = zip(self.backends, split(batch), strict=True)
+        return self.states([backends.prepared(phase, half) for backends, half in halves])
 
     def states(self, contexts: Sequence[ForwardContext]) -> Tensor:
         """Compute both halves, whose metadata is prepared, as `hidden_states` does.

@@ -211,7 +211,11 @@ def open_checkpoint(folder: Path) -> Iterator[Mapping[str, StoredWeight]]:
     with ExitStack() as stack:
         weights: dict[str, StoredWeight] = {}
         for path in _paths(folder):
-            weights.update(_weights(stack.enter_context(_opened(path))))
+            file = stack.enter_context(_opened(path))
+            for name in file.keys():  # noqa: SIM118 - the file is no mapping
+                stored = file.get_slice(name)
+                shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
+                weights[name] = StoredWeight(name=name, shape=shape, dtype=dtype, file=file)
         yield weights
 
 
@@ -252,13 +256,6 @@ def _opened(path: Path) -> AbstractContextManager[_File]:
         return cast("AbstractContextManager[_File]", safe_open(path, framework="pt", device="cpu"))
     except (SafetensorError, OSError) as error:
         raise unreadable_file(path, "a file of safetensors", error) from error
-
-
-def _weights(file: _File) -> Iterator[tuple[str, StoredWeight]]:
-    for name in file.keys():  # noqa: SIM118 - the file is no mapping
-        stored = file.get_slice(name)
-        shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
-        yield name, StoredWeight(name=name, shape=shape, dtype=dtype, file=file)
 
 
 _CONVERTED = ("F32", "BF16", "F16", "F64")

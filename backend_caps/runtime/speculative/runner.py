@@ -144,10 +144,8 @@ class SpeculativeRunner:
 
     def _run_prompts(self, batch: ScheduleBatch) -> StepOutput:
         forward = ForwardBatch.init_new(batch)
-        last = forward.last_token_indices
-        assert last is not None, "prompts are cut, and each stretch has a last token"
         hidden = self.target.hidden_states(forward)
-        scores = self.target.logits(hidden.output.index_select(0, last))
+        scores = self.target.logits(forward.last_of(hidden.output))
         tokens = sample_tokens(scores, forward.sampling)
         self.resources.relay.publish(batch.req_pool_indices, batch.seq_lens)
         next_ids = self._next_ids(batch, tokens)
