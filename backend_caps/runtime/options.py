@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 
 import torch
@@ -68,8 +67,8 @@ class EngineOptions:
     largest step."""
 
     def __post_init__(self) -> None:
-        for name, size in zip(_SIZES, attrgetter(*_SIZES)(self), strict=True):
-            if size is not None:
+        for name in _SIZES:
+            if (size := getattr(self, name)) is not None:
                 check_size(name, size)
 
 

@@ -34,24 +34,25 @@ def test_mode_names_whose_backend_runs_it(mode: ForwardMode, phase: Phase) -> No
 
 def test_prepare_for_extend_leaves_tokens_on_the_host(device: torch.device) -> None:
     """Prompt tokens wait in staged memory, and the batch has no ids yet."""
-    memory, staging = make_memory(device)
+    memory = make_memory(device)
 
-    batch = make_batch(memory, staging, 2, 3)
+    batch = make_batch(memory, 2, 3)
 
     assert batch.input_ids is None
     assert batch.prefill_input_ids_cpu is not None
     assert batch.prefill_input_ids_cpu.tolist() == [1, 1, 2, 2, 2]
-    assert batch.prefill_input_ids_cpu.is_pinned() is staging.streams.traits.has_pinned_memory
+    has_pinned_memory = memory.staging.streams.traits.has_pinned_memory
+    assert batch.prefill_input_ids_cpu.is_pinned() is has_pinned_memory
 
 
 def test_prepare_for_extend_continues_a_prompt(device: torch.device) -> None:
     """The next stretch of a prompt starts where the last one ended, and says so."""
-    memory, staging = make_memory(device, page_size=4)
+    memory = make_memory(device, page_size=4)
     request = make_request(prompt=range(10, 20))
     enter(memory, request)
-    ScheduleBatch.prepare_for_extend([request], [3], memory, staging)
+    ScheduleBatch.prepare_for_extend([request], [3], memory)
 
-    batch = ScheduleBatch.prepare_for_extend([request], [5], memory, staging)
+    batch = ScheduleBatch.prepare_for_extend([request], [5], memory)
 
     assert batch.prefill_input_ids_cpu is not None
     assert batch.prefill_input_ids_cpu.tolist() == [13, 14, 15, 16, 17]
@@ -63,20 +64,20 @@ def test_prepare_for_extend_continues_a_prompt(device: torch.device) -> None:
 
 def test_prepare_for_extend_changes_nothing_where_pages_run_out() -> None:
     """A prompt that does not fit has no page and no token launched."""
-    memory, staging = make_memory(num_tokens=4)
+    memory = make_memory(num_tokens=4)
     request = make_request(prompt=[5] * 5)
     enter(memory, request)
 
     with pytest.raises(OutOfPagesError):
-        ScheduleBatch.prepare_for_extend([request], [5], memory, staging)
+        ScheduleBatch.prepare_for_extend([request], [5], memory)
 
     assert (request.num_prefilled, memory.pages.num_free) == (0, 4)
 
 
 def test_prepare_for_decode_changes_nothing_where_pages_run_out() -> None:
     """Where a token does not fit, the lengths are what they were."""
-    memory, staging = make_memory(num_tokens=5)
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory(num_tokens=5)
+    batch = make_batch(memory, 2, 3)
     before = values_of(batch)
 
     with pytest.raises(OutOfPagesError):
@@ -87,8 +88,8 @@ def test_prepare_for_decode_changes_nothing_where_pages_run_out() -> None:
 
 def test_prepare_for_decode_forgets_the_prompt() -> None:
     """Of the prompt's step nothing is left: every request brings its last token."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 2, 3)
 
     batch.prepare_for_decode()
 
@@ -101,10 +102,10 @@ def test_prepare_for_decode_forgets_the_prompt() -> None:
 
 def test_mix_with_running_appends_decode_rows(device: torch.device) -> None:
     """Decode rows follow the prompts' as stretches of one token, which the relay brings."""
-    memory, staging = make_memory(device)
-    running = make_batch(memory, staging, 4, 5)
+    memory = make_memory(device)
+    running = make_batch(memory, 4, 5)
     running.prepare_for_decode()
-    batch = make_batch(memory, staging, 3, first=3)
+    batch = make_batch(memory, 3, first=3)
 
     batch.mix_with_running(running)
 
@@ -117,8 +118,8 @@ def test_mix_with_running_appends_decode_rows(device: torch.device) -> None:
 
 def test_filter_forgets_the_step_of_those_who_stay() -> None:
     """What was of the last step alone does not fit a smaller batch, and is gone."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 2, 3)
 
     batch.filter([1])
 
@@ -139,10 +140,8 @@ class _Run:
     """A batch, the lengths that it should have, and what it was before each action."""
 
     def __init__(self, page_size: int) -> None:
-        self._memory, self._staging = make_memory(
-            page_size=page_size, num_tokens=2048, max_requests=40
-        )
-        self.batch = ScheduleBatch.empty(self._memory, self._staging)
+        self._memory = make_memory(page_size=page_size, num_tokens=2048, max_requests=40)
+        self.batch = ScheduleBatch.empty(self._memory)
         self.lengths: list[int] = []
         self.past: list[tuple[ScheduleBatch, dict[str, object]]] = []
 
@@ -171,7 +170,7 @@ class _Run:
     def _prompts(self, lengths: Sequence[int]) -> ScheduleBatch:
         requests = [make_request(prompt=[7] * length) for length in lengths]
         enter(self._memory, *requests)
-        return ScheduleBatch.prepare_for_extend(requests, lengths, self._memory, self._staging)
+        return ScheduleBatch.prepare_for_extend(requests, lengths, self._memory)
 
     def _filter(self, numbers: Sequence[int]) -> None:
         size = len(self.lengths)

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model.checkpoint import (
+from backend_caps.runtime.model.errors import unfit_weights
+from backend_caps.runtime.model.layers import DecoderLayer, TensorOptions
+from backend_caps.runtime.model.llama import (
     StoredWeight,
     check_weights,
     fill_weights,
+    load_llama,
     open_checkpoint,
 )
-from backend_caps.runtime.model.errors import unfit_weights
-from backend_caps.runtime.model.layers import DecoderLayer, TensorOptions
-from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.model.folders import refused
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backend_caps import Plan
+from backend_caps.runtime.assembly import load_draft
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.model.random_models import (
@@ -31,7 +32,6 @@ from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
-from backend_caps.runtime.speculative.drafting import load_draft
 from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.tree import DraftTree
 from tests.runtime.engines import plan_of

@@ -115,8 +115,8 @@ def test_mask_of_each_half_is_laid_out_as_one_of_its_own(*, mirror: bool) -> Non
 
 def test_forward_writes_nothing_to_the_schedulers_batch() -> None:
     """Every field of the batch, and what each tensor holds, is what it was before."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 2, 3)
     before = values_of(batch)
 
     _forward(Contexts.of_step(batch, memory.rows.req_to_token), visible=VISIBLE)

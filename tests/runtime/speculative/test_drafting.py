@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from backend_caps import BatchKind, Phase, Role
 from backend_caps.relay import DraftShape
-from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.assembly import Parts, load_draft
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.memory import make_pools
 from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.options import EngineOptions, graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.speculative.drafter import ModelDrafter
-from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting
-from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, drafting_plan, settings_of
 
 HIDDEN_SIZE = 64
 MODELS = (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE)
-
-
-def _drafting(models: Models, plan: Plan, draft: Path | None) -> Drafting:
-    """Make what drafts for the target."""
-    settings, options = settings_of(plan), EngineOptions()
-    target = load_llama(models.target, torch.device("cpu"), num_positions=64)
-    model = load_draft(settings, target, draft)
-    configuration = configuration_of(plan, models.target, device="cpu", draft_model_path=draft)
-    staging = Staging(configuration.streams)
-    _, pools = make_pools(plan, target, options, staging, settings.lookahead)
-    return make_drafting(
-        configuration,
-        settings,
-        target,
-        model,
-        pools,
-        staging,
-        forward_stream=staging.streams.current_stream(),
-    )
 
 
 @pytest.mark.parametrize("algorithm", MODELS)
@@ -61,10 +39,11 @@ def test_trees_have_no_more_branches_than_the_model_has_tokens(
     algorithm: Algorithm, models: Models
 ) -> None:
     """Siblings differ, so there are at most as many as tokens; one less is taken."""
-    plan = drafting_plan(algorithm, topk=VOCAB_SIZE + 1)
+    settings = settings_of(drafting_plan(algorithm, topk=VOCAB_SIZE + 1))
+    target = load_llama(models.target, torch.device("cpu"), num_positions=64)
 
     with pytest.raises(EngineError, match=f"is {VOCAB_SIZE + 1}; at most the model's"):
-        _drafting(models, plan, None)
+        load_draft(settings, target, None)
 
 
 @pytest.mark.parametrize("algorithm", MODELS)
@@ -76,13 +55,13 @@ def test_relay_carries_what_a_draft_model_goes_on_from(
     if algorithm is not Algorithm.STANDALONE:
         shape = replace(shape, hidden_size=HIDDEN_SIZE, dtype=torch.float32)
 
-    drafting = _drafting(models, plan, models.drafts[algorithm])
-    configuration = configuration_of(
-        plan, models.target, device="cpu", draft_model_path=models.drafts[algorithm]
-    )
+    draft = models.drafts[algorithm]
+    configuration = configuration_of(plan, models.target, device="cpu", draft_model_path=draft)
+    parts = Parts(configuration, EngineOptions(), models.target, draft, None)
 
-    assert drafting.shape == configuration.draft == shape
-    assert isinstance(drafting.drafter, ModelDrafter)
+    assert configuration.draft == shape
+    assert isinstance(parts.runner, SpeculativeRunner)
+    assert isinstance(parts.runner.drafter, ModelDrafter)
 
 
 @pytest.mark.parametrize(("topk", "num_tokens"), [(1, 4), (2, 8)], ids=["chain", "tree"])

@@ -20,7 +20,6 @@ from backend_caps.runtime.speculative import ngram
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.ngram import NgramDrafter, NgramIndex
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree
-from backend_caps.runtime.staging import Staging
 from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.memories import enter, make_memory, make_request
@@ -40,9 +39,8 @@ class Scene:
     def __init__(self, settings: SpecSettings = CHAIN, device: str = "cpu") -> None:
         self.settings = settings
         self.memory: RequestMemory
-        self.staging: Staging
-        self.memory, self.staging = make_memory(device)
-        self.drafter = NgramDrafter(settings, self.staging)
+        self.memory = make_memory(device)
+        self.drafter = NgramDrafter(settings, self.memory.staging)
 
     def request(self, number: int, prompt: Sequence[int] = PROMPT) -> Request:
         """Make a request that has a row."""
@@ -52,7 +50,7 @@ class Scene:
 
     def draft(self, *requests: Request) -> DraftTree:
         """Draft for a batch of requests."""
-        batch = ScheduleBatch.empty(self.memory, self.staging)
+        batch = ScheduleBatch.empty(self.memory)
         batch.requests = requests
         return self.drafter.tree(batch, self.contexts(batch))
 
@@ -129,8 +127,8 @@ def test_drafts_of_the_host_leave_their_tokens_alone() -> None:
     scene = Scene()
     fields = ("path", "accept_lens", "tokens", "bonus_tokens")
     accepted = Accepted(**dict.fromkeys(fields, NOTHING))
-    contexts = scene.contexts(ScheduleBatch.empty(scene.memory, scene.staging))
-    mark = scene.staging.streams.event()
+    contexts = scene.contexts(ScheduleBatch.empty(scene.memory))
+    mark = scene.memory.staging.streams.event()
 
     payload, reads_done = scene.drafter.follow_accepted(contexts, accepted, NOTHING, mark)
 
