@@ -23,10 +23,19 @@ from types import CodeType, FrameType
 import backend_caps
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.insight.dry_run import NAMES
-from backend_caps.insight.spans import BARRIER, PUBLISH, Point, arrow
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_documents import CostsDocument
-from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
+from backend_caps.report.trace_timeline import (
+    BARRIER,
+    HOST,
+    PUBLISH,
+    WAITED_FOR,
+    Arrow,
+    Point,
+    Span,
+    TimedOp,
+    arrow,
+)
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from enum import Enum
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf, Sizes, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, Capabilities
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def is_none(value: object) -> bool:
@@ -35,6 +40,19 @@ class Document(BaseModel):
         serialize_by_alias=True,
         defer_build=True,
     )
+
+    @classmethod
+    def from_fields(cls, source: DataclassInstance, **others: object) -> Self:
+        """Copy the fields of a dataclass that have the document's names; an enum as its value.
+
+        Args:
+            source: what is written down.
+            others: the document's other fields, and those that differ from the source's.
+        """
+        names = cls.model_fields.keys() & {own.name for own in fields(source)}
+        copied = {name: getattr(source, name) for name in names - others.keys()}
+        plain = {n: v.value if isinstance(v, Enum) else v for n, v in copied.items()}
+        return cls(**plain, **others)
 
 
 def legible(text: str) -> str:
