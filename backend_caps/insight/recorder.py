@@ -170,7 +170,6 @@ class Recorder(DeviceWatcher, RegionObserver):
         if not self._is_replaying:
             self.now_ns += self.costs.launch_ns
         own = self._stream(stream)
-        is_late = self.now_ns > own.ready_ns
         begin_ns = max(self.now_ns, own.ready_ns)
         ran = TimedOp(
             name=op.name,
@@ -183,7 +182,7 @@ class Recorder(DeviceWatcher, RegionObserver):
             replayed=self._is_replaying,
             site=f"{_in_package(op.site.file)}:{op.site.line}",
             num_bytes=op.bytes_to_host + op.bytes_to_device,
-            held_by=HOST if is_late else own.held_by,
+            held_by=HOST if begin_ns > own.ready_ns else own.held_by,
         )
         self.ran.append(ran)
         self.arrows += [arrow(point, own.lane, region, begin_ns) for point, region in own.pending]
@@ -232,10 +231,10 @@ class Recorder(DeviceWatcher, RegionObserver):
             return self._points[marker]
         if waited.stream is not None:
             own = self._stream(waited.stream)
-            return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
-        streams = [*self._streams.values()]
-        last = max(streams, key=lambda own: own.ready_ns, default=_Stream(lane=HOST))
-        return Point(lane=last.lane, time_ns=last.ready_ns, region=self.region)
+        else:
+            streams = self._streams.values()
+            own = max(streams, key=lambda each: each.ready_ns, default=_Stream(lane=HOST))
+        return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
 
     def _pay_for_event(self) -> None:
         if not self._is_replaying:
@@ -318,16 +317,15 @@ Profile = Callable[[FrameType, str, object], None]
 
 def profile(observer: RegionObserver) -> Profile:
     """Make the profile function of an observer; it runs at every call and return, in C too."""
-    regions = REGIONS
 
     def tell(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             code = frame.f_code
             if _is_charged(code):
                 observer.called()
-                if code in regions:
-                    observer.enter(regions[code])
-        elif event == "return" and frame.f_code in regions:
+                if code in REGIONS:
+                    observer.enter(REGIONS[code])
+        elif event == "return" and frame.f_code in REGIONS:
             observer.leave()
 
     return tell

@@ -11,13 +11,7 @@ from typing import TypeAlias
 from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures
-from backend_caps.report.dry_run_documents import (
-    NotAsDecidedDocument,
-    PhaseRunDocument,
-    RankRunDocument,
-    RunMemoryDocument,
-    StepKindDocument,
-)
+from backend_caps.report import dry_run_documents as documents
 from backend_caps.report.generate_documents import (
     GraphModeDocument,
     GraphsDocument,
@@ -53,11 +47,11 @@ class Finding(Enum):
     """A step raised."""
 
 
-def rank_document(done: DryRun, rank: int) -> RankRunDocument:
+def rank_document(done: DryRun, rank: int) -> documents.RankRunDocument:
     """Write down what one rank's steps did, and where that is not what the plan says."""
     figures, order = done.figures, [*NAMES]
     phases = [figures.phases[place] for place in sorted(figures.phases, key=order.index)]
-    return RankRunDocument(
+    return documents.RankRunDocument(
         rank=rank,
         host=host_name(),
         num_steps=figures.num_steps,
@@ -75,7 +69,7 @@ def known(figures: Mapping[str, object], *, when: bool) -> Mapping[str, object]:
     return figures if when else dict.fromkeys(figures)
 
 
-def _forwards(own: PhaseFigures, done: DryRun) -> PhaseRunDocument:
+def _forwards(own: PhaseFigures, done: DryRun) -> documents.PhaseRunDocument:
     counts: dict[str, object] = {
         "host_waits": own.waits.total(),
         "waits": dict(own.waits.most_common()),
@@ -83,7 +77,7 @@ def _forwards(own: PhaseFigures, done: DryRun) -> PhaseRunDocument:
         "bytes_of_lengths": own.bytes_of_lengths,
         "bytes_to_device": own.bytes_to_device,
     }
-    return PhaseRunDocument(
+    return documents.PhaseRunDocument(
         phase=own.name or _AROUND,
         stand_in=done.run.stands_in(own.role, own.phase),
         num_forwards=own.modes.total(),
@@ -104,7 +98,9 @@ def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
     return [f"not {mode}: {', '.join(reasons)}" for mode, reasons in refused]
 
 
-def _steps(kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun) -> StepKindDocument:
+def _steps(
+    kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun
+) -> documents.StepKindDocument:
     """Write down steps of one kind; times of a real device alone, and moves of one with streams."""
     traits, steps = done.engine.streams.traits, [stats for stats, _ in own]
     times_us = sorted(seconds * _US for _, seconds in own)
@@ -117,7 +113,7 @@ def _steps(kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun) -> S
         "median_us": median(times_us),
         "p95_us": times_us[math.ceil(_MOST * len(times_us)) - 1],
     }
-    return StepKindDocument(
+    return documents.StepKindDocument(
         kind=kind,
         stand_in=done.run.stands_in(),
         num_steps=len(steps),
@@ -130,14 +126,14 @@ def _steps(kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun) -> S
     )
 
 
-def _memory(engine: Engine, stand_in: str | None) -> RunMemoryDocument:
+def _memory(engine: Engine, stand_in: str | None) -> documents.RunMemoryDocument:
     num_bytes: dict[Role, int] = {}
     for own in engine.all_backends:
         cache = own.site.token_to_kv_pool
         assert isinstance(cache, TokenToKVPool), "the engine's own"
         num_bytes.setdefault(own.role, cache.num_bytes)
     usage = total_usage(engine.graphs.values())
-    return RunMemoryDocument(
+    return documents.RunMemoryDocument(
         stand_in=stand_in,
         kv_cache_bytes=num_bytes[Role.TARGET],
         draft_kv_cache_bytes=num_bytes.get(Role.DRAFT, 0),
@@ -148,10 +144,10 @@ def _memory(engine: Engine, stand_in: str | None) -> RunMemoryDocument:
     )
 
 
-def findings_of(done: DryRun) -> Iterator[NotAsDecidedDocument]:
+def findings_of(done: DryRun) -> Iterator[documents.NotAsDecidedDocument]:
     """List where steps were not as the plan has them."""
     for code, own, message in _deviations(done):
-        yield NotAsDecidedDocument(
+        yield documents.NotAsDecidedDocument(
             code=code.value,
             phase=own.name,
             stand_in=done.run.stands_in(own.role, own.phase),
