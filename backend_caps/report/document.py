@@ -39,9 +39,14 @@ class Document(BaseModel):
 
     @classmethod
     def of(cls, source: object, **others: object) -> Self:
-        """Write an object: a field has the value of its name in `others`, or the attribute's."""
-        names = cls.model_fields.keys() - others.keys()
-        return cls.model_validate({**{name: getattr(source, name) for name in names}, **others})
+        """Write an object: a field has the value of its name in `others`, or the attribute's.
+
+        A field with a default may have no attribute. An enumeration's member becomes its value.
+        """
+        names = {name for name in cls.model_fields.keys() - others.keys() if hasattr(source, name)}
+        values = {name: getattr(source, name) for name in names}
+        plain = {name: v.value if isinstance(v, Enum) else v for name, v in values.items()}
+        return cls.model_validate(plain | others)
 
 
 def legible(text: str) -> str:

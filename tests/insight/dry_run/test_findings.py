@@ -11,7 +11,7 @@ import pytest
 
 from backend_caps import ServerFlags, discover, resolve
 from backend_caps.capability.kind import Role
-from backend_caps.insight.dry_run import DryRun, RunFigures, StepFigures, dry_start
+from backend_caps.insight.dry_run import DryRun, RunFigures, dry_start
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.run_documents import Finding, findings_of
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
@@ -67,9 +67,9 @@ def test_steps_as_planned_have_no_findings(done: DryRun) -> None:
 def test_lengths_that_no_plan_asks_for_are_told(done: DryRun) -> None:
     """Waits for lengths are told where the plan has no mirror."""
     figures = copy(done.figures)
-    steps = figures.kinds["speculative"].steps
-    own = StepFigures(steps=[replace(steps[0], waits_for_lengths=True), *steps[1:]])
-    figures.kinds = {**figures.kinds, "speculative": own}
+    (first, seconds), *others = figures.kinds["speculative"]
+    waiting = (replace(first, waits_for_lengths=True), seconds)
+    figures.kinds = {**figures.kinds, "speculative": [waiting, *others]}
 
     found = findings_of(replace(done, figures=figures))
 

@@ -72,7 +72,7 @@ def test_short_context_keeps_requests_short(context: int) -> None:
 
     arrivals = islice(drawn(sizes, vocab_size=8, seed=1), 30)
 
-    longest = max(len(own.prompt) + own.sampling.max_new_tokens for own in arrivals)
+    longest = max(len(prompt) + sampling.max_new_tokens for prompt, sampling in arrivals)
     assert longest <= sizes.context_length == context
 
 
@@ -82,7 +82,7 @@ def test_trace_mixes_lengths_of_prompts_by_its_seed() -> None:
 
     one, other = ([*islice(drawn(sizes, vocab_size=8, seed=1), 9)] for _ in range(2))
 
-    lengths = [len(own.prompt) for own in one]
+    lengths = [len(prompt) for prompt, _ in one]
     assert min(lengths) <= 16 < LONGEST_CHUNK < max(lengths)
     assert one == other
 

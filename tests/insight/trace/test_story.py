@@ -36,7 +36,7 @@ BOTH = pytest.mark.parametrize("level", [HostSeqLens.EXACT, HostSeqLens.NONE])
 
 def test_exact_host_waits_for_the_copy_stream_in_each_step(exact: Timeline) -> None:
     """With an exact mirror the host waits once a step, and stands still."""
-    waits = exact.waits_for("copy")
+    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
 
     assert [wait.step for wait in waits] == [1, 2]
     assert all(wait.length_ns > 0 for wait in waits)
@@ -46,7 +46,7 @@ def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> No
     """Each wait for lengths ends with the copy that brings them."""
     copies = [span.end_ns for span in exact.on("copy") if span.step in (1, 2)]
 
-    assert [wait.end_ns for wait in exact.waits_for("copy")] == copies
+    assert [span.end_ns for span in exact.on(HOST) if span.for_lane == "copy"] == copies
 
 
 @pytest.mark.slow
@@ -60,7 +60,8 @@ def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
 
 def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
     """What a step runs on the forward stream is launched after its lengths are there."""
-    (wait,) = [wait for wait in exact.waits_for("copy") if wait.step == 2]
+    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
+    (wait,) = [own for own in waits if own.step == 2]
 
     launched = [op.launched_ns for span in exact.on("forward") if span.step == 2 for op in span.ops]
 

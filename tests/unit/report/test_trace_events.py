@@ -11,8 +11,9 @@ from backend_caps.report.trace_documents import (
     NameDocument,
     SliceDocument,
     TraceDocument,
+    events_of,
 )
-from backend_caps.report.trace_timeline import Timeline, events_of
+from backend_caps.report.trace_timeline import Timeline
 from tests.unit.report.timelines import EXACT, NONE, details, document
 
 EVENTS = events_of([EXACT, NONE])
