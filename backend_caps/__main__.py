@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from backend_caps.discovery.loading import Loading
-    from backend_caps.supervisor import Log
 
 _READ_PLUGINS = frozenset(
     {
@@ -25,12 +24,13 @@ _READ_PLUGINS = frozenset(
         *("relay", "report", "resolve", "select", "verify"),
     }
 )
-_NEED_NO_PLUGINS = frozenset({"-h", "--help"})
-_OTHER_PLUGINS = frozenset({"--config", "--discovery-deadline", "--path", "--plugins"})
-_OTHER_PLUGINS_IN_ENVIRONMENT = frozenset(
-    {"BACKEND_CAPS_CONFIG", "BACKEND_CAPS_DISCOVERY_DEADLINE", "BACKEND_CAPS_PATH"}
+_OTHER_PLUGINS = frozenset(
+    {
+        *("-h", "--help", "--config", "--discovery-deadline", "--path", "--plugins"),
+        *("BACKEND_CAPS_CONFIG", "BACKEND_CAPS_DISCOVERY_DEADLINE", "BACKEND_CAPS_PATH"),
+    }
 )
-"""What may ask for other plugins than those that are read early; that is found out later."""
+"""Options and variables that need no plugins, or other ones than those that are read early."""
 
 
 def main(argv: list[str] | None = None, *, working_directory: str | None = None) -> None:
@@ -61,9 +61,18 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
 def _run(words: list[str], working_directory: str | None) -> None:
     gc.disable()  # a process of a quarter of a second: collecting is a twentieth of it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    own, server_flags = _divided(words)
-    log = _watched() if own[:1] == ["check"] else None
-    loading = _begun(working_directory) if _reads_plugins(own) else None
+    # The first `--` divides our own words from the server's.
+    at = words.index("--") if "--" in words else len(words)
+    own, server_flags = words[:at], words[at + 1 :]
+    log, loading = None, None
+    if own[:1] == ["check"]:
+        from backend_caps.supervisor import watched  # noqa: PLC0415 - where native code runs
+
+        log = watched()
+    if own and own[0] in _READ_PLUGINS:
+        options = {word.partition("=")[0] for word in own}
+        if _OTHER_PLUGINS.isdisjoint({*options, *os.environ}):
+            loading = _begun(working_directory)
     from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
 
     try:
@@ -76,28 +85,6 @@ def _run(words: list[str], working_directory: str | None) -> None:
         gc.freeze()  # Python's own end collects once more, what the system takes back anyway
 
 
-def _divided(words: list[str]) -> tuple[list[str], list[str]]:
-    """Divide a command line at its first `--`: our own words, and the server's."""
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
-def _reads_plugins(own: list[str]) -> bool:
-    options = {word.partition("=")[0] for word in own}
-    return (
-        own[:1] != []
-        and own[0] in _READ_PLUGINS
-        and options.isdisjoint(_NEED_NO_PLUGINS | _OTHER_PLUGINS)
-        and _OTHER_PLUGINS_IN_ENVIRONMENT.isdisjoint(os.environ)
-    )
-
-
-def _watched() -> Log | None:
-    from backend_caps.supervisor import watched  # noqa: PLC0415 - where native code runs
-
-    return watched()
-
-
 def _begun(working_directory: str | None) -> Loading:
     from backend_caps.discovery.process import Search, start_early  # noqa: PLC0415 - light, so first
 
@@ -107,14 +94,7 @@ def _begun(working_directory: str | None) -> Loading:
     return begin(environ=os.environ, early=early)
 
 
-def _leave_working_directory() -> str | None:
-    """Take off `sys.path` the working directory that `-m` put first.
-
-    What lies there by chance, or was planted, must not be imported: neither a `click.py` nor
-    the metadata of a distribution.
-    """
-    return None if sys.flags.safe_path else sys.path.pop(0)
-
-
 if __name__ == "__main__":
-    main(working_directory=_leave_working_directory())
+    # What lies by chance, or was planted, in the working directory that `-m` put on the path must
+    # not be imported: neither a `click.py` nor the metadata of a distribution.
+    main(working_directory=None if sys.flags.safe_path else sys.path.pop(0))

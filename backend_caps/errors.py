@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import ClassVar
 
 
@@ -26,7 +27,7 @@ class BackendCapsError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return _rebuilt, (type(self), values)
+        return partial(type(self), **values), ()
 
 
 @dataclass(eq=False)
@@ -51,7 +52,3 @@ class CodedError(BackendCapsError):
     def message(self) -> str:
         """The text."""
         return self.text
-
-
-def _rebuilt(kind: type[BackendCapsError], values: Mapping[str, object]) -> BackendCapsError:
-    return kind(**values)

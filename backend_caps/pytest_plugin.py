@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -36,7 +37,6 @@ class _Selection:
     subjects: Sequence[Subject]
     checks: Sequence[Check]
     effort: Effort
-    device: str
 
 
 _SELECTION: pytest.StashKey[_Selection] = pytest.StashKey()
@@ -174,27 +174,27 @@ def _selected(config: pytest.Config) -> _Selection:
         subjects = [kit.subject_named(registry, name) for name in given.backend_caps]
     except BackendCapsError as error:
         raise pytest.UsageError(f"--backend-caps: {error}") from error
-    return _Selection(subjects=subjects, checks=checks, effort=effort, device=device)
+    return _Selection(subjects=subjects, checks=checks, effort=effort)
 
 
 def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.Item]:
     """Make the tests of backends; a check that does not apply is one test, which is skipped."""
     from backend_caps.kit import cases_on  # noqa: PLC0415 - loads torch
 
-    device = selection.device
+    device = session.config.option.backend_caps_device
     group = Group.from_parent(session, name=_GROUP, nodeid=_GROUP)
     for subject in selection.subjects:
         of_backend = Group.from_parent(group, name=subject.name)
         for check in selection.checks:
             parent = Group.from_parent(of_backend, name=check.code)
+            make = partial(CaseTest.from_parent, parent, subject=subject, check=check)
             if (reason := check.unfit(device) or check.excuse(subject)) is not None:
-                item = CaseTest.from_parent(parent, name="not-checked", subject=subject)
+                item = make(name="not-checked", case=None)
                 item.add_marker(pytest.mark.skip(reason=reason))
                 yield item
                 continue
             for case in cases_on(device, check, subject, selection.effort):
-                name, run = case.name.partition("/")[2], _CaseRun(check, case, device)
-                yield CaseTest.from_parent(parent, name=name, subject=subject, run=run)
+                yield make(name=case.name.partition("/")[2], case=case)
 
 
 class CaseFailedError(Exception):
@@ -218,14 +218,6 @@ class Group(pytest.Collector):
         return iter(())
 
 
-class _CaseRun(NamedTuple):
-    """A case to run, and where."""
-
-    check: Check
-    case: Case
-    device: str
-
-
 class CaseTest(pytest.Item):
     """One case of a check, at the line of the declaration.
 
@@ -233,14 +225,15 @@ class CaseTest(pytest.Item):
         name: the case's, without its check.
         parent: the check's group.
         subject: the backend.
-        run: what to run; None where the test is marked as skipped.
+        check: whose case it is.
+        case: what to run; None where the test is marked as skipped.
     """
 
     def __init__(
-        self, name: str, parent: Group, *, subject: Subject, run: _CaseRun | None = None
+        self, name: str, parent: Group, *, subject: Subject, check: Check, case: Case | None
     ) -> None:
         super().__init__(name, parent)
-        self._subject, self._run = subject, run
+        self._subject, self._check, self._case = subject, check, case
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return the declaration's file and line, from 0, and the test's name."""
@@ -256,13 +249,13 @@ class CaseTest(pytest.Item):
         """
         from backend_caps import kit  # noqa: PLC0415 - loads torch
 
-        assert self._run is not None, "a test without a case is marked as skipped"
-        check, case, device = self._run
+        assert self._case is not None, "a test without a case is marked as skipped"
+        check, device = self._check, self.config.option.backend_caps_device
         failed, name = self.config.stash[_FAILED], self._subject.name
         if behind := [code for code in check.after if (name, code) in failed]:
             pytest.skip(f"not checked: {', '.join(behind)} failed")
         with kit.single_threaded(), kit.muffled() as printed:
-            result = kit.run_case(self._subject, check, case, device=device)
+            result = kit.run_case(self._subject, check, self._case, device=device)
         for line, count in printed.lines.items():
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
         if result.findings:

@@ -139,7 +139,8 @@ def watched() -> Log | None:
             _end_likewise(status)
         is_further = log.num_bytes > reached
         crash = log.crash(status)
-        _clear_line()
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[2K\x1b[?25h")  # clears the progress line, shows the cursor
         if not is_further:
             told = crash.trace.partition("\n\nExtension modules")[0]
             sys.stderr.write(f"error: the backend {crash}, before a case ran.\n{told}\n")
@@ -185,9 +186,3 @@ def _end_likewise(status: int) -> NoReturn:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
-
-
-def _clear_line() -> None:
-    """Clear the progress line from the terminal, and show the cursor again."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[2K\x1b[?25h")

@@ -22,8 +22,7 @@ from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayPayload, StepStreams
 from backend_caps.relay.streams import EventLike, StreamLike
 from backend_caps.simulator import SimTensor
-from backend_caps.simulator.errors import call_site
-from backend_caps.simulator.launches import blocks_of
+from backend_caps.simulator.operators import blocks_of
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.simulation import current
 from tests.upstream.sglang_wheel import Extras, Gather, load_overlap_utils, make_future_map
@@ -341,7 +340,7 @@ def gather_in_one_launch(
     pairs = [(cast("SimTensor", table).raw, out) for table, out in zip(tables, found, strict=True)]
     work = partial(_gather, rows.raw, [(raw, cast("SimTensor", out).raw) for raw, out in pairs])
     reads, writes = blocks_of([indices, *tables]), blocks_of(found)
-    current().launch(Op("gather_spec_extras", call_site(), work, reads, writes))
+    current().launch(Op("gather_spec_extras", work, reads, writes))
     states = None if hidden is None else found[3]
     return found[0], found[1], found[2], states
 

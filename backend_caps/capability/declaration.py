@@ -1,36 +1,30 @@
-"""What a backend's author ships: capabilities, conditions, parts and a pointer to the code."""
+"""What a backend's author ships: capabilities, conditions, parts and a pointer to the code.
+
+`declared` evaluates a declaration where something is known of a server.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.facts import Facts, Given
-from backend_caps.capability.fit import Reason, unsupported_reasons
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.model import Dtype, FrozenMapping, FrozenModel
+from backend_caps.capability.facts import Facts, Given, Situation, Truth
+from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
+from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Role
+from backend_caps.capability.model import FROZEN, Dtype, FrozenModel, Text
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import STORED_AS_TUPLE, SomeOf
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 
 API = 1
 """The version of the contract: entry-point group `backend_caps.backends`."""
-
-Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-
 
 _PLACE = re.compile(r"[\w.]+:[\w.]+")
 _CLASS = re.compile(r"([\w.]*\w)\.([A-Z]\w*)")
@@ -53,19 +47,13 @@ def _written_place(value: object) -> object:
     raise PydanticCustomError("place", f"Input should be {meant!r}")
 
 
-Place = Annotated[
-    Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")], BeforeValidator(_written_place)
-]
+Place = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$"), BeforeValidator(_written_place)]
 """`"package.module:Name"` of what is imported when it is built, and never before."""
-
-
-def _frozen(values: Mapping[str, object]) -> FrozenMapping[object]:
-    return FrozenMapping(values)
 
 
 Tolerances = Annotated[
     Mapping[Dtype, Annotated[float, Field(gt=0, allow_inf_nan=False)]],
-    AfterValidator(_frozen),
+    FROZEN,
     PlainSerializer(dict, dict[str, float]),
 ]
 """Of each dtype, what an output may differ by from float64, absolutely and relatively."""
@@ -78,7 +66,7 @@ class When(FrozenModel):
     """The condition."""
     capabilities: Capabilities
     """What holds then; what is left out stays as the base says."""
-    reason: Sentence
+    reason: Text
     """Why, in words that a report repeats."""
 
     @model_validator(mode="after")
@@ -94,7 +82,7 @@ class When(FrozenModel):
 class Part:
     """A backend that a composite hands some of its uses to."""
 
-    backend: Sentence
+    backend: Text
     """The name of the part."""
     phases: SomeOf[Phase] = field(default=frozenset(Phase), kw_only=True)
     """The phases whose uses it takes."""
@@ -143,9 +131,7 @@ class Declaration(FrozenModel):
     implementation: Place | None = None
     """`"package.module:Name"` of the class that computes."""
     adapters: Annotated[
-        Mapping[Literal["sglang", "vllm"], Place],
-        AfterValidator(_frozen),
-        PlainSerializer(dict, dict[str, str]),
+        Mapping[Literal["sglang", "vllm"], Place], FROZEN, PlainSerializer(dict, dict[str, str])
     ] = Field(default_factory=dict, validate_default=True)
     """By engine, `"package.module:Name"` of what makes the backend one of that engine's own: for
     SGLang a callable that takes its model runner and returns a backend of its interface, for vLLM
@@ -157,3 +143,65 @@ class Declaration(FrozenModel):
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
         """List every reason why the backend does not fit what is known, by its base values."""
         return unsupported_reasons(dict(self.capabilities), facts)
+
+
+Stated = tuple[object, Origin, str]
+"""A value, how it came to be, and why."""
+
+
+def declared(declaration: Declaration, capability: str, situation: Situation) -> Stated:
+    """Evaluate a declaration: the base, or what conditions put in its place.
+
+    Where a condition is open, the value covers both ways. What nobody stated is the worst
+    value; this is the one place where `UNDECLARED` becomes a value.
+    """
+    kind = CAPABILITIES[capability]
+    values = _stated(declaration, capability, situation)
+    if all(origin is Origin.UNDECIDED for _, origin, _ in values):
+        unsaid = kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
+        values = [unsaid, *values]
+    return _joined(kind, values)
+
+
+def added(declaration: Declaration, capability: str, situation: Situation) -> Stated | None:
+    """Evaluate what a composite adds to its parts; None: nothing.
+
+    To deny what a capability requires is to deny it.
+    """
+    kind = CAPABILITIES[capability]
+    adds = _stated(declaration, capability, situation)
+    if kind.requires is not None:
+        best, required = CAPABILITIES[kind.requires].best, kind.requires
+        denied = [own for own in _stated(declaration, required, situation) if own[0] != best]
+        adds += [(kind.worst, origin, reason) for _, origin, reason in denied]
+    return _joined(kind, adds) if adds else None
+
+
+def _stated(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
+    """List what is stated: the base or the conditions that hold, then those that are open."""
+    holding: list[Stated] = []
+    undecided: list[Stated] = []
+    for when in declaration.conditions:
+        value = getattr(when.capabilities, capability)
+        truth = Truth.FALSE if value is UNDECLARED else when.given.truth(situation)
+        if truth is Truth.TRUE:
+            holding.append((value, Origin.CONDITIONAL, f"{when.reason} ({when.given})"))
+        elif truth is Truth.UNKNOWN:
+            words = f"{when.reason} (not known yet: {when.given})"
+            undecided.append((value, Origin.UNDECIDED, words))
+    value = getattr(declaration.capabilities, capability)
+    if not holding and value is not UNDECLARED:
+        holding.append((value, Origin.DECLARED, f"declares {capability}={text_of(value)}"))
+    return [*holding, *undecided]
+
+
+def _joined(kind: Kind, values: list[Stated]) -> Stated:
+    """Join values; the words are of the one that gives the result, the later on a tie."""
+
+    def both(one: Stated, other: Stated) -> Stated:
+        value = kind.join(one[0], other[0])
+        if value == other[0]:
+            return other
+        return one if value == one[0] else (value, other[1], f"{one[2]}; {other[2]}")
+
+    return reduce(both, values)

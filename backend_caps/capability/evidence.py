@@ -194,26 +194,18 @@ class Standing:
     """Why a file that is there is no evidence."""
 
     @property
-    def failed(self) -> tuple[str, ...]:
-        """Name the checks that failed."""
-        return tuple(check.code for check in self.failed_checks)
-
-    @property
     def failed_checks(self) -> tuple[CheckEvidence, ...]:
         """List the checks that failed."""
         checks = () if self.evidence is None else self.evidence.checks
         return tuple(check for check in checks if check.verdict == "failed")
 
-    def state(self, capability: str) -> ClaimState:
-        """Say how one claim stands; where what every backend owes failed, none is verified."""
-        return self._judged(capability)[0]
+    def state(self, capability: str) -> tuple[ClaimState, str | None]:
+        """Return how one claim stands, and why it is not verified, or None where it is.
 
-    def why_not(self, capability: str) -> str | None:
-        """Say why one claim is not verified; None where it is."""
-        return self._judged(capability)[1]
-
-    def _judged(self, capability: str) -> tuple[ClaimState, str | None]:
-        claim = self._claim(capability)
+        Where what every backend owes failed, none is verified.
+        """
+        claims = () if self.evidence is None else self.evidence.claims
+        claim = next((each for each in claims if each.capability == capability), None)
         if claim is None:
             problem = "" if self.problem is None else f": {self.problem}"
             return ClaimState.DECLARED, f"no evidence{problem}"
@@ -227,39 +219,29 @@ class Standing:
             return ClaimState.FAILED, f"failed: {', '.join(counted)}"
         return ClaimState.VERIFIED, None
 
-    def _claim(self, capability: str) -> ClaimEvidence | None:
-        claims = () if self.evidence is None else self.evidence.claims
-        return next((each for each in claims if each.capability == capability), None)
-
 
 def changes_since(evidence: Evidence, present: Present) -> tuple[Change, ...]:
     """List what is not what it was when the kit looked."""
     was = evidence.versions
+    shipped, ships = (
+        " ".join(part for part in (of.distribution, of.version) if part) or None
+        for of in (was, present)
+    )
+    device = present.device if evidence.device.type != ANY_DEVICE else None
     pairs = {
         "backend-caps": (evidence.kit_version, present.kit_version),
         "torch": (was.torch, present.torch),
-        "triton": (was.triton, present.triton),
-        "the distribution": (
-            _shipped(was.distribution, was.version),
-            _shipped(present.distribution, present.version),
-        ),
+        "triton": (was.triton, was.triton and present.triton),
+        "the distribution": (shipped, ships),
         "source": (evidence.source, present.source),
         "declaration": (evidence.declaration, present.declaration),
-        "the device": (evidence.device.type, present.device),
+        "the device": (device and evidence.device.type, device),
     }
-    if was.triton is None:
-        del pairs["triton"]
-    if present.device is None or evidence.device.type == ANY_DEVICE:
-        del pairs["the device"]
     return tuple(
         Change(what=what, was=before, now=now)
         for what, (before, now) in pairs.items()
         if before != now
     )
-
-
-def _shipped(distribution: str | None, version: str | None) -> str | None:
-    return " ".join(part for part in (distribution, version) if part) or None
 
 
 def declaration_digest(declaration: Declaration) -> str:
@@ -285,9 +267,10 @@ def believed(backend: Backend, standing: Standing) -> Backend:
 def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[str, Unverified]]:
     """List the optimistic claims that are not verified, each with why, in whole words."""
     stated = declaration.capabilities.stated()
+    whens = [when.capabilities.stated() for when in declaration.conditions]
     for name, kind in CAPABILITIES.items():
-        values = [own[name] for own in _all_stated(declaration) if name in own]
-        why = standing.why_not(name) or _why_not_looked_at(declaration, name)
+        values = [own[name] for own in (stated, *whens) if name in own]
+        why = standing.state(name)[1] or _why_not_looked_at(declaration, name)
         if name in UNVERIFIABLE or why is None or all(value == kind.worst for value in values):
             continue
         says = f"={text_of(stated[name])}" if name in stated else ", under a condition"
@@ -319,32 +302,14 @@ def _is_by_use(when: When) -> bool:
     return when.given.stated().keys() <= {"role", "phase"}
 
 
-def _all_stated(declaration: Declaration) -> Iterator[Mapping[str, object]]:
-    yield declaration.capabilities.stated()
-    for when in declaration.conditions:
-        yield when.capabilities.stated()
-
-
 def _without(declaration: Declaration, unverified: Collection[str]) -> Declaration:
     base = declaration.capabilities.stated()
     kept = {name: value for name, value in base.items() if name not in unverified}
-    whens = (_when_without(when, unverified, base) for when in declaration.conditions)
-    return declaration.model_copy(
-        update={
-            "capabilities": Capabilities.model_validate(kept),
-            "conditions": [when for when in whens if when is not None],
-        }
-    )
-
-
-def _when_without(
-    when: When, unverified: Collection[str], base: Mapping[str, object]
-) -> When | None:
-    kept = {
-        name: _bounded(name, when, base)
-        for name in when.capabilities.stated()
-        if name not in unverified
-    }
-    if not kept:
-        return None
-    return when.model_copy(update={"capabilities": Capabilities.model_validate(kept)})
+    conditions = []
+    for when in declaration.conditions:
+        names = [name for name in when.capabilities.stated() if name not in unverified]
+        if names:
+            left = Capabilities.model_validate({name: _bounded(name, when, base) for name in names})
+            conditions.append(when.model_copy(update={"capabilities": left}))
+    capabilities = Capabilities.model_validate(kept)
+    return declaration.model_copy(update={"capabilities": capabilities, "conditions": conditions})

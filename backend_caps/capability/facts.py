@@ -11,15 +11,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.kind import ANY, Phase, Role
-from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, unless_auto
-from backend_caps.capability.sets import (
-    STORED_AS_SET,
-    ComputeCapabilities,
-    SomeOf,
-    Version,
-    written_windows,
-)
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, OrAuto
+from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version
 from backend_caps.capability.vocabulary import AttentionArch
 
 Situation = Mapping[str, object]
@@ -53,13 +47,13 @@ class AtLeast:
 class Facts(FrozenModel):
     """State what is known of the machine and the model; `None` is not known yet."""
 
-    device: Annotated[Device | None, BeforeValidator(unless_auto)] = None
+    device: OrAuto[Device] = None
     """The torch device type, such as `cuda`."""
     compute_capability: Version | None = None
     """The GPU's (major, minor)."""
-    dtype: Annotated[Dtype | None, BeforeValidator(unless_auto)] = None
+    dtype: OrAuto[Dtype] = None
     """The model's dtype, by torch's name."""
-    kv_cache_dtype: Annotated[Dtype | None, BeforeValidator(unless_auto)] = None
+    kv_cache_dtype: OrAuto[Dtype] = None
     """The KV cache's dtype once `auto` is decided, by SGLang's name."""
     head_size: StrictInt | None = None
     """The attention heads' size, in elements."""
@@ -105,9 +99,7 @@ class Given(FrozenModel):
     role: AnyOf[Role] = None
     phase: AnyOf[Phase] = None
     device: AnyOf[Device] = None
-    compute_capability: Annotated[ComputeCapabilities | None, BeforeValidator(written_windows)] = (
-        None
-    )
+    compute_capability: SomeWindows | None = None
     dtype: AnyOf[Dtype] = None
     kv_cache_dtype: AnyOf[Dtype] = None
     head_size: Numbers = None
@@ -172,7 +164,7 @@ def includes(taken: object, actual: object) -> bool:
             return taken is actual
         case tuple():
             return any(actual in window for window in taken)
-    return taken is ANY or (isinstance(taken, Container) and actual in taken)
+    return isinstance(taken, Container) and actual in taken
 
 
 def _text(wanted: object) -> str:

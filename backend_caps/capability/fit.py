@@ -47,12 +47,10 @@ class Reason:
 
     def of(self, backend: str) -> str:
         """Say it of a backend by its name."""
+        says = f"takes {self.fact} {self.needed}"
         if self.needed is None:
-            return (
-                f"backend {backend!r} does not say which {self.fact} it takes; "
-                f"here it is {self.actual}."
-            )
-        return f"backend {backend!r} takes {self.fact} {self.needed}; here it is {self.actual}."
+            says = f"does not say which {self.fact} it takes"
+        return f"backend {backend!r} {says}; here it is {self.actual}."
 
 
 def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[Reason, ...]:

@@ -33,7 +33,7 @@ class Scale(Enum):
 
 
 class Undeclared(Enum):
-    """What nobody stated. It resolves to the worst value, in the resolver alone."""
+    """What nobody stated. It resolves to the worst value, in `declared` alone."""
 
     UNDECLARED = "undeclared"
 
@@ -46,8 +46,14 @@ class Anything(Enum):
 
     ANY = "any"
 
+    def __contains__(self, value: object) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return "ANY"
+
+    def __str__(self) -> str:
+        return "any"
 
 
 UNDECLARED = Undeclared.UNDECLARED
@@ -152,9 +158,10 @@ def both(one: bool, other: bool) -> bool:
     return one and other
 
 
-def common(
-    one: frozenset[object] | Anything, other: frozenset[object] | Anything
-) -> frozenset[object] | Anything:
+_Some = frozenset[object] | Anything
+
+
+def common(one: _Some, other: _Some) -> _Some:
     """Join two sets to what they share."""
     if isinstance(one, Anything):
         return other

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
 _Value = TypeVar("_Value")
@@ -76,12 +76,8 @@ _DTYPES = {
     "half": "float16",
 }
 _NO_DEVICES: Mapping[str, str] = {
-    "amd": "cuda",
-    "gpu": "cuda",
-    "hip": "cuda",
+    **dict.fromkeys(("amd", "gpu", "hip", "nvidia", "rocm"), "cuda"),
     "metal": "mps",
-    "nvidia": "cuda",
-    "rocm": "cuda",
 }
 """Names that no device has, with the one that torch uses. Others may be: backends add types."""
 
@@ -122,6 +118,16 @@ def unless_auto(value: object) -> object:
     return None if value == AUTO else value
 
 
+def _frozen(values: Mapping[str, object]) -> FrozenMapping[object]:
+    return FrozenMapping(values)
+
+
+FROZEN = AfterValidator(_frozen)
+"""The annotation of a field that holds a mapping."""
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+"""A text that is not blank."""
 Algorithm = Annotated[str, BeforeValidator(algorithm)]
 Dtype = Annotated[str, BeforeValidator(dtype)]
 Device = Annotated[str, BeforeValidator(device)]
+OrAuto = Annotated[_Value | None, BeforeValidator(unless_auto)]
+"""A value, or `auto`, which is read as not known."""

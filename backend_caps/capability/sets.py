@@ -115,15 +115,16 @@ def written_windows(value: object) -> object:
     raise PydanticCustomError("windows", f"Input should be windows of versions{meant}")
 
 
+SomeWindows = Annotated[ComputeCapabilities, BeforeValidator(written_windows)]
+"""The annotation of a field that holds windows, any of which is enough."""
 Windows = tuple[ComputeRange, ...] | Anything
 
 
 def overlap(one: Windows, other: Windows) -> Windows:
     """Join two lists of windows to what they share, as windows in order that do not touch."""
-    if isinstance(one, Anything):
-        return other if isinstance(other, Anything) else _merged(other)
-    if isinstance(other, Anything):
-        return _merged(one)
+    if isinstance(one, Anything) or isinstance(other, Anything):
+        rest = other if isinstance(one, Anything) else one
+        return rest if isinstance(rest, Anything) else _merged(rest)
     return _merged(
         _window(max(mine.at_least, theirs.at_least), min(_end(mine), _end(theirs)))
         for mine in one
@@ -249,7 +250,7 @@ class Unchecked:
     within: Sizes = ANY
 
     def __str__(self) -> str:
-        return f"not checked (within {text_of_sizes(self.within)})"
+        return f"not checked (within {self.within})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,29 +266,13 @@ class Conflict:
 JoinedSizes = Sizes | Unchecked | Conflict
 
 
-def text_of_sizes(sizes: JoinedSizes) -> str:
-    """Write a set of sizes as people read it."""
-    return "any" if sizes is ANY else str(sizes)
-
-
-def admits(sizes: Sizes, size: int) -> bool:
-    """Tell whether `size` is in the set."""
-    return isinstance(sizes, Anything) or size in sizes
-
-
 def intersect(one: JoinedSizes, other: JoinedSizes) -> JoinedSizes:
     """Join two sets to what they share; nothing shared is a `Conflict`, which stays one."""
     if isinstance(one, Conflict) or isinstance(other, Conflict):
         return Conflict()
-    shared = _shared(_within(one), _within(other))
-    if isinstance(shared, Conflict):
-        return shared
-    unchecked = isinstance(one, Unchecked) or isinstance(other, Unchecked)
-    return Unchecked(shared) if unchecked else shared
-
-
-def _within(sizes: Sizes | Unchecked) -> Sizes:
-    return sizes.within if isinstance(sizes, Unchecked) else sizes
+    mine, theirs = (each.within if isinstance(each, Unchecked) else each for each in (one, other))
+    shared, is_checked = _shared(mine, theirs), (mine, theirs) == (one, other)
+    return shared if is_checked or isinstance(shared, Conflict) else Unchecked(shared)
 
 
 def _shared(one: Sizes, other: Sizes) -> Sizes | Conflict:
@@ -297,7 +282,7 @@ def _shared(one: Sizes, other: Sizes) -> Sizes | Conflict:
     if not isinstance(listed, Exact | OneOf):  # one of the two takes every size
         return rest if isinstance(listed, Anything) else listed
     sizes = {listed.exact} if isinstance(listed, Exact) else listed.one_of
-    shared = frozenset(size for size in sizes if admits(rest, size))
+    shared = frozenset(size for size in sizes if size in rest)
     if len(shared) > 1:
         return OneOf(shared)
     return Exact(*shared) if shared else Conflict()

@@ -120,7 +120,8 @@ _AnyOf = Annotated[
 ]
 """The values that a backend takes, of which each use has one."""
 _permission = partial(support, worst=False, best=True, join=both)
-_ServerSupport = Annotated[StrictBool | Undeclared, _permission(scope=Scope.SERVER)]
+_Granted = StrictBool | Undeclared
+_ServerSupport = Annotated[_Granted, _permission(scope=Scope.SERVER)]
 """What a server does where all its backends can."""
 
 
@@ -167,9 +168,7 @@ class Capabilities(FrozenModel):
     ] = UNDECLARED
     """How metadata is rebuilt for a replay. Under `IN_GRAPH` the engine calls no host code of the
     backend before one; under the others it calls `init_forward_metadata_out_graph`."""
-    sync_free_prepare: Annotated[StrictBool | Undeclared, _permission(scope=Scope.PHASE)] = (
-        UNDECLARED
-    )
+    sync_free_prepare: Annotated[_Granted, _permission(scope=Scope.PHASE)] = UNDECLARED
     """Preparing metadata never blocks the host. Not reading the mirror is not enough:
     `int(seq_lens.max())` blocks too. This is information for reports and checks, and configures
     nothing: a backend that blocks computes the same, and overlaps less."""
@@ -191,9 +190,7 @@ class Capabilities(FrozenModel):
     batch_invariant: _ServerSupport = UNDECLARED
     """A request's output has the same bits alone and among others, in any place. How its own prompt
     is cut into chunks may still change them."""
-    max_context_len_known: Annotated[StrictBool | Undeclared, _permission(scope=Scope.USE)] = (
-        UNDECLARED
-    )
+    max_context_len_known: Annotated[_Granted, _permission(scope=Scope.USE)] = UNDECLARED
     """The backend knows the longest context, by which the tree mask is sized when there is no
     mirror. An opt-out from the mirror without it counts as `EXACT`."""
     roles: Annotated[
@@ -236,7 +233,25 @@ class Capabilities(FrozenModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_both_spellings(cls, data: object) -> object:
-        return _with_both_spellings(data) if isinstance(data, Mapping) else data
+        if not isinstance(data, Mapping):
+            return data
+        level, flag = (
+            data.get(name, UNDECLARED) for name in ("host_seq_lens", "needs_cpu_seq_lens")
+        )
+        if isinstance(level, str):  # of JSON; what is no level is left for pydantic to refuse
+            level = {member.value: member for member in HostSeqLens}.get(level, level)
+        if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
+            return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
+        if isinstance(level, HostSeqLens):
+            says = level is HostSeqLens.EXACT
+            if isinstance(flag, bool) and flag is not says:
+                raise ValueError(
+                    f"needs_cpu_seq_lens={flag} contradicts host_seq_lens={level.name}; "
+                    f"{level.name} means needs_cpu_seq_lens={says}. State one of the two."
+                )
+            if flag in (UNDECLARED, "undeclared"):
+                return {**data, "needs_cpu_seq_lens": says}
+        return data
 
     def stated(self) -> Mapping[str, object]:
         """List what the author stated, by capability, in the table's order."""
@@ -252,39 +267,14 @@ class Capabilities(FrozenModel):
         return type(self).model_validate({**kept, **changes})
 
 
-def _with_both_spellings(data: Mapping[str, object]) -> Mapping[str, object]:
-    level = _level_of(data.get("host_seq_lens", UNDECLARED))
-    flag = data.get("needs_cpu_seq_lens", UNDECLARED)
-    if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
-        return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
-    if isinstance(level, HostSeqLens):
-        says = level is HostSeqLens.EXACT
-        if isinstance(flag, bool) and flag is not says:
-            raise ValueError(
-                f"needs_cpu_seq_lens={flag} contradicts host_seq_lens={level.name}; "
-                f"{level.name} means needs_cpu_seq_lens={says}. State one of the two."
-            )
-        if flag in (UNDECLARED, "undeclared"):
-            return {**data, "needs_cpu_seq_lens": says}
-    return data
-
-
-def _level_of(value: object) -> object:
-    """Read a level given as JSON; what is none is left for pydantic to refuse."""
-    known = {member.value: member for member in HostSeqLens}
-    return known.get(value, value) if isinstance(value, str) else value
-
-
-def _table() -> Mapping[str, Kind]:
-    return {
-        name: kind
-        for name, field in Capabilities.model_fields.items()
-        for kind in field.metadata
-        if isinstance(kind, Kind)
-    }
-
-
-CAPABILITIES: Mapping[str, Kind] = _table()
+CAPABILITIES: Mapping[str, Kind] = {
+    name: kind
+    for name, field in Capabilities.model_fields.items()
+    for kind in field.metadata
+    if isinstance(kind, Kind)
+}
 """Every capability with its algebra, in the order in which reports list them."""
+IN_PLANS = tuple(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
+"""The capabilities that a plan holds; of the others, each use is checked by itself."""
 SPELLINGS: Mapping[str, str] = {"needs_cpu_seq_lens": "host_seq_lens"}
 """Second names of a capability."""

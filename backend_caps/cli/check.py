@@ -174,7 +174,7 @@ def _registry(ctx: click.Context) -> Registry:
         from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
 
         return read_engine(ctx.params["engine"]).registry
-    return PluginSearch.from_context(ctx).registry(ctx.ensure_object(Invocation))
+    return PluginSearch.from_context(ctx).registry()
 
 
 _WRITERS = {

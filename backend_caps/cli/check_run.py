@@ -181,7 +181,7 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
         declared_at=None if source.declared_at is None else _nearby(source.declared_at),
         kit_version=version("backend-caps"),
         device=results.device,
-        effort=documents.EffortDocument(seeds=[*run.effort.seeds], num_steps=run.effort.num_steps),
+        effort=documents.EffortDocument.of(run.effort),
         status=(worst or kit.Verdict.NOT_CHECKED).value,
         claims=list(kit.claims_of(results, known)),
         checks=[_checked(own, run) for own in results.checks],
@@ -193,13 +193,12 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
 
 def _checked(own: kit.CheckResult, run: Run) -> documents.CheckedDocument:
     code = own.check.code
-    return documents.CheckedDocument(
+    return documents.CheckedDocument.of(
+        own,
         **own.check.about.model_dump(),
         applies=own.check.excuse(run.results.subject) is None,
-        status=own.status.value,
         reason=own.reason or None,
         cases=[case.name for case in own.cases],
-        num_blocked=own.num_blocked,
         findings=[_finding(each, run) for each in own.findings],
         hints=[documents.HintDocument(check=code, **asdict(hint)) for hint in own.hints],
         seconds=round(own.seconds, 3),
@@ -211,14 +210,13 @@ def _finding(finding: kit.Finding, run: Run) -> documents.FindingDocument:
     # Options that a run had and a case does not name.
     options = [] if device == DEVICE_NAME else [f"--device {device}"]
     options += [f"--path {quote(str(folder))}" for folder in run.path]
-    return documents.FindingDocument(
-        check=case.check,
-        claims=[*finding.claims],
+    return documents.FindingDocument.of(
+        case,
+        claims=finding.claims,
         what=finding.fault.what,
         case=case.name,
         scenario=None if case.scenario is None else case.scenario.name,
         schedule=str(case.schedule),
-        seed=case.seed,
         file=None if site is None else _nearby(site.file),
         line=None if site is None else site.line,
         replay=" ".join([finding.replay, *options]),
@@ -230,13 +228,13 @@ def _exercised(results: kit.Results) -> list[documents.ExercisedDocument]:
     counts = Counter(case.scenario.forward for case in cases if case.scenario is not None)
     return [
         documents.ExercisedDocument(
-            forward=forward.value,
-            role=forward.role.value,
-            phase=forward.phase.value,
-            batch_kind=forward.batch_kind.value,
-            num_cases=counts[forward],
+            forward=own.value,
+            role=own.role.value,
+            phase=own.phase.value,
+            batch_kind=own.batch_kind.value,
+            num_cases=counts[own],
         )
-        for forward in kit.Forward
+        for own in kit.Forward
     ]
 
 
@@ -246,7 +244,7 @@ def _lines(files: Sequence[kit.FileLines]) -> documents.LinesDocument:
             file=_nearby(str(own.file)),
             num_lines=len(own.lines),
             num_run=len(own.lines) - len(own.missed),
-            missing=[*own.missing],
+            missing=own.missing,
         )
         for own in files
     ]

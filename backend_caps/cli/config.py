@@ -8,16 +8,15 @@ from typing import Annotated, Literal
 
 import click
 from click.core import ParameterSource
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from backend_caps.cli.dry_run import deadline_option
-from backend_caps.cli.engines import engine_options
-from backend_caps.cli.invocation import Invocation, SettingOption, traced_in
+from backend_caps.cli.invocation import Invocation, engine_options, setting_option, traced_in
 from backend_caps.cli.options import ServerCommand, facts_from, request_options
 from backend_caps.cli.output import Format, examples, printer
-from backend_caps.report.document import Document
-from backend_caps.report.sections import Lines, Section, Table
+from backend_caps.report.document import WRITTEN, Document
+from backend_caps.report.sections import Columns, Lines, Section, table_of
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import (
@@ -40,9 +39,9 @@ _EXAMPLES = examples(
 class PlacedValueDocument(Document):
     """A value of a setting that does not count, and where it stands."""
 
-    value: JsonValue
+    value: Annotated[JsonValue, BeforeValidator(to_jsonable_python)]
     """As a file would have it; null where nothing is given."""
-    layer: LayerName
+    layer: Annotated[LayerName, WRITTEN]
     """Who gives it."""
     place: str
     """The option, the variable, `file:line`, or the word default."""
@@ -84,13 +83,12 @@ def config() -> None:
 @deadline_option(
     "--agreement-deadline", words="How long a rank waits for the others to agree on a plan."
 )
-@click.option(
+@setting_option(
     "--lock",
-    cls=SettingOption,
     type=click.Path(path_type=Path),
     help="The lock file that what is installed and planned is compared with.",
 )
-@click.option("--device", cls=SettingOption, help="The torch device to run on.")
+@setting_option("--device", help="The torch device to run on.")
 @click.pass_context
 def show(ctx: click.Context, /, **_options: object) -> None:
     """Show every setting with its value, where that comes from, and what it goes before.
@@ -153,26 +151,23 @@ def _on_the_command_line(ctx: click.Context) -> Iterator[tuple[str, object, str]
 
 
 def _written(name: str, values: Iterable[PlacedValue]) -> SettingDocument:
-    counts, *others = (
-        PlacedValueDocument(
-            value=to_jsonable_python(each.value), layer=each.layer.value, place=each.place
-        )
-        for each in values
-    )
-    return SettingDocument(name=name, **dict(counts), overrides=others)
+    counts, *others = map(PlacedValueDocument.model_validate, values)
+    return SettingDocument.of(counts, name=name, overrides=others)
+
+
+_COLUMNS: Columns[SettingDocument] = {
+    "setting": lambda own: own.name,
+    "value": lambda own: _text(own.value),
+    "from": lambda own: own.place,
+    "instead of": lambda own: "; ".join(
+        f"{_text(each.value)}, {each.place}" for each in own.overrides if each.layer != "default"
+    ),
+}
 
 
 def config_view(config: ConfigDocument) -> Iterator[Section]:
     """Show each setting with its value, who gives it, and what it goes before but the default."""
-    rows = []
-    for each in config.settings:
-        others = [
-            f"{_text(other.value)}, {other.place}"
-            for other in each.overrides
-            if other.layer != "default"
-        ]
-        rows.append((each.name, _text(each.value), each.place, "; ".join(others)))
-    yield Table(("setting", "value", "from", "instead of"), tuple(rows), cells="names")
+    yield table_of(config.settings, _COLUMNS, "names")
     if config.file is None:
         yield Lines(("No file of settings is named; --config or BACKEND_CAPS_CONFIG names one.",))
 

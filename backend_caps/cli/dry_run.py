@@ -10,8 +10,7 @@ import click
 from click.decorators import FC
 
 from backend_caps.capability.kind import Role
-from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.invocation import SECONDS, SettingOption
+from backend_caps.cli.invocation import SECONDS, SettingOption, routed_engine_options
 from backend_caps.cli.options import (
     check_draft_model,
     device_option,

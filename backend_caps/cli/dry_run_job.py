@@ -23,13 +23,7 @@ from backend_caps.insight.run_documents import graphs_document, rank_document
 from backend_caps.insight.run_sizes import ServerSizes
 from backend_caps.insight.stand_ins import RunPlan, run_plan
 from backend_caps.kit.models import SmallModels
-from backend_caps.report.dry_run_documents import (
-    AgreementDocument,
-    DryRunDocument,
-    JoinedDocument,
-    RankRunDocument,
-    ReadsEndDocument,
-)
+from backend_caps.report import dry_run_documents as documents
 from backend_caps.report.dry_run_views import dry_run_view
 from backend_caps.resolution.errors import leaves_of
 from backend_caps.resolution.flags import ServerFlags
@@ -56,7 +50,11 @@ def status_of(ctx: click.Context, environ: Mapping[str, str]) -> int:
     try:
         place = RankPlace.in_environment(environ)
         if place is None:
-            return _run_alone(_Rank(ctx))
+            rank = _Rank(ctx)
+            rank.read()
+            document = rank.run(rank.decide())
+            rank.show(document)
+            return document.status
         with joined(place, deadline_s=ctx.params["agreement_deadline_s"]) as group:
             return _run_in_group(_Rank(ctx), group)
     except _Refused as error:
@@ -71,13 +69,6 @@ def show_error(error: BaseException, place: RankPlace | None = None) -> None:
     faults = [error.message] if isinstance(error, click.UsageError) else [*leaves_of(error)]
     for fault in faults:
         click.echo(f"{rank}error: {fault}", err=True)
-
-
-def _run_alone(rank: _Rank) -> int:
-    rank.read()
-    document = rank.run(rank.decide())
-    rank.show(document)
-    return document.status
 
 
 def _run_in_group(rank: _Rank, group: RankGroup) -> int:
@@ -166,7 +157,7 @@ class _Rank:
             },
         )
 
-    def run(self, plan: Plan, rank: int = 0) -> DryRunDocument:
+    def run(self, plan: Plan, rank: int = 0) -> documents.DryRunDocument:
         """Start a plan, and run steps."""
         given, models = self.given, None
         device, num_steps, seed = given["device"], given["steps"], given["seed"]
@@ -186,7 +177,7 @@ class _Rank:
             with working(f"running {num_steps} steps"):
                 done.run_steps(num_steps, seed)
             ran = rank_document(done, rank)
-            return DryRunDocument(
+            return documents.DryRunDocument(
                 schema_="backend-caps/dry-run@1",
                 plan=self.request.written(plan),
                 future_map=done.engine.relay.host_seq_lens.value,
@@ -195,21 +186,21 @@ class _Rank:
                 device=device,
                 model=None if given["model"] is None else str(given["model"]),
                 num_steps=num_steps,
-                sizes=[*done.sizes.compared],
+                sizes=done.sizes.compared,
                 left_out=[*run.left_out, *done.sizes.left_out],
-                stand_ins=[*run.stand_ins],
-                idle_stand_ins=[*run.idle],
-                changes=[*run.changes],
+                stand_ins=run.stand_ins,
+                idle_stand_ins=run.idle,
+                changes=run.changes,
                 ranks=[ran],
                 status=self.status(plan, [ran]),
             )
 
-    def status(self, plan: Plan, runs: Sequence[RankRunDocument]) -> Literal[0, 1]:
+    def status(self, plan: Plan, runs: Sequence[documents.RankRunDocument]) -> Literal[0, 1]:
         """Return 1 where a rank has findings, or --strict refuses the plan's problems."""
         is_refused = self.given["strict"] and bool(plan.problems)
         return 1 if is_refused or any(own.findings for own in runs) else 0
 
-    def show(self, document: DryRunDocument) -> None:
+    def show(self, document: documents.DryRunDocument) -> None:
         """Print in the format that was asked for."""
         self.request.show(document, dry_run_view(document))
 
@@ -230,12 +221,16 @@ class RankReport(BaseModel):
     """What had to be the same."""
     values: tuple[_PlanValue, ...]
     """Those of its own plan."""
-    run: RankRunDocument | None = None
+    run: documents.RankRunDocument | None = None
     """None where it could not start."""
 
     @classmethod
     def of(
-        cls, plan: Plan, given: ServerFlags, seconds: float, run: RankRunDocument | None = None
+        cls,
+        plan: Plan,
+        given: ServerFlags,
+        seconds: float,
+        run: documents.RankRunDocument | None = None,
     ) -> Self:
         """Write down a rank's part in an agreement."""
         statement = statement_of(plan, given=given)
@@ -250,7 +245,7 @@ class RankReport(BaseModel):
         )
 
 
-def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> AgreementDocument:
+def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> documents.AgreementDocument:
     """Write down how ranks agreed.
 
     Args:
@@ -258,7 +253,7 @@ def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> AgreementDo
         reports: of every rank, by rank.
     """
     marks = {own.mark for own in reports}
-    return AgreementDocument(
+    return documents.AgreementDocument(
         hosts=[own.host for own in reports],
         rounds=_ROUNDS_ALIKE if len(marks) == 1 else _ROUNDS_APART + len(marks),
         seconds=max(own.seconds for own in reports),
@@ -267,7 +262,7 @@ def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> AgreementDo
     )
 
 
-def _joined(plan: Plan, reports: Sequence[RankReport]) -> Iterator[JoinedDocument]:
+def _joined(plan: Plan, reports: Sequence[RankReport]) -> Iterator[documents.JoinedDocument]:
     """List the values in which the ranks' own plans differed."""
     for (phase, name, joint), *decided in zip(
         _values(plan), *(report.values for report in reports), strict=True
@@ -276,7 +271,7 @@ def _joined(plan: Plan, reports: Sequence[RankReport]) -> Iterator[JoinedDocumen
         for rank, (_, _, value) in enumerate(decided):
             own.setdefault(value, []).append(rank)
         if len(own) > 1:
-            yield JoinedDocument(capability=name, phase=phase, joint=joint, own=own)
+            yield documents.JoinedDocument(capability=name, phase=phase, joint=joint, own=own)
 
 
 def _values(plan: Plan) -> tuple[_PlanValue, ...]:
@@ -286,10 +281,10 @@ def _values(plan: Plan) -> tuple[_PlanValue, ...]:
     )
 
 
-def _reads_end(plan: Plan) -> dict[str, ReadsEndDocument]:
+def _reads_end(plan: Plan) -> dict[str, documents.ReadsEndDocument]:
     served = {use.phase for use in plan.uses}
     ends = {phase: plan["shared_reads_end", phase] for phase in Phase if phase in served}
     return {
-        phase.value: ReadsEndDocument(value=text_of(own.value), effect=str(own.effect))
+        phase.value: documents.ReadsEndDocument(value=text_of(own.value), effect=str(own.effect))
         for phase, own in ends.items()
     }

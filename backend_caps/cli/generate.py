@@ -38,7 +38,6 @@ _SIM = "sim"
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
 _count = partial(click.option, type=click.IntRange(min=1), show_default=True)
-_PROMPTS = 4
 _HOTTEST = 100.0
 """Where any model's next token is as good as drawn from all of them alike."""
 
@@ -197,35 +196,26 @@ def _generation(given: Mapping[str, Any], request: Request) -> Generation:
     from backend_caps.runtime.options import EngineOptions  # noqa: PLC0415
     from backend_caps.runtime.request import Sampling  # noqa: PLC0415
 
-    options = {own.name: given[own.name] for own in fields(EngineOptions) if own.name in given}
-    options["dtype"] = None if given["dtype"] == "auto" else getattr(torch, given["dtype"])
+    def named(kind: type) -> dict[str, Any]:
+        """Return the options that a class has fields for."""
+        return {own.name: given[own.name] for own in fields(kind) if own.name in given}
+
+    dtype = None if given["dtype"] == "auto" else getattr(torch, given["dtype"])
     return Generation(
+        **named(Generation),
         configure=partial(
             configure_engine,
             device=given["device"],
             facts=request.facts,
             registry=request.registry,
             rules=request.rules,
+            policy=request.policy,
             unsafe_override=request.override,
         ),
+        written=request.written,
         flags=request.flags,
-        policy=request.policy,
-        registry=request.registry,
-        model=given["model"],
-        draft_model=given["draft_model"],
-        token_ids=given["token_ids"],
-        num_prompts=given["prompts"] or _PROMPTS,
-        schedule=given["schedule"],
-        sampling=Sampling(
-            max_new_tokens=given["max_new_tokens"],
-            temperature=given["temperature"],
-            seed=given["seed"],
-        ),
-        options=EngineOptions(**options),
-        num_steps=given["steps"],
-        compares_plain=given["compare_plain"],
-        shows_metrics=given["metrics"],
-        metrics_port=given["metrics_port"],
+        sampling=Sampling(**named(Sampling)),
+        options=EngineOptions(**{**named(EngineOptions), "dtype": dtype}),
     )
 
 

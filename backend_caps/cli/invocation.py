@@ -1,15 +1,18 @@
-"""What a command was started with: server flags, settings, and where plugins are found.
+"""What a command was started with: server flags, settings, and where backends are found.
 
 A command takes the settings that it has a use for as options, and `--config`, which reads file
-and environment before click looks for a default: what they set is that default.
+and environment before click looks for a default: what they set is that default. Backends are
+those of plugins, and those that are read from the source of an engine.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -17,12 +20,15 @@ import click
 from click.core import ParameterSource
 from click.decorators import FC
 
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.provenance import Problem, Status
 from backend_caps.cli.output import Format, working
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.discovery.scan import PLUGINS, AllowList
 
 if TYPE_CHECKING:
+    from backend_caps.engines.reading import EngineReading
     from backend_caps.settings.settings import TracedSettings
     from backend_caps.supervisor import Log
 
@@ -30,6 +36,16 @@ _PREFIX = "BACKEND_CAPS_"
 """How the names of all our variables begin."""
 _TRACED = "backend_caps.settings"
 """What the settings are called among the things that a context keeps."""
+ENGINES = ("sglang", "vllm")
+"""The engines whose source is read."""
+NO_ENGINE = "none"
+"""Overrides the engine of the settings, or the installed one."""
+_ROUTED = ("sglang",)
+"""Those whose flags and routing are known, so that there are plans for them."""
+_HELP = (
+    "Read this engine's own backends from its source as well; its own flags hold, and its own "
+    "rules unless --rules is given."
+)
 SECONDS = click.FloatRange(min=0, max=LONGEST_DEADLINE_S, min_open=True)
 
 
@@ -52,6 +68,10 @@ class SettingOption(click.Option):
         """The setting's name; an option's may have an underscore more."""
         assert self.name is not None, "an option has a name"
         return self.name.removesuffix("_")
+
+
+setting_option = partial(click.option, cls=SettingOption)
+"""Makes the option of a setting."""
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -80,7 +100,7 @@ def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Pat
 
 def _defaults(command: click.Command, traced: TracedSettings) -> dict[str, object]:
     """List the values of a command's options, by name, as click reads them."""
-    values = traced.given()
+    values = traced.settings.given()
     return {
         option.name: value.value if isinstance(value, Enum) else value
         for option in command.params
@@ -99,24 +119,21 @@ config_option = click.option(
 """The file of settings, in which the command's other options have their defaults."""
 _SEARCH = (
     config_option,
-    click.option(
+    setting_option(
         "--path",
-        cls=SettingOption,
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
         help="Look for plugins in this folder instead of the environment. Repeatable.",
     ),
-    click.option(
+    setting_option(
         "--plugins",
-        cls=SettingOption,
         type=_names,
         metavar="NAME,NAME",
         help="Load the plugins of these distributions alone.",
     ),
-    click.option(
+    setting_option(
         "--discovery-deadline",
         "discovery_deadline_s",
-        cls=SettingOption,
         type=SECONDS,
         metavar="SECONDS",
         default=DEADLINE_S,
@@ -128,10 +145,9 @@ _SEARCH = (
 
 def format_option(*more: str) -> Callable[[FC], FC]:
     """Make `--format`, which the function has as `format_`, with `more` than what all have."""
-    return click.option(
+    return setting_option(
         "--format",
         "format_",
-        cls=SettingOption,
         type=click.Choice([*(each.value for each in Format), *more]),
         default=Format.TABLE.value,
         show_default=True,
@@ -142,7 +158,7 @@ def format_option(*more: str) -> Callable[[FC], FC]:
 def source_option(words: str) -> Callable[[FC], FC]:
     """Make `--source`, the folder or wheel that an engine is read from."""
     kind = click.Path(exists=True, path_type=Path)
-    return click.option("--source", cls=SettingOption, type=kind, help=words)
+    return setting_option("--source", type=kind, help=words)
 
 
 def search_options(command: click.Command) -> click.Command:
@@ -166,6 +182,8 @@ class PluginSearch:
     """Folders; none is the environment."""
     allow: AllowList | None = None
     deadline_s: float = DEADLINE_S
+    loading: Loading | None = field(default=None, compare=False)
+    """The load that has begun: of the environment's plugins."""
 
     @classmethod
     def from_context(cls, ctx: click.Context) -> Self:
@@ -175,16 +193,18 @@ class PluginSearch:
             path=options["path"],
             allow=_allow_list(ctx, options["plugins"]),
             deadline_s=options["discovery_deadline_s"],
+            loading=ctx.ensure_object(Invocation).loading,
         )
 
-    def registry(self, invocation: Invocation) -> Registry:
+    def registry(self) -> Registry:
         """Find the plugins; those that are being loaded are taken, where it is these."""
         begun = PluginSearch(allow=AllowList.of(None, os.environ))
         with working("reading declarations"):
-            if invocation.loading is not None and self == begun:
-                return Registry.of_loading(invocation.loading)
-            path = self.path or None
-            return discover(path, allow=self.allow, deadline_s=self.deadline_s, environ={})
+            if self.loading is not None and self == begun:
+                return Registry.of_loading(self.loading)
+            return discover(
+                self.path or None, allow=self.allow, deadline_s=self.deadline_s, environ={}
+            )
 
 
 def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList | None:
@@ -196,3 +216,94 @@ def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList 
         return AllowList.named("--plugins", names)
     place = traced.values["plugins"][0].place
     return AllowList.named(place if place == PLUGINS else f"the list at {place}", names)
+
+
+def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) -> str | None:
+    check_routed(engine)
+    return engine
+
+
+def engine_options(
+    command: click.Command, *, routed: bool = False, words: str = ""
+) -> click.Command:
+    """Add --engine and --source.
+
+    Args:
+        command: which reads an engine.
+        routed: whether it always makes a plan, so that it has to know the engine's routing.
+        words: what its help says beside what all say.
+    """
+    kind, refuse = click.Choice([*ENGINES, NO_ENGINE]), _refuse_unrouted if routed else None
+    setting_option("--engine", type=kind, callback=refuse, help=_HELP + words)(command)
+    return source_option(
+        "Read the engine from this folder or wheel instead of the installed distribution."
+    )(command)
+
+
+routed_engine_options = partial(engine_options, routed=True)
+
+
+def installed_engine(*, routed: bool) -> str | None:
+    """Name the engine that is installed, where there is one; the first of several.
+
+    Args:
+        routed: whether there is to be a plan, so that its routing has to be known.
+    """
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - only for `lock`
+
+    names = _ROUTED if routed else ENGINES
+    return next((name for name in names if PathFinder.find_spec(name, sys.path)), None)
+
+
+def check_routed(engine: str | None) -> None:
+    """Refuse a plan for an engine whose flags and routing are not known."""
+    if engine not in {None, NO_ENGINE, *_ROUTED}:
+        raise click.UsageError(
+            f"there is no plan for {engine}: its command line and routing are not read; expected "
+            f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
+            "server flags, shows what its backends say."
+        )
+
+
+def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
+    """Read the engine of `--engine`; without one, load nothing."""
+    if engine is None or engine == NO_ENGINE:
+        if source is not None and engine is None:
+            raise click.UsageError(f"--source {source} names no engine; add --engine.")
+        return None
+    from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
+
+    with working(f"reading {engine if source is None else source.name}"):
+        return read_engine(engine, source)
+
+
+def merged(reading: EngineReading, plugins: Registry) -> Registry:
+    """Join an engine's own backends with the installed plugins; the engine's win a shared name."""
+    own = reading.registry
+    beside = Registry.of(
+        (*own.entries, *_beside(reading, plugins)),
+        rules=plugins.third_party_rules,
+        problems=(*own.problems, *plugins.problems),
+    )
+    return replace(beside, rule_problems=plugins.rule_problems, remarks=plugins.remarks)
+
+
+def _beside(reading: EngineReading, plugins: Registry) -> Iterator[Backend]:
+    own = {backend.name for backend in reading.backends}
+    for entry in plugins.entries:
+        if entry.name not in own or entry.status is Status.SKIPPED:
+            yield entry
+            continue
+        plugin = replace(entry.source, declared_at=None)
+        problem = Problem(
+            code="engines-own",
+            message=f"backend {entry.name!r} of {plugin} has the name of one that "
+            f"{name_of(reading)} has itself, and the engine's goes before it.",
+            remedy="Rename the plugin's, or leave --engine out.",
+        )
+        yield replace(entry, status=Status.SKIPPED, problems=(*entry.problems, problem))
+
+
+def name_of(reading: EngineReading) -> str:
+    """Name an engine, with its version where the source has one."""
+    return " ".join(part for part in (reading.engine, reading.version) if part)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import ENGINES, engine_options, installed_engine, name_of, reading_of
 from backend_caps.cli.invocation import (
-    Invocation,
+    ENGINES,
     PluginSearch,
     config_option,
+    engine_options,
     format_option,
+    installed_engine,
+    name_of,
+    reading_of,
     search_options,
     source_option,
     traced_in,
@@ -75,7 +78,10 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
     The same releases and flags give the same bytes on every machine. `backend-caps verify`
     tells later what has changed.
     """
-    ctx.params["engine"] = _engine(ctx)
+    given = ctx.params
+    # Where the environment is locked, its engine is the one that is installed.
+    if given["engine"] is None and not given["path"] and given["source"] is None:
+        given["engine"] = installed_engine(routed=has_server_flags(ctx))
     request = request_of(ctx)
     plan = request.document if request.flags.given() else None
     text = lock_of(request, plan).text()
@@ -83,14 +89,6 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
         say(text)
     else:
         write_lock(text, output)
-
-
-def _engine(ctx: click.Context) -> str | None:
-    """Take the engine that was named, or the installed one where the environment is locked."""
-    named: str | None = ctx.params["engine"]
-    if named is None and not ctx.params["path"] and ctx.params["source"] is None:
-        return installed_engine(routed=has_server_flags(ctx))
-    return named
 
 
 def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
@@ -159,7 +157,6 @@ def _repeated_request(ctx: click.Context, asked: LockedRequest) -> Request:
         raise click.UsageError(f"nothing was compared: {error}") from error
     own = None if reading is None else reading.rules
     return Request(
-        invocation=ctx.ensure_object(Invocation),
         search=search,
         rules=asked.rules or own or installed_version()[0],
         policy=asked.policy,

@@ -9,12 +9,10 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -39,7 +37,7 @@ _TEST = "test"
 _SPELLING = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
-_TEMPLATE = "template"
+_TEMPLATE = Path(__file__).parent.parent / "template"
 _REPOSITORY = ".git"
 """What may be in the folder already: an author makes the repository first."""
 _LEFT_BY_TOOLS = (".", "__pycache__")
@@ -97,16 +95,16 @@ def check_plugin_name(name: str) -> None:
     """
     installed = _Installed.of_environment()
     if not _is_spelled(name):
-        near = _spelled(name)
+        near = _NO_LETTERS.sub("_", _BEFORE_CAPITAL.sub("_", name).lower()).strip("_")
         meant = installed.free_one(near, f"my_{near}", near[:LONGEST].rstrip("_"))
         expected = f"up to {LONGEST} letters and digits in lower case, with '_' between words"
         problem = "it is to name a Python package too"
         text = _name_text(name, problem, expected, meant)
         raise CommandError("plugin-name-misspelled", text)
-    taken = installed.owner_of(name)
-    if taken is not None:
+    owner = installed.owner_of(name)
+    if owner is not None:
         meant = installed.free_one(f"my_{name}", f"{name}_attention")
-        text = _name_text(name, taken, "a name that nothing else has", meant)
+        text = _name_text(name, owner, "a name that nothing else has", meant)
         raise CommandError("plugin-name-taken", text)
 
 
@@ -128,7 +126,15 @@ class _Installed:
         search = Search.of_process()
         claims = (claim for claim in scan(search).claims if claim.is_backend)
         backends = {each.name: each.owner for each in claims if each.status is not Status.SKIPPED}
-        return cls(backends, frozenset(_distributions(search)))
+        places = ((root, PathEntry.at(root)) for root in search.searched)
+        # Distributions are read off the names of their metadata.
+        distributions = {
+            named(folder, root)[0]
+            for root, place in places
+            if place is not None
+            for folder in place.folders
+        }
+        return cls(backends, distributions)
 
     def owner_of(self, name: str) -> str | None:
         """Return what has a name already, as a sentence; None where it is free."""
@@ -156,21 +162,8 @@ class _Installed:
         return next(fitting, None)
 
 
-def _distributions(search: Search) -> Iterator[str]:
-    """List the installed distributions, read off the names of their metadata."""
-    for root in search.searched:
-        place = PathEntry.at(root)
-        if place is not None:
-            yield from (named(folder, root)[0] for folder in place.folders)
-
-
 def _is_spelled(name: str) -> bool:
     return len(name) <= LONGEST and _SPELLING.fullmatch(name) is not None
-
-
-def _spelled(name: str) -> str:
-    """Spell a name as those of packages are."""
-    return _NO_LETTERS.sub("_", _BEFORE_CAPITAL.sub("_", name).lower()).strip("_")
 
 
 def project_files(name: str) -> Mapping[str, str]:
@@ -180,8 +173,12 @@ def project_files(name: str) -> Mapping[str, str]:
         "my_attention": name,
         "my-attention": normalised(name),
     }
-    template = files("backend_caps") / _TEMPLATE
-    return {_put_in(path, names): _put_in(text, names) for path, text in _texts(template)}
+    own = [path.relative_to(_TEMPLATE) for path in sorted(_TEMPLATE.rglob("*")) if path.is_file()]
+    return {
+        _put_in(path.as_posix(), names): _put_in((_TEMPLATE / path).read_text("utf-8"), names)
+        for path in own
+        if not any(part.startswith(_LEFT_BY_TOOLS) for part in path.parts)
+    }
 
 
 def write_project(texts: Mapping[str, str], folder: Path) -> None:
@@ -198,10 +195,13 @@ def write_project(texts: Mapping[str, str], folder: Path) -> None:
             _make(folder, undo)
             held = sorted(each.name for each in folder.iterdir() if each.name != _REPOSITORY)
             if held:
-                raise _unfit(folder, f"it holds {_some(held)}")
+                more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+                raise _unfit(folder, f"it holds {held[0]}{more}")
             for path, text in texts.items():
                 _make((folder / path).parent, undo)
-                _write(folder / path, text, undo)
+                with (folder / path).open("x", encoding="utf-8", newline="\n") as opened:
+                    undo.callback((folder / path).unlink)
+                    opened.write(text)
             undo.pop_all()
     except OSError as error:
         raise _unfit(folder, error.strerror or str(error)) from error
@@ -213,22 +213,6 @@ def _make(folder: Path, undo: ExitStack) -> None:
         if not each.exists():
             each.mkdir()
             undo.callback(each.rmdir)
-
-
-def _write(file: Path, text: str, undo: ExitStack) -> None:
-    with file.open("x", encoding="utf-8", newline="\n") as opened:
-        undo.callback(file.unlink)
-        opened.write(text)
-
-
-def _texts(folder: Traversable, within: str = "") -> Iterator[tuple[str, str]]:
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.name.startswith(_LEFT_BY_TOOLS):
-            continue
-        if entry.is_dir():
-            yield from _texts(entry, f"{within}{entry.name}/")
-        else:
-            yield f"{within}{entry.name}", entry.read_text(encoding="utf-8")
 
 
 def _put_in(text: str, names: Mapping[str, str]) -> str:
@@ -243,8 +227,3 @@ def _unfit(folder: Path, problem: str) -> CommandError:
         f"folder {str(folder)!r} cannot take a new plugin: {problem}; a folder with room that is "
         "empty but for .git, or none, was expected. Name another with --into.",
     )
-
-
-def _some(names: list[str]) -> str:
-    """Name the first of several."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +16,16 @@ from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.cli.engines import check_routed, merged, name_of, reading_of
 from backend_caps.cli.invocation import (
     Invocation,
     PluginSearch,
-    SettingOption,
+    check_routed,
     format_option,
+    merged,
+    name_of,
+    reading_of,
     search_options,
+    setting_option,
     traced_in,
 )
 from backend_caps.cli.output import Format, Show, examples, printer
@@ -45,9 +48,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 STAND_INS = frozenset({"sim"})
 """The devices that stand in for others."""
 _OPTIONS = (
-    click.option(
+    setting_option(
         "--policy",
-        cls=SettingOption,
         type=click.Choice([policy.value for policy in Policy]),
         default=Policy.WARN.value,
         show_default=True,
@@ -65,9 +67,8 @@ _OPTIONS = (
         metavar="NAME=VALUE",
         help="Put a value in place of the joined one; recorded as a cause. Repeatable.",
     ),
-    click.option(
+    setting_option(
         "--require-evidence/--no-require-evidence",
-        cls=SettingOption,
         help="Count a claim that the conformance kit has not verified as undeclared.",
     ),
     click.option(
@@ -76,11 +77,7 @@ _OPTIONS = (
         help="Server flags from a YAML or JSON file; those after -- go before them.",
     ),
     format_option(),
-    click.option(
-        "--verbose/--no-verbose",
-        cls=SettingOption,
-        help="Name the server flags that do not matter here.",
-    ),
+    setting_option("--verbose/--no-verbose", help="Name the server flags that do not matter here."),
 )
 
 
@@ -94,7 +91,6 @@ Reads: TypeAlias = Callable[[Engine, str], bool]
 class Request:
     """A command's request, read from its options; what is found for it is found once."""
 
-    invocation: Invocation
     search: PluginSearch
     rules: str | RuleSet
     """The rule set that was named, or that of the engine that was read."""
@@ -116,7 +112,7 @@ class Request:
     @cached_property
     def plugins(self) -> Registry:
         """What is installed, or in the folders that were named: its code can run here."""
-        return self.search.registry(self.invocation)
+        return self.search.registry()
 
     @cached_property
     def found(self) -> Registry:
@@ -187,9 +183,8 @@ def request_options(command: click.Command, *, rules: str | None = None) -> clic
     Without one it is the installed SGLang's version where its rules are known, else the newest.
     """
     options = search_options(click.Command(None))
-    click.option(
+    setting_option(
         "--rules",
-        cls=SettingOption,
         default=rules or (lambda: installed_engine()[0]),
         show_default=rules or f"the installed SGLang's, else {ENGINES[-1]}",
         type=click.Choice(RULE_SETS),
@@ -229,9 +224,7 @@ def server_command(
 
 def device_option(default: str, words: str) -> Option:
     """Make `--device`, which the settings have too."""
-    return click.option(
-        "--device", cls=SettingOption, default=default, show_default=True, help=words
-    )
+    return setting_option("--device", default=default, show_default=True, help=words)
 
 
 def steps_option(default: int, words: str, most: int | None = None) -> Option:
@@ -280,11 +273,15 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
     unread = [flag for flag in flags.unrelated if reads is None or not reads(known, flag)]
-    _print_unrelated(unread, verbose=given["verbose"])
+    if unread:
+        names = ", ".join(unread) if given["verbose"] else "--verbose names them"
+        click.echo(f"server flags that do not matter here: {len(unread)} ({names})", err=True)
+    rules: str | RuleSet = given["rules"]
+    if reading is not None and ctx.get_parameter_source("rules") is ParameterSource.DEFAULT:
+        rules = reading.rules or rules
     return Request(
-        invocation=ctx.ensure_object(Invocation),
         search=PluginSearch.from_context(ctx),
-        rules=_rules(ctx, reading),
+        rules=rules,
         policy=Policy(given["policy"]),
         facts=_facts(ctx),
         override=override_from(given["unsafe_override"]),
@@ -300,14 +297,6 @@ def has_server_flags(ctx: click.Context) -> bool:
     traced = traced_in(ctx)
     is_set = traced is not None and bool(traced.server(None).values)
     return is_set or bool(ctx.ensure_object(Invocation).server_flags)
-
-
-def _rules(ctx: click.Context, reading: EngineReading | None) -> str | RuleSet:
-    """Choose the rules: --rules, else the engine's, else the default."""
-    named: str = ctx.params["rules"]
-    if reading is None or ctx.get_parameter_source("rules") is not ParameterSource.DEFAULT:
-        return named
-    return reading.rules or named
 
 
 def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerFlags:
@@ -331,13 +320,6 @@ def _facts(ctx: click.Context) -> Facts:
     return Facts.model_validate({**traced.settings.facts.known(), **facts.known()})
 
 
-def _print_unrelated(flags: Sequence[str], *, verbose: bool) -> None:
-    if not flags:
-        return
-    names = ", ".join(flags) if verbose else "--verbose names them"
-    click.echo(f"server flags that do not matter here: {len(flags)} ({names})", err=True)
-
-
 @contextmanager
 def importable(folders: Sequence[Path]) -> Iterator[None]:
     """Import from the folders of `--path` first within a `with` block: plugins' code is there."""
@@ -352,20 +334,27 @@ def importable(folders: Sequence[Path]) -> Iterator[None]:
 
 def facts_from(pairs: Iterable[str]) -> Facts:
     """Read facts, such as `head_size=128` or `compute_capability=[9, 0]`."""
-    return _read(Facts, dict(_values(pairs, "--fact")), "--fact")
+    return _read(Facts, pairs, "--fact")
 
 
-def override_from(pairs: Iterable[str]) -> Capabilities | None:
+def override_from(pairs: Sequence[str]) -> Capabilities | None:
     """Read capabilities, such as `host_seq_lens=none` or `graph_replay=[uniform_batch]`."""
-    values = dict(_values(pairs, "--unsafe-override"))
-    return _read(Capabilities, values, "--unsafe-override") if values else None
+    return _read(Capabilities, pairs, "--unsafe-override") if pairs else None
 
 
-def _read(model: type[_Model], values: Mapping[str, object], option: str) -> _Model:
+def _read(model: type[_Model], pairs: Iterable[str], option: str) -> _Model:
     try:
-        return model.model_validate(values)
+        return model.model_validate(dict(_values(pairs, option)))
     except ValidationError as error:
-        raise _usage(error, option, sorted(model.model_fields)) from error
+        known = ", ".join(sorted(model.model_fields))
+        sentences = []
+        for detail in error.errors():
+            name = detail["loc"][0] if detail["loc"] else ""
+            if detail["type"] == "extra_forbidden":
+                sentences.append(f"{option} has no {name!r}; it has: {known}.")
+            else:
+                sentences.append(f"{option} {name}: {detail['msg']}; got {detail['input']!r}.")
+        raise click.UsageError(" ".join(sentences)) from error
 
 
 def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:
@@ -380,14 +369,3 @@ def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             wanted = "expected a word, a number or a list such as [a, b]"
             raise click.UsageError(f"{option} {pair} cannot be read; {wanted}.") from error
-
-
-def _usage(error: ValidationError, option: str, known: list[str]) -> click.UsageError:
-    sentences = []
-    for detail in error.errors():
-        name = detail["loc"][0] if detail["loc"] else ""
-        if detail["type"] == "extra_forbidden":
-            sentences.append(f"{option} has no {name!r}; it has: {', '.join(known)}.")
-        else:
-            sentences.append(f"{option} {name}: {detail['msg']}; got {detail['input']!r}.")
-    return click.UsageError(" ".join(sentences))

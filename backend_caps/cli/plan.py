@@ -11,10 +11,9 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
-from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.invocation import routed_engine_options
 from backend_caps.cli.options import (
     STAND_INS,
-    Request,
     device_option,
     importable,
     request_of,
@@ -32,7 +31,7 @@ from backend_caps.report.plans import (
 from backend_caps.report.sections import Opened
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.selection import BACKEND_FLAGS
+from backend_caps.resolution.selection import BACKEND_FLAGS, plan_for
 from backend_caps.resolution.selection import select as selection_of
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -131,15 +130,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     its place. Exit status 1 where no backend fits.
     """
     request = request_of(ctx)
-    document = _document(request)
-    request.show(document, selection_view(document))
-    if any(choice.chosen is None for choice in document.choices):
-        ctx.exit(NONE_FITS)
-
-
-def _document(request: Request) -> SelectionDocument:
     flags, rules = _with_auto(request.flags), request.registry.rules(request.rules)
-    facts = flags.with_facts(request.facts)
     selection = selection_of(
         request.registry,
         flags,
@@ -148,13 +139,17 @@ def _document(request: Request) -> SelectionDocument:
         policy=request.policy,
         stand_ins=STAND_INS,
     )
-    return SelectionDocument(
+    known = flags.with_facts(request.facts).known()
+    document = SelectionDocument(
         schema_="backend-caps/selection@1",
-        facts={name: text_of(value) for name, value in facts.known().items()},
+        facts={name: text_of(value) for name, value in known.items()},
         policy=request.policy.value,
         rules=rules.name,
         choices=choice_documents(selection.choices),
     )
+    request.show(document, selection_view(document))
+    if any(choice.chosen is None for choice in document.choices):
+        ctx.exit(NONE_FITS)
 
 
 def _with_auto(flags: ServerFlags) -> ServerFlags:
@@ -192,8 +187,8 @@ def relay(
     # Loads torch, which no other command does.
     with loading_torch("relay", extra="relay"):
         from backend_caps.relay import DraftShape  # noqa: PLC0415
+        from backend_caps.startup import configure  # noqa: PLC0415
         from backend_caps.startup.configuration import Configuration  # noqa: PLC0415
-        from backend_caps.startup.configure import check_device, log_plan, planned  # noqa: PLC0415
         from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
     request = request_of(ctx)
@@ -201,25 +196,25 @@ def relay(
     if flags.speculative_algorithm is not None:
         topk = flags.speculative_eagle_topk or 1
         draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
-    check_device(device)
-    plan = planned(
-        flags,
+    configure.check_device(device)
+    # No check of the named backends: a rehearsal runs none of them.
+    plan = plan_for(
         request.registry,
-        device=device,
-        facts=request.facts,
-        draft=draft,
-        rules=request.rules,
+        flags,
+        rules=request.registry.rules(request.rules),
+        facts=configure.with_device(request.facts, device),
         policy=request.policy,
         unsafe_override=request.override,
+        stand_ins=configure.stand_ins(device),
     )
-    log_plan(plan)
+    plan = configure.with_bound(plan, draft)
+    configure.log_plan(plan)
     configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
-    steps_taken = [*rehearse(configuration.future_map, num_steps=steps, draft=draft)]
     document = RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,
         has_streams=configuration.future_map.streams.traits.has_streams,
         plan=plan_document(plan, flips(plan, request.registry, plan.flags)),
-        steps=steps_taken,
+        steps=[*rehearse(configuration.future_map, num_steps=steps, draft=draft)],
     )
     request.show(document, relay_view(document))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from backend_caps.capability.backend import Status
-from backend_caps.cli.engines import engine_options
+from backend_caps.cli.invocation import engine_options
 from backend_caps.cli.options import Request, request_of, server_command
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry

@@ -80,10 +80,10 @@ class _SizeFlags:
     line: CommandLine
     faults: list[FlagValueError] = field(default_factory=list)
 
-    def number(self, name: str | None, least: int = 1) -> int | None:
+    def number(self, name: str, least: int = 1) -> int | None:
         """Read one number."""
         numbers = self._numbers(name, least)
-        return None if not numbers else numbers[-1]
+        return numbers[-1] if numbers else None
 
     def graphs(self, sizes: Sequence[str], largest: Sequence[str]) -> GraphSizes | None:
         """Read what graphs are captured for, by the names that this version has for it."""
@@ -111,21 +111,20 @@ class _SizeFlags:
     def _has(self, names: Iterable[str]) -> str | None:
         return next((name for name in names if option_of(name) in self.known.options), None)
 
-    def _numbers(self, name: str | None, least: int) -> tuple[int, ...] | None:
+    def _numbers(self, name: str, least: int) -> tuple[int, ...] | None:
         values: Mapping[str, object] = self.line.values
-        if name is None or name not in values:
+        if name not in values:
             return None
         value = values[name]
-        words = value if isinstance(value, list | tuple) else (value,)
+        words = [*map(str, value if isinstance(value, list | tuple) else (value,))]
         try:
-            numbers = tuple(int(str(word)) for word in words)
+            numbers = tuple(map(int, words))
         except ValueError:
             numbers = ()
         if not numbers or min(numbers) < least:
-            what = "numbers" if name in _GRAPH_LISTS else "a number"
-            told = " ".join(map(str, words))
-            expected = f"{what} of at least {least}"
-            self.faults.append(
-                FlagValueError(flag=option_of(name), value=repr(told), expected=expected)
+            expected = f"{'numbers' if name in _GRAPH_LISTS else 'a number'} of at least {least}"
+            fault = FlagValueError(
+                flag=option_of(name), value=repr(" ".join(words)), expected=expected
             )
+            self.faults.append(fault)
         return numbers

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backend_caps.cli.dry_run import stand_in_option
-from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.invocation import routed_engine_options
 from backend_caps.cli.options import (
     device_option,
     importable,
@@ -21,8 +21,7 @@ from backend_caps.cli.output import CommandError, loading_torch, working
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import Picture
-from backend_caps.report.trace_documents import TraceDocument
-from backend_caps.report.trace_timeline import events_of
+from backend_caps.report.trace_documents import TraceDocument, events_of
 
 
 @server_command(

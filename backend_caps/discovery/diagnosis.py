@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +13,7 @@ from pydantic_core import ErrorDetails
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.rules import Rule
 
 _MODELS: Mapping[str, type[BaseModel]] = {
@@ -22,16 +22,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 _LONGEST_INPUT = 60
 """How much of a wrong value a sentence repeats."""
 _NAMES = frozenset(_MODELS) | {Part.__name__}
-_SCOPES = (
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.DictComp,
-    ast.FunctionDef,
-    ast.GeneratorExp,
-    ast.Lambda,
-    ast.ListComp,
-    ast.SetComp,
-)
+_SCOPES = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda, ast.comprehension)
 
 
 def schema_fault(error: BaseException) -> str | None:
@@ -58,24 +49,18 @@ def validation_fault(error: ValidationError) -> str:
 
 
 def _sentence(title: str, details: ErrorDetails) -> str:
-    name = ".".join(str(part) for part in details["loc"][:1])
+    name = "".join(map(str, details["loc"][:1]))
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return f"{title} has no field {name!r}{_hint(name, _fields(title))}"
-    said = details["msg"].removeprefix("Value error, ")
+        fields = _MODELS[title].model_fields if title in _MODELS else ()
+        close = nearest(name, list(fields), cutoff=0.6)
+        hint = f" (did you mean {close!r}?)" if close else ""
+        return f"{title} has no field {name!r}{hint}"
+    expected = details["msg"].removeprefix("Value error, ").removesuffix(".")
     if not name:
-        return said.removesuffix(".")
+        return expected
     given = repr(details["input"])
     shown = given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}..."
-    return f"{title}.{name} is {shown}: {said.removesuffix('.')}"
-
-
-def _fields(title: str) -> Iterable[str]:
-    return _MODELS[title].model_fields if title in _MODELS else ()
-
-
-def _hint(name: str, fields: Iterable[str]) -> str:
-    close = get_close_matches(name, fields, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f"{title}.{name} is {shown}: {expected}"
 
 
 def _is_ours(name: str) -> bool:

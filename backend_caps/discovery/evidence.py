@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -50,8 +50,10 @@ class Implementation:
 
         Nothing is imported: of a namespace, the first package in it counts.
         """
-        names = pointer.partition(":")[0].split(".")
-        spec = _top_spec(names[0], imports)
+        names, spec = pointer.partition(":")[0].split("."), None
+        # Of the top-level module, an import hook may know what no folder has.
+        with suppress(ImportError, ValueError, AttributeError):
+            spec = PathFinder.find_spec(names[0], imports) or find_spec(names[0])
         for end in range(2, len(names) + 1):
             if spec is None or spec.origin is not None:
                 break
@@ -89,10 +91,8 @@ class Implementation:
         """
         is_folder = self.root.is_dir()
         files = self.root.rglob("*.py") if is_folder else [self.root]
-        named_files = {
-            file.relative_to(self.root if is_folder else file.parent).as_posix(): file
-            for file in files
-        }
+        folder = self.root if is_folder else self.root.parent
+        named_files = {file.relative_to(folder).as_posix(): file for file in files}
         for name, file in sorted(named_files.items()):
             yield name, read_regular(str(file)).replace(b"\r\n", b"\n")
 
@@ -210,10 +210,3 @@ def _standing(
         return Standing(problem=f"the files that {file.name} is of cannot be read: {cause}")
     changes = changes_since(evidence, replace(here, device=device))
     return Standing(evidence=evidence, changes=changes)
-
-
-def _top_spec(name: str, imports: Sequence[str]) -> ModuleSpec | None:
-    """Find a top-level module where plugins are imported from, or as an import hook knows it."""
-    with suppress(ImportError, ValueError, AttributeError):
-        return PathFinder.find_spec(name, imports) or find_spec(name)
-    return None

@@ -11,13 +11,11 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import NamedTuple
 
 from backend_caps.capability.provenance import Status
 from backend_caps.discovery.metadata import target
-from backend_caps.discovery.problems import installed_release
 from backend_caps.discovery.process import Answer, Child, Search, Work, start_early
-from backend_caps.discovery.scan import AllowList, Claim, Scan, admit, scan
+from backend_caps.discovery.scan import AllowList, Claim, Scan, admit, installed_release, scan
 
 DEADLINE_S = 10.0
 """How long one entry may take."""
@@ -28,13 +26,6 @@ _START_S = 60.0
 _SHOWN = 200
 """As much of a plugin's output as a report can bear."""
 _WRITES = "writes into the pipe of the results"
-
-
-class Loaded(NamedTuple):
-    """What became of a claim: what it declares, or why not."""
-
-    claim: Claim
-    answer: Answer = Answer()
 
 
 def begin(
@@ -64,12 +55,11 @@ class Loading:
         self.scanned = scanned
         self._deadline_s = deadline_s
         self._executable = executable
-        refused = [claim for claim in scanned.claims if claim.status is not Status.OK]
         self._waiting = [claim for claim in scanned.claims if claim.status is Status.OK]
-        self._results = [Loaded(claim) for claim in refused]
+        self._results = [claim for claim in scanned.claims if claim.status is not Status.OK]
         self._child = self._start(early)
 
-    def results(self) -> tuple[Loaded, ...]:
+    def results(self) -> tuple[Claim, ...]:
         """Wait for every declaration; what was refused before is among them."""
         try:
             while self._child is not None:
@@ -93,18 +83,14 @@ class Loading:
             if early is not None:
                 early.close()
             return None
-        work = Work(
-            path=self.scanned.imports,
-            # Without the extras that an entry may name; the scan has parsed it.
-            entries=[(c.group, ":".join(target(c.value) or ())) for c in self._waiting],
-            deadline_s=self._deadline_s,
-        )
         try:
             child = early or Child(self.scanned.imports, executable=self._executable)
         except OSError as error:
             self._give_up(f"{self._executable!r} did not start: {error.strerror}")
             return None
-        child.give(work)
+        # Without the extras that an entry may name; the scan has parsed it.
+        entries = [(each.group, ":".join(target(each.value) or ())) for each in self._waiting]
+        child.give(Work(path=self.scanned.imports, entries=entries, deadline_s=self._deadline_s))
         return child
 
     def _read(self, child: Child) -> None:
@@ -127,8 +113,7 @@ class Loading:
             self._give_up(f"the process that reads says {printed.decode('utf-8', 'replace')!r}")
 
     def _give_up(self, cause: str) -> None:
-        for claim in self._waiting:
-            self._results.append(Loaded(claim.broken_by("not-started", cause=cause)))
+        self._results += [claim.broken_by("not-started", cause=cause) for claim in self._waiting]
         self._waiting.clear()
 
 
@@ -170,7 +155,7 @@ def _noisy(claim: Claim, child: Child, begun: Answer, done: Answer) -> Claim:
     return claim.marked(claim.status, "prints", output=shown, num_bytes=num_bytes)
 
 
-def _loaded(claim: Claim, answer: Answer) -> Loaded:
+def _loaded(claim: Claim, answer: Answer) -> Claim:
     """Add what its answer says."""
     if answer.loaded_torch:
         claim = claim.marked(claim.status, "imports-torch")
@@ -180,4 +165,4 @@ def _loaded(claim: Claim, answer: Answer) -> Loaded:
         claim = claim.broken_by(answer.fault, detail=answer.detail)
     elif claim.is_backend and len(answer.documents) != 1:
         claim = claim.broken_by("exits", detail=_WRITES)
-    return Loaded(claim, answer)
+    return replace(claim, documents=answer.documents, declared_at=answer.declared_at)

@@ -30,11 +30,7 @@ from backend_caps.resolution.rules import Rule
 
 _SHOWN = 500
 """As much of an error's text as a report can bear."""
-_MACHINERY = (
-    Path(backend_caps.__file__).parent,
-    Path(importlib.__file__).parent,
-    Path(pydantic.__file__).parent,
-)
+_MACHINERY = [Path(str(own.__file__)).parent for own in (backend_caps, importlib, pydantic)]
 """Where no plugin's own lines are."""
 
 
@@ -47,13 +43,6 @@ class Channel:
     """Standard output, under a number of its own: a plugin may close the other."""
     process: int
 
-    @classmethod
-    def open(cls, results: int) -> Channel:
-        """Take over what the parent has opened; programs that a plugin starts do not get it."""
-        os.set_inheritable(results, False)  # noqa: FBT003 - os's own signature
-        pipe = os.fdopen(results, "wb")
-        return cls(results=pipe, output=os.dup(sys.stdout.fileno()), process=os.getpid())
-
     def send(self, answer: Answer) -> None:
         """Send an answer. A plugin that forked is there twice; its copy says nothing."""
         if os.getpid() == self.process:
@@ -64,10 +53,16 @@ class Channel:
 
 def main(work: Work, results: int) -> None:
     """Read every entry; stop after one that loads torch, so that the next is not blamed."""
-    channel = Channel.open(results)
+    # Programs that a plugin starts do not get what the parent has opened.
+    os.set_inheritable(results, False)  # noqa: FBT003 - os's own signature
+    pipe, output = os.fdopen(results, "wb"), os.dup(sys.stdout.fileno())
+    channel = Channel(results=pipe, output=output, process=os.getpid())
     folder = working_directory_of_process() or os.sep
     for group, value in work["entries"]:
-        _restore(work["path"], folder)
+        # Undo what the entry before has done to where this one is looked for.
+        sys.path = list(work["path"])
+        with suppress(OSError):  # it may be gone
+            os.chdir(folder)
         channel.send(Answer(is_done=False))
         # The parent keeps the deadline; this is for the day the parent is killed.
         signal.setitimer(signal.ITIMER_REAL, 2 * work["deadline_s"])
@@ -76,13 +71,6 @@ def main(work: Work, results: int) -> None:
         channel.send(answer)
         if answer.is_last:
             break
-
-
-def _restore(path: Sequence[str], folder: str) -> None:
-    """Undo what the entry before has done to where the next one is looked for."""
-    sys.path = list(path)
-    with suppress(OSError):  # it may be gone
-        os.chdir(folder)
 
 
 def read(group: str, value: str) -> Answer:
@@ -136,10 +124,9 @@ def _fault(module_name: str, error: BaseException) -> Answer:
             return Answer(fault="exits", detail=f"calls sys.exit({code!r})")
         case ModuleNotFoundError(name=str(name)) if f"{module_name}.".startswith(f"{name}."):
             return Answer(fault="missing-module", detail=name)
-    said = schema_fault(error)
     where = _where(error) or _file_of(module_name)
-    if said is not None:
-        return Answer(fault="schema", detail=said + where)
+    if (misfit := schema_fault(error)) is not None:
+        return Answer(fault="schema", detail=misfit + where)
     return Answer(fault="raises", detail=_text(error) + where)
 
 
@@ -158,12 +145,12 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename is not None:
         line = "" if error.lineno is None else f":{error.lineno}"
         return f" at {error.filename}{line}"
-    lines = [
-        f" at {file}:{line}"
-        for frame, line in walk_tb(error.__traceback__)
-        if not _is_machinery(file := frame.f_code.co_filename)
-    ]
-    return lines[-1] if lines else ""
+    where = ""
+    for frame, number in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith("<") and not any(map(Path(file).is_relative_to, _MACHINERY)):
+            where = f" at {file}:{number}"
+    return where
 
 
 def _file_of(module_name: str) -> str:
@@ -176,7 +163,3 @@ def _file_of(module_name: str) -> str:
         if spec is not None and spec.has_location:
             return f" in {spec.origin}"
     return ""
-
-
-def _is_machinery(file: str) -> bool:
-    return file.startswith("<") or any(Path(file).is_relative_to(root) for root in _MACHINERY)

@@ -89,15 +89,13 @@ class PathEntry:
         """Open a path entry; None where metadata cannot be."""
         is_archive = False
         try:
-            names = os.listdir(root)
-        except NotADirectoryError:
-            is_archive = True
             try:
+                names = os.listdir(root)
+            except NotADirectoryError:
+                is_archive = True
                 with open_regular(root) as opened, zipfile.ZipFile(opened) as archive:
                     names = [name.split("/", 1)[0] for name in archive.namelist()]
-            except (zipfile.BadZipFile, OSError):
-                return None
-        except OSError:
+        except (zipfile.BadZipFile, OSError):
             return None
         is_egg = os.path.basename(root).lower().endswith(".egg")
         found = {
@@ -132,16 +130,6 @@ class PathEntry:
             raise OSError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
-    """What a distribution's core metadata says."""
-
-    name: str
-    version: str | None
-    requires: str | None
-    """What it requires of backend-caps."""
-
-
 def normalised(name: str) -> str:
     """Spell a distribution's name as PEP 503 does: `My_Pkg` and `my.pkg` are `my-pkg`."""
     return _SEPARATORS.sub("-", name.strip()).lower()
@@ -164,8 +152,11 @@ def _split_egg(stem: str) -> tuple[str, str | None]:
     return (normalised(match["name"]), match["version"]) if match else (normalised(stem), None)
 
 
-def headers(data: bytes, name: str, version: str | None) -> Headers:
-    """Read the headers of METADATA or PKG-INFO; what they lack stays as the folder says."""
+def headers(data: bytes, name: str, version: str | None) -> tuple[str, str | None, str | None]:
+    """Read name, version, and what is required of backend-caps, of METADATA or PKG-INFO.
+
+    A name or version that is missing there stays as the folder has it.
+    """
     requires = None
     for raw in data.splitlines():
         if not raw.strip():
@@ -178,7 +169,7 @@ def headers(data: bytes, name: str, version: str | None) -> Headers:
                 version = value.strip()
             case "requires-dist" if own := _REQUIREMENT.fullmatch(value.strip()):
                 requires = requires or "backend-caps" + re.sub(r"[\s()]", "", own["wanted"])
-    return Headers(name, version, requires)
+    return name, version, requires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +211,7 @@ def _entry(group: str, number: int, line: bytes) -> Entry:
     name, sign, value = (part.strip() for part in text.partition("="))
     if not sign or not name:
         return Entry(group=group, line=number, text=text, is_valid=False)
-    is_utf8 = line.decode("utf-8", "ignore").encode() == line
-    is_valid = is_utf8 and target(value) is not None
+    is_valid = line.decode("utf-8", "ignore").encode() == line and target(value) is not None
     return Entry(group=group, line=number, text=text, name=name, value=value, is_valid=is_valid)
 
 

@@ -82,10 +82,6 @@ class Search:
         named = _absolute([os.fspath(folder) for folder in folders])
         return cls(searched=named, imports=(*named, *cls.of_process().imports), named=named)
 
-    def absent(self) -> tuple[str, ...]:
-        """List the folders that the caller named and that are not there."""
-        return tuple(folder for folder in self.named if identity(folder) is None)
-
 
 def identity(path: str) -> tuple[int, int] | None:
     """Return what tells one file from another, whatever its path; None where there is none."""
@@ -219,20 +215,17 @@ class Child:
             TimeoutError: it did not come in time.
         """
         latest = time.monotonic() + deadline_s
-        while b"\n" not in self._pending:
-            chunk = self._chunk(latest - time.monotonic())
-            if not chunk:
-                return b""
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
-        return bytes(line)
-
-    def _chunk(self, timeout_s: float) -> bytes:
         with selectors.DefaultSelector() as selector:
             selector.register(self._results, selectors.EVENT_READ)
-            if not selector.select(max(timeout_s, 0)):
-                raise TimeoutError
-        return os.read(self._results, _CHUNK_BYTES)
+            while b"\n" not in self._pending:
+                if not selector.select(max(latest - time.monotonic(), 0)):
+                    raise TimeoutError
+                chunk = os.read(self._results, _CHUNK_BYTES)
+                if not chunk:
+                    return b""
+                self._pending += chunk
+        line, _, self._pending = self._pending.partition(b"\n")
+        return bytes(line)
 
     def status(self) -> int | None:
         """Return its exit status, or minus the signal that ended it; None where it lives on."""

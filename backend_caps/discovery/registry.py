@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,9 +16,9 @@ from backend_caps.capability.backend import Backend, Backends
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Problem, Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
-from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loaded, Loading, begin
-from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
-from backend_caps.discovery.scan import AllowList, Claim
+from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading, begin
+from backend_caps.discovery.scan import AllowList, Claim, installed_release, problem
+from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import RULE_SETS
 from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.flags import ServerFlags
@@ -28,6 +28,16 @@ from backend_caps.resolution.uses import Use, uses_of
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
 """Which record a name stands for; what was skipped stands for none."""
 _Model = TypeVar("_Model", Declaration, Rule)
+
+
+class DiscoveryError(CodedError):
+    """A caller of discovery gave what it cannot use; a plugin's fault is a `Problem`."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "string-instead-of-list": "an argument that takes several strings was given one",
+        "deadline": "a deadline leaves no time at all, or has no end",
+        "repeated-backend": "two backends of a registry made by hand have one name",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -50,9 +60,9 @@ class Registry(Backends):
     _by_name: Mapping[str, Backend] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        standing = [entry for entry in self.entries if entry.status in _PRECEDENCE]
-        standing.sort(key=lambda entry: _PRECEDENCE.index(entry.status), reverse=True)
-        by_name = {entry.name: entry for entry in standing}
+        by_name: dict[str, Backend] = {}
+        for status in reversed(_PRECEDENCE):
+            by_name |= {entry.name: entry for entry in self.entries if entry.status is status}
         object.__setattr__(self, "_by_name", dict(sorted(by_name.items())))
 
     @classmethod
@@ -88,11 +98,11 @@ class Registry(Backends):
         rules: list[Rule] = []
         lost = list(loading.scanned.rule_problems)
         remarks: list[Problem] = []
-        for loaded in sorted(loading.results(), key=_claim_order):
-            if loaded.claim.is_backend:
-                backends.append(_backend(loaded))
+        for found in sorted(loading.results(), key=lambda claim: claim.sort_key):
+            if found.is_backend:
+                backends.append(_backend(found))
             else:
-                claim, read = _read(loaded, Rule)
+                claim, read = _read(found, Rule)
                 rules += read
                 is_lost = claim.status in {Status.BROKEN, Status.CONFLICT}
                 (lost if is_lost else remarks).extend(claim.problems)
@@ -193,35 +203,25 @@ def _order(entry: Backend) -> tuple[str, ...]:
     return entry.name, entry.status.value, *told
 
 
-def _claim_order(loaded: Loaded) -> tuple[str, ...]:
-    claim = loaded.claim
-    return claim.distribution, claim.version or "", claim.name, claim.stated_at
-
-
-def _backend(loaded: Loaded) -> Backend:
-    claim, read = _read(loaded, Declaration)
-    declaration = next(iter(read), None)
+def _backend(claim: Claim) -> Backend:
+    claim, read = _read(claim, Declaration)
+    declaration, place = next(iter(read), None), claim.declared_at or claim.stated_at
     return Backend(
         name=claim.name,
         status=claim.status,
-        source=Source(
-            distribution=claim.distribution,
-            version=claim.version,
-            declared_at=loaded.answer.declared_at or claim.stated_at,
-        ),
+        source=Source(distribution=claim.distribution, version=claim.version, declared_at=place),
         declaration=declaration,
         problems=claim.problems,
     )
 
 
-def _read(loaded: Loaded, model: type[_Model]) -> tuple[Claim, list[_Model]]:
+def _read(claim: Claim, model: type[_Model]) -> tuple[Claim, list[_Model]]:
     """Read a declaration or rules: all of an entry's, or none."""
     try:
-        return loaded.claim, [model.model_validate_json(each) for each in loaded.answer.documents]
+        return claim, [model.model_validate_json(each) for each in claim.documents]
     except ValidationError as error:
         detail = validation_fault(error)
-        claim = loaded.claim.broken_by("schema", detail=detail, installed=installed_release())
-        return claim, []
+        return claim.broken_by("schema", detail=detail, installed=installed_release()), []
 
 
 def _of_unknown_engines(claim: Claim, rules: Iterable[Rule]) -> Iterator[Problem]:

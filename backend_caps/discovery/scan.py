@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
-from backend_caps.capability.provenance import Problem, Status
+from backend_caps.capability.provenance import Problem, Status, problem_texts
 from backend_caps.discovery.metadata import PathEntry, headers, named, normalised, our_entries
-from backend_caps.discovery.problems import installed_release, problem
 from backend_caps.discovery.process import Search, identity
+from backend_caps.resolution.errors import nearest
 
 BACKENDS = "backend_caps.backends"
 """The entry-point group of declarations; api 1."""
@@ -22,6 +21,22 @@ RULES = "backend_caps.rules"
 """The entry-point group of rules."""
 PLUGINS = "BACKEND_CAPS_PLUGINS"
 """The environment variable that names the distributions to use, separated by commas."""
+
+
+def problem(code: str, **values: object) -> Problem:
+    """Fill in the texts that a code has in `problems.toml`."""
+    return problem_texts(__file__)[code].problem(code, **values)
+
+
+def installed_release(distribution: str = "backend-caps") -> str:
+    """Return this package's name with its version."""
+    # Only some problems need it, and this import takes half as long as a scan.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return f"{distribution} {version(distribution)}"
+    except PackageNotFoundError:
+        return f"{distribution} (not installed, run from its source)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +57,10 @@ class Claim:
     status: Status = Status.OK
     """`OK` as long as nothing keeps it from being loaded."""
     problems: tuple[Problem, ...] = ()
+    documents: Sequence[str] = ()
+    """Once it is loaded, what it declares, as JSON."""
+    declared_at: str | None = None
+    """`file:line` of the object, where that was reached."""
 
     @property
     def is_backend(self) -> bool:
@@ -52,6 +71,11 @@ class Claim:
     def owner(self) -> str:
         """The distribution with its version."""
         return self.distribution if self.version is None else f"{self.distribution} {self.version}"
+
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        """Order claims by what makes them."""
+        return self.distribution, self.version or "", self.name, self.stated_at
 
     @property
     def module(self) -> str:
@@ -88,17 +112,23 @@ class Claim:
         return f"{kind} {self.name!r} of {self.owner} ({self.value})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Scan:
     """What the metadata on a search path says."""
 
-    claims: tuple[Claim, ...]
-    problems: tuple[Problem, ...]
-    """What no single entry can be blamed for."""
     imports: tuple[str, ...]
     """The `sys.path` on which the objects are to be found."""
-    rule_problems: tuple[Problem, ...] = ()
+    claims: list[Claim] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    """What no single entry can be blamed for."""
+    rule_problems: list[Problem] = field(default_factory=list)
     """Those of `problems` by which rules may be missing."""
+
+    def add_problem(self, found: Problem, *, hides_rules: bool = True) -> None:
+        """Add a problem, and whether rules may be missing by it."""
+        self.problems.append(found)
+        if hides_rules:
+            self.rule_problems.append(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,40 +162,31 @@ class AllowList:
 
 def admit(scanned: Scan, allow: AllowList | None) -> Scan:
     """Refuse what is not allowed, and then what several still claim."""
-    claims = list(scanned.claims)
-    missing = tuple(_not_installed(claims, allow)) if allow is not None else ()
     if allow is not None:
+        _check_installed(scanned, allow)
         names = ", ".join(sorted(allow.allowed)) or "nothing"
-        claims = [
+        scanned.claims = [
             claim
             if claim.distribution in allow.allowed
             else claim.marked(Status.SKIPPED, "not-allowed", allow_list=allow.name, allowed=names)
-            for claim in claims
+            for claim in scanned.claims
         ]
-    return replace(
-        scanned,
-        claims=tuple(_one_owner(_one_entry(claims))),
-        problems=(*scanned.problems, *missing),
-        rule_problems=(*scanned.rule_problems, *missing),
-    )
+    scanned.claims = list(_one_owner(list(_one_entry(scanned.claims))))
+    return scanned
 
 
-def _not_installed(claims: Sequence[Claim], allow: AllowList) -> Iterator[Problem]:
-    backends = {claim.name: claim.distribution for claim in claims if claim.is_backend}
-    known = sorted({claim.distribution for claim in claims})
+def _check_installed(scanned: Scan, allow: AllowList) -> None:
+    """Add a problem for each allowed distribution that has no claim."""
+    backends = {claim.name: claim.distribution for claim in scanned.claims if claim.is_backend}
+    known = sorted({claim.distribution for claim in scanned.claims})
     for name in sorted(allow.allowed.difference(known)):
-        close = get_close_matches(name, known, n=1)
-        yield problem(
-            "not-installed",
-            name=name,
-            allow_list=allow.name,
-            known=", ".join(known) or "none",
-            # The list takes distributions; a backend's name in it is an easy slip.
-            meant=close[0] if close else backends.get(name),
-        )
+        # The list takes distributions; a backend's name in it is an easy slip.
+        meant = nearest(name, known, cutoff=0.6) or backends.get(name)
+        own = {"name": name, "allow_list": allow.name, "known": ", ".join(known) or "none"}
+        scanned.add_problem(problem("not-installed", meant=meant, **own))
 
 
-def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
+def _one_entry(claims: Iterable[Claim]) -> Iterator[Claim]:
     """Fold a distribution's repeated entry; two objects under one name are a conflict."""
     entries: dict[tuple[str | None, ...], list[Claim]] = {}
     for claim in claims:
@@ -173,14 +194,12 @@ def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
         apart = None if claim.status is Status.OK else claim.stated_at
         key = claim.distribution, claim.group, claim.name, apart
         entries.setdefault(key, []).append(claim)
-    return [_folded(*same) for same in entries.values()]
-
-
-def _folded(first: Claim, *others: Claim) -> Claim:
-    if all(claim.value == first.value for claim in others):
-        return first
-    values = " and ".join(claim.value for claim in (first, *others))
-    return first.marked(Status.CONFLICT, "duplicate-entry", values=values)
+    for first, *others in entries.values():
+        if all(claim.value == first.value for claim in others):
+            yield first
+        else:
+            values = " and ".join(claim.value for claim in (first, *others))
+            yield first.marked(Status.CONFLICT, "duplicate-entry", values=values)
 
 
 def _one_owner(claims: list[Claim]) -> Iterator[Claim]:
@@ -213,8 +232,8 @@ class _Info:
     version: str | None
 
     @property
-    def rank(self) -> bool:
-        """Whether it comes second in its place: eggs after the rest."""
+    def is_egg(self) -> bool:
+        """Whether it gives way to the dist-infos of its place."""
         return not self.folder.lower().endswith(".dist-info")
 
     @property
@@ -224,51 +243,43 @@ class _Info:
 
 def scan(search: Search) -> Scan:
     """List what the metadata claims: entries, and why some of them do not count."""
-    found = _Findings()
-    for folder in search.absent():
-        found.add_problem("no-such-folder", hides_rules=True, folder=folder)
+    found = Scan(imports=search.imports)
+    for folder in search.named:
+        if identity(folder) is None:
+            found.add_problem(problem("no-such-folder", folder=folder))
     seen: set[tuple[int, int]] = set()
     holders: dict[str, list[_Info]] = {}
     losers: list[tuple[_Info, _Info]] = []
-    for place in _places(search.searched, seen):
-        for info in sorted(_infos(place), key=lambda info: info.rank):
-            # A leftover of pip's claims its own name, tilde included.
-            winners = holders.setdefault(info.name, [])
-            if not winners or (winners[0].place is info.place and winners[0].rank == info.rank):
-                winners.append(info)
-            else:
-                losers.append((info, winners[0]))
+    for info in _infos(search.searched, seen):
+        # A leftover of pip's claims its own name, tilde included.
+        winners = holders.setdefault(info.name, [])
+        if not winners or (winners[0].place is info.place and winners[0].is_egg == info.is_egg):
+            winners.append(info)
+        else:
+            losers.append((info, winners[0]))
     for infos in holders.values():
         for info in infos:
-            found.claims += [_settled(claim, infos) for claim in found.read(info)]
+            found.claims += [_settled(claim, infos) for claim in _claims(info, found)]
     for info, winner in losers:
-        found.skip(info, "shadowed", folder=info.place.root, winner=winner.path)
+        values = {"folder": info.place.root, "winner": winner.path}
+        found.claims += _skipped(_claims(info, found), "shadowed", **values)
     # The working directory is not searched, unless the path names it again.
-    for place in _places(() if search.unsearched is None else (search.unsearched,), seen):
-        for info in _infos(place):
-            found.skip(info, "working-directory", folder=place.root)
-    return Scan(
-        claims=tuple(found.claims),
-        problems=tuple(found.problems),
-        imports=search.imports,
-        rule_problems=tuple(found.rule_problems),
-    )
+    for info in _infos(() if search.unsearched is None else (search.unsearched,), seen):
+        folder = info.place.root
+        found.claims += _skipped(_claims(info, found), "working-directory", folder=folder)
+    return found
 
 
-def _places(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[PathEntry]:
-    """Open each entry once, by whatever name it comes."""
+def _infos(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[_Info]:
+    """List the metadata folders of each entry once, by whatever name it comes; eggs last."""
     for root in path:
         known = identity(root)
         if known is None or known in seen:
             continue
         seen.add(known)
-        place = PathEntry.at(root)
-        if place is not None:
-            yield place
-
-
-def _infos(place: PathEntry) -> list[_Info]:
-    return [_Info(place, folder, *named(folder, place.root)) for folder in place.folders]
+        if (place := PathEntry.at(root)) is not None:
+            infos = (_Info(place, folder, *named(folder, root)) for folder in place.folders)
+            yield from sorted(infos, key=lambda info: info.is_egg)
 
 
 def _settled(claim: Claim, infos: list[_Info]) -> Claim:
@@ -282,64 +293,46 @@ def _settled(claim: Claim, infos: list[_Info]) -> Claim:
     return claim
 
 
-@dataclass(slots=True)
-class _Findings:
-    """What a scan has come upon."""
+def _skipped(claims: Iterable[Claim], code: str, **values: object) -> Iterator[Claim]:
+    return (claim.marked(Status.SKIPPED, code, **values) for claim in claims)
 
-    claims: list[Claim] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    rule_problems: list[Problem] = field(default_factory=list)
 
-    def add_problem(self, code: str, *, hides_rules: bool, **values: object) -> None:
-        """Keep a problem, and whether rules may be missing by it."""
-        self.problems.append(problem(code, **values))
-        if hides_rules:
-            self.rule_problems.append(self.problems[-1])
+def _claims(info: _Info, found: Scan) -> Iterator[Claim]:
+    """Read the claims of one metadata folder; METADATA only where there are any."""
+    entries = list(our_entries(_bytes(info, _ENTRY_POINTS, found) or b""))
+    if not entries:
+        return
+    metadata = _bytes(info, "METADATA", found) or _bytes(info, "PKG-INFO", found) or b""
+    distribution, version, requires = headers(metadata, info.name, info.version)
+    backends = {entry.name for entry in entries if entry.group == BACKENDS}
+    for entry in entries:
+        stated_at = f"{info.path}/{_ENTRY_POINTS}:{entry.line}"
+        malformed = {"stated_at": stated_at, "text": entry.text}
+        is_known = entry.group in {BACKENDS, RULES}
+        if entry.name is None:
+            bad = problem("malformed-entry", owner=distribution, **malformed)
+            found.add_problem(bad, hides_rules=entry.group == RULES)
+        elif is_known or entry.name not in backends:
+            claim = Claim(
+                group=entry.group,
+                name=entry.name,
+                value=entry.value,
+                distribution=distribution,
+                version=version,
+                stated_at=stated_at,
+                requires=requires,
+            )
+            if not is_known:
+                claim = claim.broken_by("unknown-api", installed=installed_release())
+            elif not entry.is_valid:
+                claim = claim.broken_by("malformed-entry", owner=claim.owner, **malformed)
+            yield claim
 
-    def skip(self, info: _Info, code: str, **values: object) -> None:
-        """Keep the claims of a metadata folder that does not count."""
-        self.claims += [claim.marked(Status.SKIPPED, code, **values) for claim in self.read(info)]
 
-    def read(self, info: _Info) -> Iterator[Claim]:
-        """Read the claims of one metadata folder; METADATA only where there are any."""
-        entries = list(our_entries(self._bytes(info, _ENTRY_POINTS) or b""))
-        if not entries:
-            return
-        metadata = self._bytes(info, "METADATA") or self._bytes(info, "PKG-INFO") or b""
-        says = headers(metadata, info.name, info.version)
-        backends = {entry.name for entry in entries if entry.group == BACKENDS}
-        for entry in entries:
-            stated_at = f"{info.path}/{_ENTRY_POINTS}:{entry.line}"
-            if entry.name is None:
-                self.add_problem(
-                    "malformed-entry",
-                    hides_rules=entry.group == RULES,
-                    owner=says.name,
-                    stated_at=stated_at,
-                    text=entry.text,
-                )
-            elif entry.group in {BACKENDS, RULES} or entry.name not in backends:
-                claim = Claim(
-                    group=entry.group,
-                    name=entry.name,
-                    value=entry.value,
-                    distribution=says.name,
-                    version=says.version,
-                    stated_at=stated_at,
-                    requires=says.requires,
-                )
-                if entry.group not in {BACKENDS, RULES}:
-                    claim = claim.broken_by("unknown-api", installed=installed_release())
-                elif not entry.is_valid:
-                    told = {"stated_at": stated_at, "text": entry.text}
-                    claim = claim.broken_by("malformed-entry", owner=claim.owner, **told)
-                yield claim
-
-    def _bytes(self, info: _Info, file: str) -> bytes | None:
-        try:
-            return info.place.read(info.folder, file)
-        except OSError as error:
-            cause, path = error.strerror or str(error), f"{info.path}/{file}"
-            hides_rules = file == _ENTRY_POINTS
-            self.add_problem("unreadable", hides_rules=hides_rules, path=path, cause=cause)
-            return None
+def _bytes(info: _Info, file: str, found: Scan) -> bytes | None:
+    try:
+        return info.place.read(info.folder, file)
+    except OSError as error:
+        own = {"path": f"{info.path}/{file}", "cause": error.strerror or str(error)}
+        found.add_problem(problem("unreadable", **own), hides_rules=file == _ENTRY_POINTS)
+        return None

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.insight.errors import InsightError, sentence_of
 from backend_caps.insight.measure import bytes_on, handle_of
-from backend_caps.insight.run_sizes import RunSizes, ServerSizes, drawn, fitting_models
+from backend_caps.insight.run_sizes import (
+    SMALL_MODEL,
+    RunSizes,
+    ServerSizes,
+    drawn,
+    fitting_models,
+    small_engine,
+)
 from backend_caps.insight.stand_ins import RunPlan
-from backend_caps.kit.models import SmallModels
+from backend_caps.kit.models import ModelSizes, SmallModels
 from backend_caps.kit.probes.seq_lens import host_waits
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
@@ -44,9 +51,16 @@ _FIRST, _EVERY = 2, 3
 
 
 @dataclass(slots=True, kw_only=True)
-class Spent:
-    """What the host waited for, and what crossed."""
+class PhaseFigures:
+    """The forwards of one role and phase; or what is around forwards, of neither.
 
+    What was waited for and moved stays 0 where the device is not the simulated one.
+    """
+
+    role: Role | None = None
+    phase: Phase | None = None
+    modes: Counter[GraphMode] = field(default_factory=Counter)
+    """How they ran."""
     waits: Counter[str] = field(default_factory=Counter)
     """Waits of the host, by what they were for."""
     num_hidden: int = 0
@@ -56,17 +70,14 @@ class Spent:
     """Those of them that are the relay's lengths."""
     bytes_to_device: int = 0
 
-    def add(self, other: Spent) -> None:
-        """Add what was spent elsewhere."""
-        self.waits += other.waits
-        self.num_hidden += other.num_hidden
-        self.bytes_to_host += other.bytes_to_host
-        self.bytes_of_lengths += other.bytes_of_lengths
-        self.bytes_to_device += other.bytes_to_device
+    @property
+    def name(self) -> str | None:
+        """What they are called; None around forwards."""
+        return None if self.role is None or self.phase is None else NAMES[self.role, self.phase]
 
 
 class Meter:
-    """Read what was spent since the last reading, on the simulated device.
+    """Count waits and bytes since the last reading, on the simulated device.
 
     Args:
         simulation: the one that runs.
@@ -79,18 +90,16 @@ class Meter:
         self._tokens_on = handle_of(engine.step_streams.host_copy)
         self._last = self._now()
 
-    def take(self) -> Spent:
-        """Return what was spent since the last call."""
+    def add_to(self, figures: PhaseFigures) -> None:
+        """Add what was counted since the last call."""
         run = self._simulation
         (counts, num_hidden, num_waits), self._last = self._last, self._now()
         moved, hidden = run.counts - counts, run.hidden_syncs[num_hidden:]
-        return Spent(
-            waits=Counter(map(self._purpose, [*hidden, *run.host_waits[num_waits:]])),
-            num_hidden=len(hidden),
-            bytes_to_host=moved.bytes_to_host,
-            bytes_of_lengths=bytes_on(moved, self._lengths_on),
-            bytes_to_device=moved.bytes_to_device,
-        )
+        figures.waits.update(map(self._purpose, [*hidden, *run.host_waits[num_waits:]]))
+        figures.num_hidden += len(hidden)
+        figures.bytes_to_host += moved.bytes_to_host
+        figures.bytes_of_lengths += bytes_on(moved, self._lengths_on)
+        figures.bytes_to_device += moved.bytes_to_device
 
     def _now(self) -> tuple[Counts, int, int]:
         run = self._simulation
@@ -105,37 +114,6 @@ class Meter:
         return str(wait)
 
 
-@dataclass(slots=True, kw_only=True)
-class PhaseFigures:
-    """The forwards of one role and phase; or what is around forwards, of neither."""
-
-    role: Role | None = None
-    phase: Phase | None = None
-    spent: Spent | None = None
-    """None where nothing is counted: the device is not the simulated one."""
-    modes: Counter[GraphMode] = field(default_factory=Counter)
-    """How they ran."""
-
-    @property
-    def name(self) -> str | None:
-        """What they are called; None around forwards."""
-        return None if self.role is None or self.phase is None else NAMES[self.role, self.phase]
-
-
-@dataclass(slots=True, kw_only=True)
-class StepFigures:
-    """The counted steps of a kind."""
-
-    steps: list[StepStats] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    """Of each, from the tokens of the step before to its own."""
-
-    @property
-    def waits_for_lengths(self) -> int:
-        """Steps in which the host waited for lengths."""
-        return sum(own.waits_for_lengths for own in self.steps)
-
-
 class RunFigures:
     """Observe an engine's forwards and steps, from `open` until that many steps are done.
 
@@ -146,8 +124,9 @@ class RunFigures:
     def __init__(self, *, speculates: bool) -> None:
         self.phases: dict[tuple[Role, Phase], PhaseFigures] = {}
         self.around = PhaseFigures()
-        """What is spent between forwards: batches, lengths, tokens, results."""
-        self.kinds: dict[str, StepFigures] = {}
+        """What is counted between forwards: batches, lengths, tokens, results."""
+        self.kinds: dict[str, list[tuple[StepStats, float]]] = {}
+        """The counted steps, each with the seconds since the tokens of the step before."""
         self.num_steps = self.num_retracted = 0
         self._speculates = speculates
         self._meter: Meter | None = None
@@ -160,10 +139,9 @@ class RunFigures:
 
         Args:
             num_steps: steps whose results are counted.
-            meter: reads what is spent; None where nothing is counted.
+            meter: counts waits and bytes; None on a real device.
         """
         self._most_steps, self._meter = num_steps, meter
-        self.around.spent = None if meter is None else Spent()
 
     @property
     def is_open(self) -> bool:
@@ -175,18 +153,19 @@ class RunFigures:
         since, self._last_s = self._last_s, stats.clock.tokens_s
         if not self.is_open:
             return
-        kind = self.kinds.setdefault(self._kind_of(stats.mode), StepFigures())
-        kind.steps.append(stats)
-        kind.seconds.append(stats.clock.tokens_s - since)
+        kind = "prefill" if stats.mode is ForwardMode.EXTEND else stats.mode.value
+        if self._speculates and stats.mode is ForwardMode.DECODE:
+            kind = "speculative"
+        self.kinds.setdefault(kind, []).append((stats, stats.clock.tokens_s - since))
         self.num_retracted += stats.num_retracted
         if self.num_steps + 1 == self._most_steps:
-            self._take(self.around.spent)
+            self._read_meter(self.around)
         self.num_steps += 1
 
     def began(self, role: Role, phase: Phase) -> None:
-        """Count what was spent before a forward."""
+        """Count what came before a forward."""
         self._running = (role, phase)
-        self._take(self.around.spent)
+        self._read_meter(self.around)
 
     def ended(self, graph_mode: GraphMode) -> None:
         """Count a forward that was enqueued, and how it ran."""
@@ -194,22 +173,13 @@ class RunFigures:
         if not self.is_open:
             return
         role, phase = self._running
-        spent = None if self._meter is None else Spent()
-        run = self.phases.setdefault(
-            self._running, PhaseFigures(role=role, phase=phase, spent=spent)
-        )
-        run.modes[graph_mode] += 1
-        self._take(run.spent)
+        figures = self.phases.setdefault(self._running, PhaseFigures(role=role, phase=phase))
+        figures.modes[graph_mode] += 1
+        self._read_meter(figures)
 
-    def _take(self, spent: Spent | None) -> None:
-        if self.is_open and self._meter is not None and spent is not None:
-            spent.add(self._meter.take())
-
-    def _kind_of(self, mode: ForwardMode) -> str:
-        if mode is ForwardMode.EXTEND:
-            return "prefill"
-        is_speculative = self._speculates and mode is ForwardMode.DECODE
-        return "speculative" if is_speculative else mode.value
+    def _read_meter(self, figures: PhaseFigures) -> None:
+        if self.is_open and self._meter is not None:
+            self._meter.add_to(figures)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -224,7 +194,7 @@ class DryRun:
     simulation: Simulation | None
     """The simulated device; None on a real one."""
     hidden: Counter[str] | None = None
-    """Operators that made the host wait, as torch's own watch on CUDA tells; None elsewhere."""
+    """Operators that made the host wait, as torch reports them on CUDA; None elsewhere."""
     failure: str | None = None
     """What a step raised; None where none did."""
 
@@ -235,23 +205,19 @@ class DryRun:
             num_steps: steps whose results are counted.
             seed: of the trace.
         """
-        if self.engine.device.type != "cuda":  # the one whose torch watches for waits
-            self._run_steps(num_steps, seed)
-            return
-        with host_waits(None) as waits:
-            self._run_steps(num_steps, seed)
-        self.hidden = Counter(f"{own.cause} at {own.site}" for own in waits)
-
-    def _run_steps(self, num_steps: int, seed: int) -> None:
-        try:
-            # The first request of a process pays for torch's own start, so it is not counted.
-            self.engine.submit([1, 2, 3], _WARM_UP)
-            self.engine.drain()
-            meter = None if self.simulation is None else Meter(self.simulation, self.engine)
-            self.figures.open(num_steps, meter)
-            self._run_trace(seed)
-        except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
-            self.failure = sentence_of(error)
+        is_watched = self.engine.device.type == "cuda"  # torch reports no other device's waits
+        with host_waits(None) if is_watched else nullcontext() as waits:
+            try:
+                # The first request of a process pays for torch's own start, so it is not counted.
+                self.engine.submit([1, 2, 3], _WARM_UP)
+                self.engine.drain()
+                meter = None if self.simulation is None else Meter(self.simulation, self.engine)
+                self.figures.open(num_steps, meter)
+                self._run_trace(seed)
+            except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+                self.failure = sentence_of(error)
+        if waits is not None:
+            self.hidden = Counter(f"{own.cause} at {own.site}" for own in waits)
 
     def _run_trace(self, seed: int) -> None:
         arrivals = drawn(self.sizes, vocab_size=self.engine.model.config.vocab_size, seed=seed)
@@ -277,6 +243,7 @@ def dry_start(
     device: str,
     *,
     models: SmallModels | None = None,
+    model_sizes: ModelSizes = SMALL_MODEL,
     simulation: Simulation | None = None,
     seed: int = 0,
 ) -> Iterator[DryRun]:
@@ -287,6 +254,7 @@ def dry_start(
         server: the server's sizes.
         device: where it runs.
         models: folders; None makes small ones with random weights.
+        model_sizes: of the small target.
         simulation: the simulated device, within whose block this is; None on a real one.
         seed: of the weights.
 
@@ -300,18 +268,11 @@ def dry_start(
             if models is not None:
                 longest = LlamaConfig.from_folder(models.target).max_position_embeddings
             sizes = RunSizes.of(run.plan, server, longest)
+            context = sizes.context_length
             models = models or stack.enter_context(
-                fitting_models(run.plan, sizes.context_length, seed=seed)
+                fitting_models(run.plan, context, seed=seed, sizes=model_sizes)
             )
-            flags = run.plan.flags.model_copy(update={"context_length": sizes.context_length})
-            engine = Engine.from_plan(
-                models.target,
-                replace(run.plan, flags=flags),
-                device,
-                options=sizes.options,
-                observer=figures,
-                draft_model_path=models.draft,
-            )
+            engine = small_engine(run.plan, models, device, context, sizes.options, figures)
         except Exception as error:  # a plugin raises what it likes
             raise InsightError(
                 "no-engine",

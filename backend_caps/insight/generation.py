@@ -8,22 +8,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 import torch
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.discovery.registry import Registry
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import drafts_document
-from backend_caps.insight.run_documents import graphs_document
+from backend_caps.insight.run_documents import graphs_document, known
 from backend_caps.kit.models import SmallModels, small_models
 from backend_caps.report import generate_documents as documents
-from backend_caps.report.plans import plan_document
+from backend_caps.report.plans import PlanDocument
 from backend_caps.report.words import counted
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
@@ -40,6 +38,7 @@ from backend_caps.startup.configuration import Configuration
 if TYPE_CHECKING:
     from backend_caps.runtime.metrics import Metrics
 
+_FEW_PROMPTS = 4
 _SHORTEST, _LONGEST = 3, 24
 """Tokens of made-up prompts."""
 _PLAIN: Mapping[str, object] = {
@@ -53,7 +52,6 @@ _PLAIN: Mapping[str, object] = {
 _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 16, 2
 """Tokens of the request that warms up: a prefill and a decode step."""
 _US = 1e6
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,38 +59,30 @@ class Generation:
     """What to run, under which flags, and on what."""
 
     configure: Callable[..., Configuration]
-    """`configure_engine` for one device, registry, rules and facts."""
+    """`configure_engine` for one device, registry, policy, rules and facts."""
+    written: Callable[[Plan], PlanDocument]
+    """Writes a plan down, with what would change it."""
     flags: ServerFlags
-    policy: Policy
-    registry: Registry
     model: Path | None
     """A folder; None makes a small model."""
     draft_model: Path | None
     """A folder; None where no model drafts, or a small one is made with the small model."""
     token_ids: tuple[tuple[int, ...], ...]
-    """The prompts; where there are none, `num_prompts` are made up."""
-    num_prompts: int
+    """The prompts; where there are none, `prompts` are made up."""
+    prompts: int | None
+    """How many; None is a few."""
     schedule: str | None
     """The order in which the simulated device runs its work; None on any other."""
     sampling: Sampling
     options: EngineOptions
-    num_steps: int
-    """Steps to show."""
-    compares_plain: bool
+    steps: int
+    """How many to show."""
+    compare_plain: bool
     """Whether the prompts run again by the plain loop."""
-    shows_metrics: bool
+    metrics: bool
+    """Whether they are shown."""
     metrics_port: int | None
     """Where metrics are served; None is nowhere."""
-
-    def configuration(self, models: SmallModels, options: EngineOptions) -> Configuration:
-        """Configure an engine for the flags, with these models and options."""
-        return self.configure(
-            self.flags,
-            models.target,
-            draft_model_path=models.draft,
-            options=options,
-            policy=self.policy,
-        )
 
 
 def generate_document(generation: Generation) -> documents.GenerateDocument:
@@ -109,7 +99,7 @@ def generate_document(generation: Generation) -> documents.GenerateDocument:
         run = _Run(generation, models, simulation, stack)
         run.warm_up()
         run.run(stack)
-        differing = run.differing_from_plain() if generation.compares_plain else None
+        differing = run.differing_from_plain() if generation.compare_plain else None
     return run.document(differing)
 
 
@@ -130,7 +120,7 @@ class _Run:
         self._prompts = generation.token_ids or _made_up_prompts(generation, config)
         self._options = _options_with_room(generation, self._prompts, config, self._plan)
         self._has_streams = configuration.streams.traits.has_streams
-        self._totals = StepTotals(num_first=generation.num_steps)
+        self._totals = StepTotals(num_first=generation.steps)
         self._metrics = self._served_metrics(stack)
         self._progress = GenerateProgress(len(self._prompts))
         self._requests: list[Request] = []
@@ -151,7 +141,7 @@ class _Run:
     def _served_metrics(self, stack: ExitStack) -> Metrics | None:
         """Make the metrics where they are shown or served, and serve them on the port."""
         generation = self._generation
-        if generation.metrics_port is None and not generation.shows_metrics:
+        if generation.metrics_port is None and not generation.metrics:
             return None
         from backend_caps.runtime.metrics import Metrics  # noqa: PLC0415 - of another extra
 
@@ -201,21 +191,18 @@ class _Run:
         """Run the prompts by the plain loop on the same device; list those with other tokens."""
         generation, target = self._generation, self._models.target
         options = replace(self._options, graph_batch_sizes=(), graph_token_counts=())
-        plain_flags = self._plan.flags.updated(_PLAIN)
-        configuration = replace(generation, flags=plain_flags, policy=Policy.QUIET).configuration(
-            replace(self._models, draft=None), options
-        )
+        flags = self._plan.flags.updated(_PLAIN)
+        configuration = generation.configure(flags, target, options=options, policy=Policy.QUIET)
         with Engine(target, configuration, options=options) as engine:
             plain = engine.generate(self._prompts, sampling=generation.sampling)
+        own = (request.output for request in self._requests)
         return [
-            place
-            for place, (own, tokens) in enumerate(zip(self._requests, plain, strict=True))
-            if own.output != tokens
+            place for place, (one, other) in enumerate(zip(own, plain, strict=True)) if one != other
         ]
 
     def document(self, differing: list[int] | None) -> documents.GenerateDocument:
         """Write down what happened."""
-        generation, engine, plan = self._generation, self._engine, self._plan
+        generation, engine = self._generation, self._engine
         uses, metrics = engine.backends.uses, self._metrics
         return documents.GenerateDocument(
             schema_="backend-caps/generate@1",
@@ -223,73 +210,61 @@ class _Run:
             device=str(engine.device),
             draft_model=None if generation.draft_model is None else str(generation.draft_model),
             backends={phase.value: uses[phase].backend for phase in Phase if phase in uses},
-            plan=plan_document(plan, flips(plan, generation.registry, plan.flags)),
+            plan=generation.written(self._plan),
             graphs=graphs_document(engine),
             steps=[self._step(number, stats) for number, stats in enumerate(self._totals.first, 1)],
             run=self._steps(),
             speculation=self._speculation(),
-            outputs=[*self._outputs()],
+            outputs=[documents.OutputDocument.of(own) for own in self._requests],
             simulation=self._simulated,
             differs_from_plain=differing,
-            metrics=metrics.samples() if metrics and generation.shows_metrics else None,
+            metrics=metrics.samples() if metrics and generation.metrics else None,
         )
 
-    def _if_streams(self, value: _Value) -> _Value | None:
-        """Return a figure of crossing or waiting; None where the device has no streams."""
-        return value if self._has_streams else None
+    def _crossing(self, **figures: float) -> Mapping[str, object]:
+        """Return figures of crossing or waiting; None for each where the device has no streams."""
+        return known(figures, when=self._has_streams)
 
     def _step(self, number: int, stats: StepStats) -> documents.GenerateStepDocument:
-        return documents.GenerateStepDocument(
+        return documents.GenerateStepDocument.of(
+            stats,
             number=number,
-            mode=stats.mode.value,
-            graph_mode=stats.graph_mode.value,
-            num_requests=stats.num_requests,
-            num_tokens=stats.num_tokens,
-            num_made=stats.num_made,
-            total_seq_lens=stats.total_seq_lens,
-            waits_for_lengths=stats.waits_for_lengths,
-            bytes_to_host=self._if_streams(stats.bytes_to_host),
-            bytes_to_device=self._if_streams(stats.bytes_to_device),
             host_us=stats.host_s * _US,
             model_us=(stats.clock.model_done_s - stats.clock.model_s) * _US,
-            wait_us=self._if_streams(stats.wait_s * _US),
-            accept_lens=[*stats.accept_lens] or None,
+            accept_lens=stats.accept_lens or None,
+            **self._crossing(
+                bytes_to_host=stats.bytes_to_host,
+                bytes_to_device=stats.bytes_to_device,
+                wait_us=stats.wait_s * _US,
+            ),
         )
 
     def _steps(self) -> documents.RunDocument:
         totals, memory = self._totals, self._engine.memory
-
-        def by_mode(counts: Mapping[ForwardMode, int]) -> dict[str, int]:
-            return {mode.value: count for mode, count in counts.items()}
-
-        return documents.RunDocument(
+        by_mode = {
+            "num_steps": totals.num_steps,
+            "num_eager": totals.num_eager,
+            "num_in_pieces": totals.num_in_pieces,
+            "num_in_halves": totals.num_in_halves,
+        }
+        return documents.RunDocument.of(
+            totals,
             num_prompts=len(self._requests),
             num_prompt_tokens=sum(len(each.prompt) for each in self._requests),
-            num_made=totals.num_made,
             seconds=self._seconds,
-            num_steps=by_mode(totals.num_steps),
-            num_eager=by_mode(totals.num_eager),
-            num_in_pieces=by_mode(totals.num_in_pieces),
-            num_in_halves=by_mode(totals.num_in_halves),
             eager_because=self._eager_because(),
             page_size=memory.page_size,
             max_total_tokens=memory.pages.num_pages * memory.page_size,
-            num_retracted=totals.num_retracted,
-            planned_waits=self._if_streams(totals.planned_waits),
-            bytes_to_host=self._if_streams(totals.bytes_to_host),
-            bytes_to_device=self._if_streams(totals.bytes_to_device),
             host_us=totals.host_s / totals.num_steps.total() * _US,
             overlap=self._engine.overlaps,
-            overlap_ratio=self._if_streams(totals.overlap_ratio),
+            **{name: {mode.value: n for mode, n in own.items()} for name, own in by_mode.items()},
+            **self._crossing(
+                planned_waits=totals.planned_waits,
+                bytes_to_host=totals.bytes_to_host,
+                bytes_to_device=totals.bytes_to_device,
+                overlap_ratio=totals.overlap_ratio,
+            ),
         )
-
-    def _outputs(self) -> Iterator[documents.OutputDocument]:
-        for own in self._requests:
-            assert own.finish_reason is not None, "every request has ended"
-            reason = own.finish_reason.value
-            yield documents.OutputDocument(
-                prompt=[*own.prompt], output=own.output, finish_reason=reason
-            )
 
     def _eager_because(self) -> dict[str, str]:
         """Say what kept steps from graphs that were captured: only their size can."""
@@ -319,7 +294,7 @@ class _Run:
             num_drafts=num_verified * (drafts.num_draft_tokens - 1),
             num_accepted=num_accepted - num_verified,
             accept_length=num_accepted / num_verified if num_verified else None,
-            planned_waits_for_lengths=self._if_streams(self._totals.waits_for_lengths),
+            **self._crossing(planned_waits_for_lengths=self._totals.waits_for_lengths),
             counted_waits=self._num_waits,
         )
 
@@ -344,11 +319,14 @@ def _models_of(generation: Generation) -> Iterator[SmallModels]:
 def _configured(generation: Generation, models: SmallModels, config: LlamaConfig) -> Configuration:
     """Configure the engine, and warn of a plan with problems."""
     dtype = generation.options.dtype or getattr(torch, _dtype_of(config))
+    options = replace(generation.options, dtype=dtype)
     # Python writes to standard error what is logged while nothing handles it.
     log, nowhere = logging.getLogger("backend_caps"), logging.NullHandler()
     log.addHandler(nowhere)
     try:
-        configuration = generation.configuration(models, replace(generation.options, dtype=dtype))
+        configuration = generation.configure(
+            generation.flags, models.target, draft_model_path=models.draft, options=options
+        )
     finally:
         log.removeHandler(nowhere)
     plan = configuration.plan
@@ -374,8 +352,9 @@ def _dtype_of(config: LlamaConfig) -> str:
 
 def _made_up_prompts(generation: Generation, config: LlamaConfig) -> Sequence[Sequence[int]]:
     """Draw prompts of mixed lengths from the model's vocabulary."""
+    num_prompts = generation.prompts or _FEW_PROMPTS
     generator = torch.Generator().manual_seed(generation.sampling.seed)
-    lengths = torch.randint(_SHORTEST, _LONGEST + 1, (generation.num_prompts,), generator=generator)
+    lengths = torch.randint(_SHORTEST, _LONGEST + 1, (num_prompts,), generator=generator)
     return [
         torch.randint(config.vocab_size, (length,), generator=generator).tolist()
         for length in lengths.tolist()

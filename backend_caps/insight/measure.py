@@ -17,7 +17,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.errors import InsightError, faults_in
-from backend_caps.insight.run_sizes import fitting_models
+from backend_caps.insight.run_sizes import (
+    STEADY_PROMPT,
+    fitting_models,
+    small_engine,
+    submit_endless,
+)
 from backend_caps.kit.models import ModelSizes, SmallModels
 from backend_caps.report.plans import PlanDocument
 from backend_caps.report.step_costs import (
@@ -31,9 +36,7 @@ from backend_caps.report.step_costs import (
 )
 from backend_caps.resolution.plan import CauseKind, Plan, Resolved
 from backend_caps.resolution.uses import UseKind
-from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.stats import StepTotals
 from backend_caps.simulator import DEVICE_NAME, Counts, Waited, WaitKind, register, simulate
@@ -48,7 +51,6 @@ _MAX_RUNNING_REQUESTS = 32
 """Rows of the request pool, row 0 aside."""
 _SETTLING = 4
 """Steps before them: one of prompts, and decode steps until each has one before it."""
-_PROMPT = 4
 _MODEL = ModelSizes(vocab_size=128, num_heads=2, num_kv_heads=1)
 """A target with twice as many tokens as the widest tree of any backend here."""
 _LONGEST = 1 << 20
@@ -152,9 +154,18 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
         BackendCapsError: the plan, or a flag of it, cannot be served.
         Exception: whatever a backend raises.
     """
-    totals = StepTotals(num_first=0)
-    with simulate("eager") as simulation, _engine(plan, models, totals) as engine:
-        _settle(engine, plan)
+    totals, num_new = StepTotals(num_first=0), _num_new(plan)
+    options = EngineOptions(
+        max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
+    )
+    context = STEADY_PROMPT + num_new
+    with (
+        simulate("eager") as simulation,
+        small_engine(plan, models, DEVICE_NAME, context, options, totals) as engine,
+    ):
+        submit_endless(engine, BATCH_SIZE, num_new)
+        for _ in range(_SETTLING):
+            engine.step()
         num_before, before = len(simulation.hidden_syncs), simulation.counts
         made_before, eager_before = totals.num_made, totals.num_eager.total()
         for _ in range(NUM_STEPS):
@@ -167,9 +178,7 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
             num_replayed=NUM_STEPS - (totals.num_eager.total() - eager_before),
             num_made=totals.num_made - made_before,
             hidden_syncs=tuple(map(str, simulation.hidden_syncs[num_before:])),
-            num_waits_for_lengths=0
-            if stream is None
-            else counts.waits.get(Waited(WaitKind.STREAM, stream), 0),
+            num_waits_for_lengths=counts.waits[Waited(WaitKind.STREAM, stream)],
             bytes_of_lengths=bytes_on(counts, stream),
         )
 
@@ -185,31 +194,6 @@ def handle_of(stream: object) -> int | None:
 def bytes_on(counts: Counts, stream: int | None) -> int:
     """Count the bytes that crossed to the host on a stream; 0 on none."""
     return 0 if stream is None else counts.bytes_to_host_on.get(stream, 0)
-
-
-def _engine(plan: Plan, models: SmallModels, totals: StepTotals) -> Engine:
-    """Make an engine whose contexts are no longer than what is run: counts do not hang on it."""
-    flags = plan.flags.model_copy(update={"context_length": _PROMPT + _num_new(plan)})
-    options = EngineOptions(
-        max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
-    )
-    return Engine.from_plan(
-        models.target,
-        replace(plan, flags=flags),
-        DEVICE_NAME,
-        options=options,
-        observer=totals,
-        draft_model_path=models.draft,
-    )
-
-
-def _settle(engine: Engine, plan: Plan) -> None:
-    """Bring a batch of requests to the middle of their decode steps; none ends before the last."""
-    endless = Sampling(max_new_tokens=_num_new(plan), stop_token_ids=frozenset())
-    for number in range(BATCH_SIZE):
-        engine.submit([number + place for place in range(_PROMPT)], endless)
-    for _ in range(_SETTLING):
-        engine.step()
 
 
 def _num_new(plan: Plan) -> int:
@@ -301,14 +285,7 @@ def _reason_against(plan: Plan, level: HostSeqLens) -> str | None:
 def drafts_document(plan: Plan) -> DraftsDocument | None:
     """Write down how a plan's steps speculate; None where they do not."""
     settings = SpecSettings.from_flags(plan.flags)
-    if settings is None:
-        return None
-    return DraftsDocument(
-        algorithm=settings.algorithm.value,
-        topk=settings.topk,
-        num_steps=settings.num_steps,
-        num_draft_tokens=settings.num_draft_tokens,
-    )
+    return None if settings is None else DraftsDocument.of(settings)
 
 
 class _Kind(BaseModel):
@@ -357,10 +334,9 @@ def _times(path: Path) -> Iterator[TimeDocument]:
     if result is None or result.hardware is None:
         return  # of no steps, or a rehearsal on the simulated device, whose times mean nothing
     for row in result.rows:
-        for level in get_args(Level):
-            if row.side == level and row.comparison.startswith("mirror"):
-                values = row.model_dump(exclude={"side"})
-                yield TimeDocument(file=path.name, hardware=result.hardware, level=level, **values)
+        if row.side in get_args(Level) and row.comparison.startswith("mirror"):
+            values = row.model_dump(exclude={"side"})
+            yield TimeDocument(file=path.name, hardware=result.hardware, level=row.side, **values)
 
 
 def _read(path: Path) -> _Result | None:

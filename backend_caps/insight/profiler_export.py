@@ -17,7 +17,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from backend_caps.insight.spans import Point, arrow, cut
 from backend_caps.report.trace_timeline import (
     COPY,
     FORWARD,
@@ -27,9 +26,12 @@ from backend_caps.report.trace_timeline import (
     US,
     WAITED_FOR,
     Arrow,
+    Point,
     Span,
     TimedOp,
     Timeline,
+    arrow,
+    cut,
 )
 
 MARK = "backend-caps: "

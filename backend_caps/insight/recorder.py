@@ -23,10 +23,19 @@ from types import CodeType, FrameType
 import backend_caps
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.insight.dry_run import NAMES
-from backend_caps.insight.spans import BARRIER, PUBLISH, Point, arrow
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_documents import CostsDocument
-from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
+from backend_caps.report.trace_timeline import (
+    BARRIER,
+    HOST,
+    PUBLISH,
+    WAITED_FOR,
+    Arrow,
+    Point,
+    Span,
+    TimedOp,
+    arrow,
+)
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
@@ -161,7 +170,6 @@ class Recorder(DeviceWatcher, RegionObserver):
         if not self._is_replaying:
             self.now_ns += self.costs.launch_ns
         own = self._stream(stream)
-        is_late = self.now_ns > own.ready_ns
         begin_ns = max(self.now_ns, own.ready_ns)
         ran = TimedOp(
             name=op.name,
@@ -174,7 +182,7 @@ class Recorder(DeviceWatcher, RegionObserver):
             replayed=self._is_replaying,
             site=f"{_in_package(op.site.file)}:{op.site.line}",
             num_bytes=op.bytes_to_host + op.bytes_to_device,
-            held_by=HOST if is_late else own.held_by,
+            held_by=HOST if begin_ns > own.ready_ns else own.held_by,
         )
         self.ran.append(ran)
         self.arrows += [arrow(point, own.lane, region, begin_ns) for point, region in own.pending]
@@ -223,10 +231,10 @@ class Recorder(DeviceWatcher, RegionObserver):
             return self._points[marker]
         if waited.stream is not None:
             own = self._stream(waited.stream)
-            return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
-        streams = [*self._streams.values()]
-        last = max(streams, key=lambda own: own.ready_ns, default=_Stream(lane=HOST))
-        return Point(lane=last.lane, time_ns=last.ready_ns, region=self.region)
+        else:
+            streams = self._streams.values()
+            own = max(streams, key=lambda each: each.ready_ns, default=_Stream(lane=HOST))
+        return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
 
     def _pay_for_event(self) -> None:
         if not self._is_replaying:
@@ -309,16 +317,15 @@ Profile = Callable[[FrameType, str, object], None]
 
 def profile(observer: RegionObserver) -> Profile:
     """Make the profile function of an observer; it runs at every call and return, in C too."""
-    regions = REGIONS
 
     def tell(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             code = frame.f_code
             if _is_charged(code):
                 observer.called()
-                if code in regions:
-                    observer.enter(regions[code])
-        elif event == "return" and frame.f_code in regions:
+                if code in REGIONS:
+                    observer.enter(REGIONS[code])
+        elif event == "return" and frame.f_code in REGIONS:
             observer.leave()
 
     return tell

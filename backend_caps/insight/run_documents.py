@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from statistics import fmean, median
+from typing import TypeAlias
 
 from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures, Spent, StepFigures
-from backend_caps.report.dry_run_documents import (
-    NotAsDecidedDocument,
-    PhaseRunDocument,
-    RankRunDocument,
-    RunMemoryDocument,
-    StepKindDocument,
-)
+from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures
+from backend_caps.report import dry_run_documents as documents
 from backend_caps.report.generate_documents import (
     GraphModeDocument,
     GraphsDocument,
     PhaseGraphsDocument,
 )
+from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
+from backend_caps.runtime.stats import StepStats
 from backend_caps.startup.graph_choice import SUPPORTED_BECAUSE, GraphChoice, Obstacle, kind_of
 from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
@@ -50,11 +47,11 @@ class Finding(Enum):
     """A step raised."""
 
 
-def rank_document(done: DryRun, rank: int) -> RankRunDocument:
+def rank_document(done: DryRun, rank: int) -> documents.RankRunDocument:
     """Write down what one rank's steps did, and where that is not what the plan says."""
     figures, order = done.figures, [*NAMES]
     phases = [figures.phases[place] for place in sorted(figures.phases, key=order.index)]
-    return RankRunDocument(
+    return documents.RankRunDocument(
         rank=rank,
         host=host_name(),
         num_steps=figures.num_steps,
@@ -67,21 +64,26 @@ def rank_document(done: DryRun, rank: int) -> RankRunDocument:
     )
 
 
-def _forwards(own: PhaseFigures, done: DryRun) -> PhaseRunDocument:
-    spent, modes = own.spent, own.modes
-    return PhaseRunDocument(
+def known(figures: Mapping[str, object], *, when: bool) -> Mapping[str, object]:
+    """Return figures by name; None for each where the device does not give them."""
+    return figures if when else dict.fromkeys(figures)
+
+
+def _forwards(own: PhaseFigures, done: DryRun) -> documents.PhaseRunDocument:
+    counts: dict[str, object] = {
+        "host_waits": own.waits.total(),
+        "waits": dict(own.waits.most_common()),
+        "bytes_to_host": own.bytes_to_host,
+        "bytes_of_lengths": own.bytes_of_lengths,
+        "bytes_to_device": own.bytes_to_device,
+    }
+    return documents.PhaseRunDocument(
         phase=own.name or _AROUND,
         stand_in=done.run.stands_in(own.role, own.phase),
-        num_forwards=modes.total(),
-        num_full=modes[GraphMode.FULL],
-        num_piecewise=modes[GraphMode.PIECEWISE],
-        num_eager=modes[GraphMode.EAGER],
+        num_forwards=own.modes.total(),
         eager_because=_eager_because(own, done.engine),
-        host_waits=None if spent is None else spent.waits.total(),
-        waits=None if spent is None else dict(spent.waits.most_common()),
-        bytes_to_host=None if spent is None else spent.bytes_to_host,
-        bytes_of_lengths=None if spent is None else spent.bytes_of_lengths,
-        bytes_to_device=None if spent is None else spent.bytes_to_device,
+        **{f"num_{mode.value}": own.modes[mode] for mode in GraphMode},
+        **known(counts, when=done.simulation is not None),
     )
 
 
@@ -96,40 +98,45 @@ def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
     return [f"not {mode}: {', '.join(reasons)}" for mode, reasons in refused]
 
 
-def _steps(name: str, own: StepFigures, done: DryRun) -> StepKindDocument:
+def _steps(
+    kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun
+) -> documents.StepKindDocument:
     """Write down steps of one kind; times of a real device alone, and moves of one with streams."""
-    traits = done.engine.streams.traits
-    times = None if traits.is_stand_in else sorted(own.seconds)
-    has_streams = traits.has_streams
-    bytes_to_host = sum(each.bytes_to_host for each in own.steps)
-    bytes_to_device = sum(each.bytes_to_device for each in own.steps)
-    return StepKindDocument(
-        kind=name,
+    traits, steps = done.engine.streams.traits, [stats for stats, _ in own]
+    times_us = sorted(seconds * _US for _, seconds in own)
+    crossed: dict[str, object] = {
+        "waits_for_lengths": sum(each.waits_for_lengths for each in steps),
+        "planned_bytes_to_host": sum(each.bytes_to_host for each in steps),
+        "planned_bytes_to_device": sum(each.bytes_to_device for each in steps),
+    }
+    times = {
+        "median_us": median(times_us),
+        "p95_us": times_us[math.ceil(_MOST * len(times_us)) - 1],
+    }
+    return documents.StepKindDocument(
+        kind=kind,
         stand_in=done.run.stands_in(),
-        num_steps=len(own.steps),
-        num_replayed=sum(each.replayed for each in own.steps),
-        mean_requests=fmean(each.num_requests for each in own.steps),
-        num_tokens=sum(each.num_tokens for each in own.steps),
-        num_made=sum(each.num_made for each in own.steps),
-        waits_for_lengths=own.waits_for_lengths if has_streams else None,
-        planned_bytes_to_host=bytes_to_host if has_streams else None,
-        planned_bytes_to_device=bytes_to_device if has_streams else None,
-        median_us=None if times is None else median(times) * _US,
-        p95_us=None if times is None else times[math.ceil(_MOST * len(times)) - 1] * _US,
+        num_steps=len(steps),
+        num_replayed=sum(each.replayed for each in steps),
+        mean_requests=fmean(each.num_requests for each in steps),
+        num_tokens=sum(each.num_tokens for each in steps),
+        num_made=sum(each.num_made for each in steps),
+        **known(crossed, when=traits.has_streams),
+        **known(times, when=not traits.is_stand_in),
     )
 
 
-def _memory(engine: Engine, stand_in: str | None) -> RunMemoryDocument:
-    caches: dict[Role, TokenToKVPool] = {}
+def _memory(engine: Engine, stand_in: str | None) -> documents.RunMemoryDocument:
+    num_bytes: dict[Role, int] = {}
     for own in engine.all_backends:
         cache = own.site.token_to_kv_pool
         assert isinstance(cache, TokenToKVPool), "the engine's own"
-        caches.setdefault(own.role, cache)
-    drafts, usage = caches.get(Role.DRAFT), total_usage(engine.graphs.values())
-    return RunMemoryDocument(
+        num_bytes.setdefault(own.role, cache.num_bytes)
+    usage = total_usage(engine.graphs.values())
+    return documents.RunMemoryDocument(
         stand_in=stand_in,
-        kv_cache_bytes=caches[Role.TARGET].num_bytes,
-        draft_kv_cache_bytes=0 if drafts is None else drafts.num_bytes,
+        kv_cache_bytes=num_bytes[Role.TARGET],
+        draft_kv_cache_bytes=num_bytes.get(Role.DRAFT, 0),
         page_table_bytes=engine.memory.rows.req_to_token.nbytes,
         graph_pool_bytes=usage.pool_bytes,
         graph_static_bytes=usage.static_bytes,
@@ -137,119 +144,110 @@ def _memory(engine: Engine, stand_in: str | None) -> RunMemoryDocument:
     )
 
 
-def findings_of(done: DryRun) -> Iterator[NotAsDecidedDocument]:
+def findings_of(done: DryRun) -> Iterator[documents.NotAsDecidedDocument]:
     """List where steps were not as the plan has them."""
+    for code, own, message in _deviations(done):
+        yield documents.NotAsDecidedDocument(
+            code=code.value,
+            phase=own.name,
+            stand_in=done.run.stands_in(own.role, own.phase),
+            message=message,
+        )
+
+
+_Deviation: TypeAlias = tuple[Finding, PhaseFigures, str]
+"""What was not as decided, in which forwards, and the sentence of it."""
+_SERVER = PhaseFigures()
+"""Of no single forwards: what is found concerns the whole server."""
+
+
+def _deviations(done: DryRun) -> Iterator[_Deviation]:
     if done.failure is not None:
         message = f"step {done.figures.num_steps + 1} raised: {done.failure}"
-        yield _finding(done, Finding.FAILURE, message)
+        yield Finding.FAILURE, _SERVER, message
     for place, own in done.figures.phases.items():
-        if own.spent is not None:
-            yield from _of_forwards(place, own, own.spent, done)
-    yield from _of_hidden(done)
-    yield from _of_lengths(done)
+        yield from _of_forwards(place, own, done.run.plan)
+    yield from _of_server(done)
     if done.failure is None:
         yield from _of_graphs(done)
 
 
-def _finding(
-    done: DryRun, code: Finding, message: str, own: PhaseFigures | None = None
-) -> NotAsDecidedDocument:
-    """Write a finding down: of one phase's forwards, or of the whole server."""
-    of = own or PhaseFigures()
-    stand_in = done.run.stands_in(of.role, of.phase)
-    return NotAsDecidedDocument(code=code.value, phase=of.name, stand_in=stand_in, message=message)
-
-
-def _of_forwards(
-    place: tuple[Role, Phase], own: PhaseFigures, spent: Spent, done: DryRun
-) -> Iterator[NotAsDecidedDocument]:
+def _of_forwards(place: tuple[Role, Phase], own: PhaseFigures, plan: Plan) -> Iterator[_Deviation]:
     """Report bytes to the host where the plan takes none, and waits that backends declare not."""
-    plan, num_forwards = done.run.plan, own.modes.total()
-    has_no_mirror = plan.relays_speculation and plan.host_seq_lens is not HostSeqLens.EXACT
-    if spent.bytes_to_host and has_no_mirror and place in RELAY_LOOP:
+    num_forwards, level = own.modes.total(), plan.host_seq_lens
+    has_no_mirror = plan.relays_speculation and level is not HostSeqLens.EXACT
+    if own.bytes_to_host and has_no_mirror and place in RELAY_LOOP:
         message = (
-            f"{spent.bytes_to_host} bytes crossed to the host in {num_forwards} forwards; "
-            f"host_seq_lens is {plan.host_seq_lens.value}, so none was expected"
+            f"{own.bytes_to_host} bytes crossed to the host in {num_forwards} forwards; "
+            f"host_seq_lens is {level.value}, so none was expected"
         )
-        yield _finding(done, Finding.BYTES, message, own)
-    if spent.num_hidden and plan["sync_free_prepare", place[1]].value is True:
+        yield Finding.BYTES, own, message
+    if own.num_hidden and plan["sync_free_prepare", place[1]].value is True:
         message = (
-            f"the host waited {spent.num_hidden} times in {num_forwards} forwards, by "
-            f"{', '.join(spent.waits)}; sync_free_prepare is yes, so none was expected"
+            f"the host waited {own.num_hidden} times in {num_forwards} forwards, by "
+            f"{', '.join(own.waits)}; sync_free_prepare is yes, so none was expected"
         )
-        yield _finding(done, Finding.WAIT, message, own)
+        yield Finding.WAIT, own, message
 
 
-def _of_hidden(done: DryRun) -> Iterator[NotAsDecidedDocument]:
-    """Report waits that CUDA's watch has seen, where no backend may have any."""
-    plan, figures = done.run.plan, done.figures
+def _of_server(done: DryRun) -> Iterator[_Deviation]:
+    """Report waits that torch saw on CUDA, and lengths that cross against the plan."""
+    plan, figures, hidden = done.run.plan, done.figures, done.hidden
     free = all(plan["sync_free_prepare", phase].value is True for _, phase in figures.phases)
-    if done.hidden and free:
+    if hidden and free:
         message = (
-            f"the host waited {done.hidden.total()} times in {figures.num_steps} steps, by "
-            f"{', '.join(done.hidden)}; sync_free_prepare is yes, so none was expected"
+            f"the host waited {hidden.total()} times in {figures.num_steps} steps, by "
+            f"{', '.join(hidden)}; sync_free_prepare is yes, so none was expected"
         )
-        yield _finding(done, Finding.WAIT, message)
-
-
-def _of_lengths(done: DryRun) -> Iterator[NotAsDecidedDocument]:
-    """Report lengths that cross though the plan has no mirror, or do not though it has one."""
-    own, plan = done.figures.kinds.get("speculative"), done.run.plan
-    if own is None or not plan.relays_speculation:
-        return
-    expected = len(own.steps) if plan.host_seq_lens is HostSeqLens.EXACT else 0
-    if own.waits_for_lengths != expected:
+        yield Finding.WAIT, _SERVER, message
+    steps, level = figures.kinds.get("speculative", ()), plan.host_seq_lens
+    expected = len(steps) if level is HostSeqLens.EXACT else 0
+    num_waits = sum(stats.waits_for_lengths for stats, _ in steps)
+    if plan.relays_speculation and num_waits != expected:
         message = (
-            f"the host waited for lengths in {own.waits_for_lengths} of {len(own.steps)} "
-            f"speculative steps; host_seq_lens is {plan.host_seq_lens.value}, so {expected} were "
-            "expected"
+            f"the host waited for lengths in {num_waits} of {len(steps)} speculative steps; "
+            f"host_seq_lens is {level.value}, so {expected} were expected"
         )
-        yield _finding(done, Finding.LENGTHS, message)
+        yield Finding.LENGTHS, _SERVER, message
 
 
-def _of_graphs(done: DryRun) -> Iterator[NotAsDecidedDocument]:
-    """Report phases whose batches were captured, and never replayed."""
-    choices = effective_choices(done.engine)
+def _of_graphs(done: DryRun) -> Iterator[_Deviation]:
+    """Report phases whose batches were captured, and never replayed.
+
+    The server's own sizes may leave some batches to no graph, and those phases are as decided.
+    """
+    choices, sizes = effective_choices(done.engine), done.sizes
     for place, own in done.figures.phases.items():
         mode, num_forwards = choices[place].effective, own.modes.total()
-        is_captured = mode is not GraphMode.EAGER and _holds_all(own, mode, done)
+        by_tokens = mode is GraphMode.PIECEWISE or own.phase is Phase.PREFILL
+        holds_all = sizes.graphs_hold_prompts if by_tokens else sizes.graphs_hold_batches
+        is_captured = mode is not GraphMode.EAGER and holds_all
         if is_captured and own.modes[GraphMode.EAGER] == num_forwards:
             message = (
                 f"none of {num_forwards} forwards was replayed, for no graph was captured "
                 f"that holds one; their graph mode is {mode.value}, so replays were expected"
             )
-            yield _finding(done, Finding.GRAPHS, message, own)
-
-
-def _holds_all(own: PhaseFigures, mode: GraphMode, done: DryRun) -> bool:
-    """Return whether graphs hold all batches of a phase; the server's own sizes may leave some."""
-    by_tokens = mode is GraphMode.PIECEWISE or own.phase is Phase.PREFILL
-    return done.sizes.graphs_hold_prompts if by_tokens else done.sizes.graphs_hold_batches
+            yield Finding.GRAPHS, own, message
 
 
 def graphs_document(engine: Engine) -> GraphsDocument:
     """Write down what an engine has captured, and how its batches run."""
-    usage = total_usage(engine.graphs.values())
     in_halves = engine.plan.flags.enable_two_batch_overlap
-    return GraphsDocument(
+    return GraphsDocument.of(
+        total_usage(engine.graphs.values()),
         phases=[
-            PhaseGraphsDocument(
+            PhaseGraphsDocument.of(
+                choice,
                 role=role.value,
-                phase=choice.phase.value,
-                kind=choice.kind.value,
                 supported={mode.value: _supported(choice, mode) for mode in GraphMode},
                 requested=choice.requested.request.value,
                 requested_because=choice.requested.cause,
-                effective=choice.effective.value,
                 refused=refused_because(choice),
                 in_halves=choice.two_batch.runs_halves if in_halves else None,
                 in_halves_because=choice.two_batch.because,
             )
             for (role, _), choice in effective_choices(engine).items()
         ],
-        num_graphs=usage.num_graphs,
-        pool_bytes=usage.pool_bytes,
-        static_bytes=usage.static_bytes,
     )
 
 

@@ -6,11 +6,11 @@ They are the server's where those are small, and smaller ones else.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, product
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -19,10 +19,12 @@ from backend_caps.report.dry_run_documents import SizeDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.problems import misfits_of
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import num_pages_of
 from backend_caps.runtime.options import EngineOptions, page_size_of
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import SpecSettings
+from backend_caps.runtime.stats import StepObserver
 
 MOST_REQUESTS = 8
 """Requests that run at once, where the server takes more."""
@@ -30,6 +32,8 @@ LONGEST_CHUNK = 64
 """Prompt tokens of a step, where the server takes more."""
 MOST_NEW = 24
 """Tokens of the longest output."""
+STEADY_PROMPT = 4
+"""Prompt tokens of requests that outlive the steps that are counted."""
 _GRAPHS = (1, 2, 4, MOST_REQUESTS)
 _FEW_TOKENS = 16
 _SHORTEST, _SHORT, _LEAST_NEW = 3, 16, 4
@@ -274,25 +278,44 @@ def _taken(plan: Plan) -> tuple[int, str]:
     heads = _HEAD_SIZES if facts.head_size is None else (facts.head_size,)
     dtypes = [name for name in _DTYPES if name == facts.dtype] or [*_DTYPES]
     for dtype, head_size in product(dtypes, heads):
-        if _fits(plan, {"head_size": head_size, "dtype": dtype, "kv_cache_dtype": dtype}):
+        model = {"head_size": head_size, "dtype": dtype, "kv_cache_dtype": dtype}
+        tried = replace(plan, facts=facts.model_copy(update=model))
+        if not any(why.fact in model for use in plan.uses for why in misfits_of(use, tried)):
             return head_size, dtype
     return heads[0], dtypes[0]
 
 
-def _fits(plan: Plan, model: dict[str, object]) -> bool:
-    asked = replace(plan, facts=plan.facts.model_copy(update=model))
-    return not any(reason.fact in model for use in plan.uses for reason in misfits_of(use, asked))
+def small_engine(
+    plan: Plan,
+    models: SmallModels,
+    device: str,
+    context_length: int,
+    options: EngineOptions,
+    observer: StepObserver,
+) -> Engine:
+    """Make the engine of a plan, whose contexts are no longer than what is run."""
+    flags = plan.flags.model_copy(update={"context_length": context_length})
+    return Engine.from_plan(
+        models.target,
+        replace(plan, flags=flags),
+        device,
+        options=options,
+        observer=observer,
+        draft_model_path=models.draft,
+    )
 
 
-class Arrival(NamedTuple):
-    """One request."""
+def submit_endless(engine: Engine, num_requests: int, num_new: int) -> None:
+    """Submit requests of `STEADY_PROMPT` tokens, for steps of which none ends one."""
+    sampling = Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())
+    for number in range(num_requests):
+        engine.submit(range(number, number + STEADY_PROMPT), sampling)
 
-    prompt: Sequence[int]
-    sampling: Sampling
 
-
-def drawn(sizes: RunSizes, *, vocab_size: int, seed: int) -> Iterator[Arrival]:
-    """Draw requests without end: of each three a short one, one within a chunk and one of several.
+def drawn(
+    sizes: RunSizes, *, vocab_size: int, seed: int
+) -> Iterator[tuple[tuple[int, ...], Sampling]]:
+    """Draw prompts with their sampling, without end: short ones, of a chunk and of several in turn.
 
     Args:
         sizes: the longest prompt, and how prompts are cut.
@@ -305,10 +328,6 @@ def drawn(sizes: RunSizes, *, vocab_size: int, seed: int) -> Iterator[Arrival]:
     longest = sizes.longest_output
     for place, most in cycle(enumerate(ends)):
         least = min(_SHORTEST if place == 0 else most // 2, most)
-        yield Arrival(
-            prompt=tuple(dice.randrange(vocab_size) for _ in range(dice.randint(least, most))),
-            sampling=Sampling(
-                max_new_tokens=dice.randint(min(_LEAST_NEW, longest), longest),
-                stop_token_ids=frozenset(),
-            ),
-        )
+        prompt = tuple(dice.randrange(vocab_size) for _ in range(dice.randint(least, most)))
+        num_new = dice.randint(min(_LEAST_NEW, longest), longest)
+        yield prompt, Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())

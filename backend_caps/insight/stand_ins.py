@@ -93,8 +93,8 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
     idle = tuple(sorted({*asked.values()} - needed))
     if not blocked:
         return RunPlan(plan=own, left_out=left_out, idle=idle)
-    named = {use: asked.get(use.role) for use in blocked}
-    left_alone = [use for use, name in named.items() if name is None]
+    named = {use: asked[use.role] for use in blocked if use.role in asked}
+    left_alone = [use for use in blocked if use not in named]
     if left_alone:
         raise _cannot_run(
             {use.named: blocked[use] for use in left_alone},
@@ -103,11 +103,8 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
             next((use.unread_engine for use in left_alone if use.unread_engine), None),
         )
     try:
-        return replace(
-            _standing_in(own, plugins, device, {use: str(name) for use, name in named.items()}),
-            left_out=left_out,
-            idle=idle,
-        )
+        run = _standing_in(own, plugins, device, named)
+        return replace(run, left_out=left_out, idle=idle)
     except _UnfitError as error:
         would = ", ".join(_would_run(own, plugins, device, blocked)) or "none of the installed"
         raise InsightError(
@@ -124,16 +121,12 @@ def _cannot_run(
     """Name each backend with why, and what could stand in for it."""
     told = "; ".join(f"backend {name!r}: {why}" for name, why in reasons.items())
     remedy = f"Add --stand-in {would_run[0]}" if would_run else "Install one"
-    of_engine = ""
-    if unread_engine is not None:
-        of_engine = (
-            f" Add --engine {unread_engine} too: unread, its own backends count as the worst."
-        )
+    of_engine = f" Add --engine {unread_engine} too: unread, its own backends count as the worst."
     return InsightError(
         "cannot-run",
         f"this server cannot be started here on {device}: {told}. Expected backends whose code "
         f"runs here; in their places would run: {', '.join(would_run) or 'no installed backend'}. "
-        f"{remedy}, or start where they are installed.{of_engine}",
+        f"{remedy}, or start where they are installed.{of_engine if unread_engine else ''}",
     )
 
 
@@ -234,21 +227,17 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
     told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
     if told:
         raise _UnfitError(named.values(), " ".join(told).removesuffix("."))
-    uses = [others.get(use, use) for use in plan.uses]
-    asks = _asks(plan, uses, named)
+    asks = _asks(plan, [others.get(use, use) for use in plan.uses], named)
+    joint = plan.with_values(lambda phase, own: _joined(own, asks, phase))
+    stand_ins = (
+        StandInDocument(
+            role=use.role.value, phase=use.phase.value, backend=use.named, stand_in=other.backend
+        )
+        for use, other in others.items()
+    )
     return RunPlan(
-        plan=replace(
-            plan.with_values(lambda phase, own: _joined(own, asks, phase)), uses=asks.uses
-        ),
-        stand_ins=tuple(
-            StandInDocument(
-                role=use.role.value,
-                phase=use.phase.value,
-                backend=use.named,
-                stand_in=other.backend,
-            )
-            for use, other in others.items()
-        ),
+        plan=replace(joint, uses=asks.uses),
+        stand_ins=tuple(stand_ins),
         changes=tuple(_changes(plan, asks, [*named.values()])),
     )
 
@@ -283,12 +272,8 @@ def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:
 
 
 def _joined(own: Resolved, asks: Plan, phase: Phase | None) -> Resolved:
-    value = CAPABILITIES[own.capability].join(own.value, _value(asks, own.capability, phase).value)
-    return replace(own, value=value)
-
-
-def _value(plan: Plan, name: str, phase: Phase | None) -> Resolved:
-    return plan.server[name] if phase is None else plan.phases[phase][name]
+    other = asks[own.capability] if phase is None else asks[own.capability, phase]
+    return replace(own, value=CAPABILITIES[own.capability].join(own.value, other.value))
 
 
 def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[WorsenedDocument]:
@@ -324,7 +309,7 @@ def _loses_graphs(plan: Plan, joined: Resolved, phase: Phase | None) -> bool:
     speculates = plan.flags.speculative_algorithm is not None
     if speculates and phase is not Phase.VERIFY:  # this engine captures no other whole
         return False
-    before = _value(plan, joined.capability, phase).value
+    before = plan[joined.capability, phase].value
     assert isinstance(before, frozenset), "kinds of batch are a set"
     assert isinstance(joined.value, frozenset), "kinds of batch are a set"
     return KIND_OF_PHASE[phase] in before - joined.value

@@ -29,8 +29,13 @@ from backend_caps.insight.recorder import (
     RegionObserver,
     observed_regions,
 )
-from backend_caps.insight.run_sizes import SMALL_MODEL, RunSizes, ServerSizes, fitting_models
-from backend_caps.insight.spans import cut
+from backend_caps.insight.run_sizes import (
+    SMALL_MODEL,
+    STEADY_PROMPT,
+    RunSizes,
+    ServerSizes,
+    submit_endless,
+)
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.relay.streams import declared_traits
 from backend_caps.report.plans import plan_document
@@ -44,11 +49,11 @@ from backend_caps.report.trace_timeline import (
     SCHEDULE,
     US,
     Timeline,
+    cut,
 )
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.simulator import DEVICE_NAME, Simulation, simulate
 
@@ -56,7 +61,6 @@ _BATCH_SIZE = 4
 """Requests of every step, where as many run at once."""
 _SETTLING = 6
 """Steps before the first that is shown: one of prompts, then until each has one before it."""
-_PROMPT = 4
 _MODEL = replace(SMALL_MODEL, num_layers=6)
 """A target whose graph the host's launches can hide behind; a server's has more layers."""
 _PROFILER_SAYS = (
@@ -128,23 +132,22 @@ def traced_levels(decided: Plan, recording: Recording) -> Traced:
 
 def trace_details(plan: Plan, recording: Recording, traced: Traced) -> TraceDetails:
     """Write down what was run, by which clock, and what it came to."""
-    device, most = recording.device, recording.server.max_running_requests
-    is_simulated = torch.device(device).type == DEVICE_NAME
-    return TraceDetails(
+    most = recording.server.max_running_requests
+    is_simulated = torch.device(recording.device).type == DEVICE_NAME
+    return TraceDetails.of(
+        recording,
         plan=plan.fingerprint,
         level=plan.host_seq_lens.value,
         decided_by=decided_by(plan_document(plan, ()).server["host_seq_lens"]),
         clock="simulated" if is_simulated else "torch.profiler",
         clock_says=CLOCK_SAYS if is_simulated else _PROFILER_SAYS,
         costs=COSTS if is_simulated else None,
-        device=device,
-        num_steps=recording.num_steps,
         batch_size=min(_BATCH_SIZE, most or _BATCH_SIZE),
         drafts=drafts_document(plan),
         relays_lengths=plan.relays_speculation,
         stand_in=recording.run.stands_in(),
-        changes=[*recording.run.changes],
-        not_here=[*recording.run.left_out],
+        changes=recording.run.changes,
+        not_here=recording.run.left_out,
         levels=[
             _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)
             for pid, (level, timeline) in enumerate(traced.timelines.items(), 1)
@@ -179,29 +182,29 @@ def _level(
 @contextmanager
 def _started(recording: Recording, simulation: Simulation | None = None) -> Iterator[Engine]:
     """Make an engine whose requests wait for their prompts to run, for a `with` block."""
-    run = recording.run
-    sizes = RunSizes.of(run.plan, recording.server)
-    endless = _endless(run.plan, sizes, recording.num_steps)
-    with (
-        fitting_models(run.plan, sizes.context_length, seed=recording.seed, sizes=_MODEL) as models,
-        dry_start(
-            run, recording.server, recording.device, models=models, simulation=simulation
-        ) as own,
-    ):
-        for number in range(min(_BATCH_SIZE, sizes.max_running_requests)):
-            own.engine.submit([number + place for place in range(_PROMPT)], endless)
+    run, server = recording.run, recording.server
+    num_new = _num_new(run.plan, RunSizes.of(run.plan, server), recording.num_steps)
+    with dry_start(
+        run,
+        server,
+        recording.device,
+        model_sizes=_MODEL,
+        simulation=simulation,
+        seed=recording.seed,
+    ) as own:
+        submit_endless(own.engine, min(_BATCH_SIZE, own.sizes.max_running_requests), num_new)
         yield own.engine
 
 
-def _endless(plan: Plan, sizes: RunSizes, num_steps: int) -> Sampling:
-    """Make requests so long that none of the steps ends one.
+def _num_new(plan: Plan, sizes: RunSizes, num_steps: int) -> int:
+    """Count the tokens of requests that none of the steps ends.
 
     Raises:
         InsightError: no context of the server is that long.
     """
     settings = SpecSettings.from_flags(plan.flags)
     accepts = 1 if settings is None else settings.accept_tokens
-    num_new = sizes.context_length - _PROMPT
+    num_new = sizes.context_length - STEADY_PROMPT
     most = num_new // accepts - _SETTLING - 2
     if num_steps > most:
         raise InsightError(
@@ -210,7 +213,7 @@ def _endless(plan: Plan, sizes: RunSizes, num_steps: int) -> Sampling:
             f"tokens has {most} for sure, where every draft is accepted. Expected no more than "
             "that. Ask for fewer by --steps, or give the server a longer context.",
         )
-    return Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())
+    return num_new
 
 
 def record_simulated(recording: Recording) -> Timeline:
@@ -253,13 +256,9 @@ def record_simulated(recording: Recording) -> Timeline:
 def _lanes(engine: Engine) -> dict[int, str]:
     """Name the streams of an engine, from the host down."""
     on = engine.step_streams
-    streams = {
-        SCHEDULE: on.schedule,
-        FORWARD: on.forward,
-        COPY: engine.relay.copy_stream,
-        HOST_COPY: on.host_copy,
-    }
-    handles = ((handle_of(stream), lane) for lane, stream in streams.items())
+    lanes = (SCHEDULE, FORWARD, COPY, HOST_COPY)
+    streams = (on.schedule, on.forward, engine.relay.copy_stream, on.host_copy)
+    handles = zip(map(handle_of, streams), lanes, strict=True)
     return {handle: lane for handle, lane in handles if handle is not None}
 
 

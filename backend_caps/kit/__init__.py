@@ -27,12 +27,12 @@ from backend_caps.kit.execution import (
     CheckObserver,
     CheckProgress,
     CheckStep,
+    Journal,
     cases_on,
     find_case,
     run_case,
     run_checks,
 )
-from backend_caps.kit.journal import Journal
 from backend_caps.kit.models import single_threaded
 from backend_caps.kit.observation import FileLines, LineCounter, muffled
 from backend_caps.kit.rig import Rig, difference, on_host, supplied

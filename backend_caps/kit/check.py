@@ -137,18 +137,11 @@ def counted(cases: Sequence[Case]) -> str:
     return f"in {len(cases)} cases over {len(forwards)} forwards ({', '.join(forwards)})"
 
 
-def cases_of(
-    code: str,
-    scenarios: Iterable[Scenario],
-    effort: Effort,
-    schedules: Iterable[Schedule] = (EAGER,),
-) -> Iterable[Case]:
-    """Try each scenario in each order, by each seed."""
-    schedules = tuple(schedules)
+def cases_of(code: str, scenarios: Iterable[Scenario], effort: Effort) -> Iterator[Case]:
+    """Try each scenario by each seed, in plain order."""
     for scenario in scenarios:
-        for schedule in schedules:
-            for seed in effort.seeds:
-                yield Case(check=code, scenario=scenario, schedule=schedule, seed=seed)
+        for seed in effort.seeds:
+            yield Case(check=code, scenario=scenario, seed=seed)
 
 
 def cases_by_seed(
@@ -157,9 +150,9 @@ def cases_by_seed(
     subject: Subject,
     effort: Effort,
 ) -> Iterator[Case]:
-    """Try seed after seed in plain order, each in scenarios of its own."""
+    """Try seed after seed in plain order, each in scenarios of its own, none of them twice."""
     for seed in effort.seeds:
-        for scenario in scenarios_of_seed(subject, seed):
+        for scenario in dict.fromkeys(scenarios_of_seed(subject, seed)):
             yield Case(check=code, scenario=scenario, seed=seed)
 
 
@@ -268,8 +261,7 @@ def rotated_cases(
             scenarios = list(scenarios_of(subject, [forward]))
             if scenarios and place % share == seed % share:
                 # So that both page sizes come up among the forwards of one seed.
-                turn = place // share + seed // share
-                scenario = scenarios[turn % len(scenarios)]
+                scenario = scenarios[(place // share + seed // share) % len(scenarios)]
                 yield Case(check=code, scenario=scenario, seed=seed)
 
 

@@ -12,15 +12,8 @@ from pathlib import Path
 
 import torch
 
-from backend_caps.capability.evidence import (
-    EVIDENCE_SCHEMA,
-    CheckEvidence,
-    ClaimEvidence,
-    Evidence,
-    EvidenceDevice,
-    EvidenceEffort,
-    EvidenceVersions,
-)
+from backend_caps.capability import evidence as documents
+from backend_caps.capability.evidence import Evidence
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.vocabulary import CAPABILITIES
@@ -131,26 +124,27 @@ def evidence_of(
     implementation = _implementation(subject, path)
     versions = versions_of(KIT_AND_TORCH, imports_of(path))
     now = present_of(subject.declaration, subject.source, implementation, versions)
+    uses_triton = any(_IMPORTS_TRITON.search(text) for _, text in implementation.sources())
     return Evidence(
-        schema_=EVIDENCE_SCHEMA,
+        schema_=documents.EVIDENCE_SCHEMA,
         backend=subject.name,
         kit_version=now.kit_version or "unknown",
         date=day or datetime.now(tz=UTC).date(),
-        device=EvidenceDevice(type=results.device, name=_name_of(results.device)),
-        versions=EvidenceVersions(
+        device=documents.EvidenceDevice(type=results.device, name=_name_of(results.device)),
+        versions=documents.EvidenceVersions(
             python=f"{sys.version_info.major}.{sys.version_info.minor}",
             torch=now.torch or "unknown",
-            triton=now.triton if _uses_triton(implementation) else None,
+            triton=now.triton if uses_triton else None,
             distribution=now.distribution,
             version=now.version,
         ),
-        effort=EvidenceEffort(seeds=tuple(effort.seeds), num_steps=effort.num_steps),
+        effort=documents.EvidenceEffort(seeds=tuple(effort.seeds), num_steps=effort.num_steps),
         exercised=tuple(sorted(results.exercised)),
         source=now.source,
         declaration=now.declaration,
         checks=tuple(_check(own) for own in results.checks),
         claims=tuple(
-            ClaimEvidence(
+            documents.ClaimEvidence(
                 capability=each.capability,
                 value=each.value,
                 verdict=each.status,
@@ -185,8 +179,7 @@ def write_evidence(evidence: Evidence, file: Path) -> bool:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(evidence.text(), "utf-8", newline="\n")
     except OSError as error:
-        problem = f"{file.name}: {error.strerror}"
-        raise KitError.evidence(evidence.backend, problem) from error
+        raise KitError.evidence(evidence.backend, f"{file.name}: {error.strerror}") from error
     return True
 
 
@@ -213,12 +206,8 @@ def _name_of(device: str) -> str:
     return torch.cuda.get_device_name(device) if is_cuda else platform.machine()
 
 
-def _uses_triton(implementation: Implementation) -> bool:
-    return any(_IMPORTS_TRITON.search(text) for _, text in implementation.sources())
-
-
-def _check(own: CheckResult) -> CheckEvidence:
-    return CheckEvidence(
+def _check(own: CheckResult) -> documents.CheckEvidence:
+    return documents.CheckEvidence(
         code=own.check.code,
         claims=own.check.claims,
         verdict=own.status.value,

@@ -1,32 +1,31 @@
-"""Run checks, case after case, and tell observers how far it has come."""
+"""Run checks, case after case; observers draw how far it has come, and log each step.
+
+The log is written ahead of each case: after a crash, a new process goes on with what is left.
+"""
 
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Self
+from io import BytesIO
+from itertools import pairwise
+from typing import Self, TypeAlias
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from backend_caps.kit.check import Case, Check, CheckResult, Effort, Fault, Hint, Results, Verdict
 from backend_caps.kit.errors import BaselineError, KitError
-from backend_caps.kit.rig import (
-    CASE_DEADLINE_S,
-    OverdueError,
-    Rig,
-    deadline_of,
-    did_not_end,
-    ends_within,
-)
+from backend_caps.kit.rig import CASE_DEADLINE_S, OverdueError, Rig, deadline_of, ends_within
 from backend_caps.kit.subject import Subject
 from backend_caps.report.progress import bar, progress_line, terminal_of
-from backend_caps.simulator import DEVICE_NAME
+from backend_caps.simulator import DEVICE_NAME, Site
+from backend_caps.supervisor import Crash, Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,6 @@ _MOST_FINDINGS = 5
 """Of one check: more of the same take time and add nothing."""
 _MOST_OVERDUE = 2
 """Of one check: each takes its whole deadline."""
-_NOTHING: Mapping[str, CheckResult] = MappingProxyType({})
 
 
 def run_checks(
@@ -112,7 +110,7 @@ def run_checks(
     device: str = DEVICE_NAME,
     effort: Effort | None = None,
     observers: Sequence[CheckObserver] = (),
-    known: Mapping[str, CheckResult] = _NOTHING,
+    known: Mapping[str, CheckResult] | None = None,
     deadline_s: float = CASE_DEADLINE_S,
 ) -> Results:
     """Run checks of a backend, each in all its cases.
@@ -132,7 +130,7 @@ def run_checks(
     effort = effort or Effort()
     results: list[CheckResult] = []
     for check in checks:
-        result = known.get(check.code)
+        result = (known or {}).get(check.code)
         if result is None:
             failed = [own.check.code for own in results if own.status is Verdict.FAILED]
             result = _run_check(check, rig, effort, observers, failed)
@@ -196,9 +194,7 @@ def _run_check(
     failed: Sequence[str],
 ) -> CheckResult:
     behind = [code for code in check.after if code in failed]
-    reason = check.unfit(rig.device)
-    if behind:
-        reason = f"says nothing while {', '.join(behind)} fails"
+    reason = f"says nothing while {', '.join(behind)} fails" if behind else check.unfit(rig.device)
     if reason is not None:
         return CheckResult(check=check, reason=reason)
     if (reason := check.excuse(rig.subject)) is not None:
@@ -220,8 +216,7 @@ def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
     deadlines_s = [deadline_of(case.num_steps, rig.deadline_s) for case in result.cases]
     with suppress(OverdueError), ends_within(sum(deadlines_s) or rig.deadline_s):
         found = tuple(hints(rig.subject, result.cases, rig))
-    seconds = result.seconds + time.perf_counter() - started
-    return replace(result, hints=found, seconds=seconds)
+    return replace(result, hints=found, seconds=result.seconds + time.perf_counter() - started)
 
 
 def _run_cases(
@@ -264,3 +259,104 @@ def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
     finally:
         gc.collect(0)
     return faults, is_overdue
+
+
+def did_not_end(deadline_s: float) -> str:
+    """Return the text of a fault that its deadline ended a case."""
+    return f"did not end within {deadline_s:g} s"
+
+
+_GRACE_S = 5.0
+"""How much longer a process lives than its case may take: Python code ends by itself before."""
+
+
+_Event: TypeAlias = tuple[CheckStep, float]
+"""A step, and when it was, by the clock that only goes on."""
+
+
+class Journal:
+    """Write each case down before it runs, and what became of it.
+
+    It is an observer. Checks that a process before this one ended, or that ended it, are `known`:
+    a case under way is then a fault of its check, whose other cases are left out; hints that were
+    computed are none.
+
+    Args:
+        log: where to write, and what processes before this one wrote.
+        subject: the backend.
+        checks: all that may run.
+        deadline_s: how long each case may take before its process is ended from outside, which is
+            for native code: the kit itself interrupts Python code. None: for ever.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        subject: Subject,
+        checks: Sequence[Check],
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        self._log, self._subject, self._deadline_s = log, subject, deadline_s
+        self._checks = {check.code: check for check in checks}
+        written, events = BytesIO(log.read()), list[_Event | Crash]()
+        while written.tell() < log.num_bytes:
+            events.append(_Unpickler(written, self._checks).load())
+        self.known: Mapping[str, CheckResult] = dict(self._results(events))
+        """What became of checks before, by their codes."""
+        self.has_crashed = any(isinstance(own, Crash) for own in events)
+        """Whether a process before this one was ended, and with it what only that one knew."""
+
+    def __call__(self, step: CheckStep) -> None:
+        """Write down what became of a check so far, and the case that runs next."""
+        if step.result.check.code in self.known:
+            return
+        self._log.keep_process()
+        into = BytesIO()
+        _Pickler(into).dump((step, time.monotonic()))
+        self._log.write(into.getvalue())
+        if step.case is not None and self._deadline_s is not None:
+            deadline_s = deadline_of(step.case.num_steps, self._deadline_s)
+            self._log.end_process_after(deadline_s + _GRACE_S)
+
+    def _results(self, events: Sequence[_Event | Crash]) -> Iterator[tuple[str, CheckResult]]:
+        """List what became of each check that ended, or was ended."""
+        for before, event in pairwise([None, *events]):
+            match before, event:
+                case _, (CheckStep(result=result, is_done=True), _):
+                    yield result.check.code, result
+                case (CheckStep(is_done=False) as step, at_s), Crash() as crash:
+                    result = self._ended_by(crash, step, crash.at_s - at_s)
+                    yield result.check.code, result
+
+    def _ended_by(self, crash: Crash, step: CheckStep, seconds: float) -> CheckResult:
+        """Return the result of a check that a crash ended, so long behind a step."""
+        result, case = step.result, step.case
+        if case is not None:
+            what = str(crash)
+            if crash.is_overdue and self._deadline_s is not None:
+                what = did_not_end(deadline_of(case.num_steps, self._deadline_s))
+            sites = (Site(file, line) for file, line in crash.places if self._subject.owns(file))
+            fault = Fault(what=what, site=next(sites, None))
+            result = result.with_case(self._subject, case, [fault])
+        return replace(result, seconds=result.seconds + seconds)
+
+
+class _Pickler(pickle.Pickler):
+    """Name checks: they hold functions."""
+
+    def persistent_id(self, obj: object) -> str | None:
+        """Name a check by its code."""
+        return obj.code if isinstance(obj, Check) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Find checks by their names."""
+
+    def __init__(self, file: BytesIO, checks: Mapping[str, Check]) -> None:
+        super().__init__(file)
+        self._checks = checks
+
+    def persistent_load(self, pid: str) -> Check:
+        """Find a check by its code."""
+        return self._checks[pid]

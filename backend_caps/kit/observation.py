@@ -54,9 +54,7 @@ class LineCounter:
 
     def __init__(self, implementation: str) -> None:
         self._own = own_files(implementation.partition(":")[0])
-        self._coverage = Coverage(
-            data_file=None, config_file=False, include=[str(file) for file in self._own]
-        )
+        self._coverage = Coverage(data_file=None, config_file=False, include=[*map(str, self._own)])
         self._coverage.set_option("run:disable_warnings", _UNSAID)
 
     def __enter__(self) -> Self:
@@ -71,17 +69,15 @@ class LineCounter:
     @property
     def files(self) -> Sequence[FileLines]:
         """What ran of each file that has functions, behind the block."""
-        found = [self._file(file) for file in self._own]
-        return [own for own in found if own.lines]
+        return [own for own in map(self._file, self._own) if own.lines]
 
     def _file(self, file: Path) -> FileLines:
         _, statements, _, missing, _ = self._coverage.analysis2(str(file))
         inside = _lines_inside(file)
-        return FileLines(
-            file=file,
-            lines=tuple(line for line in statements if line in inside),
-            missed=tuple(line for line in missing if line in inside),
+        lines, missed = (
+            tuple(line for line in own if line in inside) for own in (statements, missing)
         )
+        return FileLines(file=file, lines=lines, missed=missed)
 
 
 def own_files(module: str) -> Sequence[Path]:
@@ -108,17 +104,12 @@ def _modules_beside(package: str) -> Mapping[str, Path]:
     if spec.submodule_search_locations is None:
         origin = Path(spec.origin or "")
         return {package: origin} if origin.suffix == ".py" else {}
-    roots = [Path(folder) for folder in spec.submodule_search_locations]
-    return {
-        _name_of(file.relative_to(root), package): file
-        for root in roots
-        for file in root.rglob("*.py")
-    }
-
-
-def _name_of(file: Path, package: str) -> str:
-    parts = [package, *file.with_suffix("").parts]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    found: dict[str, Path] = {}
+    for root in spec.submodule_search_locations:
+        for file in Path(root).rglob("*.py"):
+            within = file.relative_to(root).with_suffix("").parts
+            found[".".join([package, *within]).removesuffix(".__init__")] = file
+    return found
 
 
 def _imported_by(module: str, modules: Mapping[str, Path]) -> Iterator[str]:
@@ -159,14 +150,13 @@ class DistinctLines(io.TextIOBase):
 
     def __init__(self) -> None:
         self._begun = ""
-        self._first: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._counted: dict[str, tuple[str, int]] = {}
 
     @property
     def lines(self) -> Mapping[str, int]:
-        """Each line as it was first said, and how often."""
-        self._end_line()
-        return {self._first[alike]: count for alike, count in self._counts.items()}
+        """Each line as it was first written, and how often."""
+        self.write("\n")  # ends a line that is begun
+        return dict(self._counted.values())
 
     def writable(self) -> bool:
         """Take text."""
@@ -175,8 +165,10 @@ class DistinctLines(io.TextIOBase):
     def write(self, text: str) -> int:
         """Add text, which may be a part of a line."""
         *ended, self._begun = (self._begun + text).split("\n")
-        for line in ended:
-            self._keep(line)
+        for line in filter(None, map(str.strip, ended)):
+            alike = _NUMBER.sub("0", line)  # a log's times and process numbers
+            first, count = self._counted.get(alike, (line, 0))
+            self._counted[alike] = first, count + 1
         return len(text)
 
     def warn(
@@ -190,16 +182,6 @@ class DistinctLines(io.TextIOBase):
     ) -> None:
         """Add a warning, on a line of its own."""
         self.write(f"{filename}:{lineno}: {category.__name__}: {message}\n")
-
-    def _end_line(self) -> None:
-        self._keep(self._begun)
-        self._begun = ""
-
-    def _keep(self, line: str) -> None:
-        if line := line.strip():
-            alike = _NUMBER.sub("0", line)  # a log's times and process numbers
-            self._first.setdefault(alike, line)
-            self._counts[alike] = self._counts.get(alike, 0) + 1
 
 
 @contextmanager

@@ -56,11 +56,6 @@ def deadline_of(num_steps: int, deadline_s: float) -> float:
     return deadline_s * max(1.0, num_steps / _STEPS_WITHIN)
 
 
-def did_not_end(deadline_s: float) -> str:
-    """Return the text of a fault that its deadline ended a case."""
-    return f"did not end within {deadline_s:g} s"
-
-
 @contextmanager
 def ends_within(deadline_s: float) -> Iterator[None]:
     """Raise where a `with` block has not ended in time.
@@ -158,8 +153,7 @@ class Rig:
 
         returns  [T, Hq, Dv], host
         """
-        output = self.supply(scene).on(self.device).run(self.build)
-        return on_host(output)
+        return on_host(self.supply(scene).on(self.device).run(self.build))
 
     def plain(self, scene: Scene) -> Tensor:
         """Run a scene plainly: eagerly, in plain order, in a new backend, with every host length.
@@ -170,8 +164,7 @@ class Rig:
             Exception: whatever the backend raises.
         """
         with self.running():
-            output = supplied(scene, HostSeqLens.EXACT).on(self.device).run(self.build)
-            return on_host(output)
+            return on_host(supplied(scene, HostSeqLens.EXACT).on(self.device).run(self.build))
 
     def baseline(self, scene: Scene) -> Tensor:
         """Run a scene plainly, to compare with.
@@ -199,20 +192,22 @@ def baseline_of(run: Callable[[], _T]) -> _T:
     return output
 
 
-def supplied(scene: Scene, level: HostSeqLens) -> Scene:
-    """Leave a batch the host lengths of a level; a prefill's the scheduler knows in any case."""
+def supplied(scene: Scene, level: HostSeqLens, bounds: Tensor | None = None) -> Scene:
+    """Leave a batch the host lengths of a level; a prefill's the scheduler knows in any case.
+
+    bounds  [B] int64, host  in place of the lengths; None: these are exact
+    """
     batch = scene.batch
     exact = batch.seq_lens.cpu() if batch.seq_lens_cpu is None else batch.seq_lens_cpu
+    lengths = exact if bounds is None else bounds
     has_mirror = level is HostSeqLens.EXACT or batch.mode.phase is Phase.PREFILL
-    return replace(
-        scene,
-        batch=replace(
-            batch,
-            seq_lens_cpu=exact.clone() if has_mirror else None,
-            seq_lens_sum=int(exact.sum()) if has_mirror else None,
-            seq_lens_cpu_upper_bound=None if level is HostSeqLens.NONE else exact.clone(),
-        ),
+    own = replace(
+        batch,
+        seq_lens_cpu=lengths.clone() if has_mirror else None,
+        seq_lens_sum=int(lengths.sum()) if has_mirror else None,
+        seq_lens_cpu_upper_bound=None if level is HostSeqLens.NONE else lengths.clone(),
     )
+    return replace(scene, batch=own)
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -230,11 +225,16 @@ def difference(found: Tensor, expected: Tensor, tolerance: float) -> str | None:
     if torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
         return None
     if not found.isfinite().all():
-        rows = (~found.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-        return f"NaN or infinity in the outputs of tokens {some(rows)}"
+        return f"NaN or infinity in the outputs of tokens {some(_rows_with(~found.isfinite()))}"
     error = (found - expected).abs()
-    rows = (error > tolerance * (1 + expected.abs())).flatten(1).any(1).nonzero().flatten().tolist()
-    return f"tokens {some(rows)} differ by up to {error.max():.2g}, allowed is {tolerance:.2g}"
+    rows = some(_rows_with(error > tolerance * (1 + expected.abs())))
+    return f"tokens {rows} differ by up to {error.max():.2g}, allowed is {tolerance:.2g}"
+
+
+def _rows_with(wrong: Tensor) -> list[int]:
+    """List the rows that have an entry which is true; [N, ...] bool."""
+    rows: list[int] = wrong.flatten(1).any(1).nonzero().flatten().tolist()
+    return rows
 
 
 def some(numbers: Sequence[int]) -> str:
@@ -246,5 +246,10 @@ def some(numbers: Sequence[int]) -> str:
 def changed_rows(before: Tensor, now: Tensor) -> list[int]:
     """List the rows of which a bit changed; both [N, ...], host."""
     one, other = (own.contiguous().view(torch.uint8).reshape(len(own), -1) for own in (before, now))
-    changed: list[int] = (one != other).any(1).nonzero().flatten().tolist()
-    return changed
+    return _rows_with(one != other)
+
+
+def changed_slots(before: Pools, now: Pools) -> set[int]:
+    """List slots whose keys or values changed; `before` is on the host, which waits for `now`."""
+    pairs = (before.keys, now.keys), (before.values, now.values)
+    return {slot for old, new in pairs for slot in changed_rows(old, on_host(new))}

@@ -6,7 +6,7 @@ import random
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, product
 from operator import attrgetter
 from typing import Self, TypeVar
 
@@ -15,17 +15,7 @@ from torch import Tensor
 
 from backend_caps.capability.kind import ANY, Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.kit.scenes import (
-    Scene,
-    Setting,
-    Tree,
-    beams,
-    layer_of,
-    masked_scene,
-    random_tree,
-    scene,
-    visible_nodes,
-)
+from backend_caps.kit import scenes
 from backend_caps.kit.subject import Subject
 from backend_caps.runtime.batch import ForwardMode
 
@@ -135,16 +125,12 @@ class Scenario:
         """Tokens of each request in a tree: in a wide one, room for a node of all children."""
         return TREE_NODES if self.topk <= _WIDEST else self.topk + 2
 
-    def setting(self, seed: int) -> Setting:
+    def setting(self, seed: int) -> scenes.Setting:
         """Return the sizes of a scene: room for the largest batch, on random pages."""
         pages_each = -(-self.max_context_len // self.page_size)
-        return Setting(
-            layer=layer_of(
-                self.num_heads,
-                self.num_kv_heads,
-                self.head_size,
-                scaling=_FLATTER * self.head_size**-0.5,
-            ),
+        heads, scaling = (self.num_heads, self.num_kv_heads), _FLATTER * self.head_size**-0.5
+        return scenes.Setting(
+            layer=scenes.layer_of(*heads, self.head_size, scaling=scaling),
             dtype=getattr(torch, self.dtype),
             page_size=self.page_size,
             max_context_len=self.max_context_len,
@@ -159,43 +145,38 @@ def dice_for(scenario: Scenario, seed: int) -> random.Random:
     return random.Random(f"{scenario.name}#{seed}")  # noqa: S311 - no secrets
 
 
-def draw(scenario: Scenario, seed: int) -> Scene:
+def draw(scenario: Scenario, seed: int) -> scenes.Scene:
     """Draw a batch; seed 0 is a batch of one request, and lengths are often at a page's edge."""
-    dice = dice_for(scenario, seed)
     count = (1, 3, MOST_REQUESTS, 2)[seed % 4]
-    return draw_requests(scenario, dice, count, setting_seed=seed)
+    return draw_requests(scenario, dice_for(scenario, seed), count, setting_seed=seed)
 
 
 def draw_requests(
     scenario: Scenario, dice: random.Random, count: int, *, setting_seed: int
-) -> Scene:
+) -> scenes.Scene:
     """Draw a batch of so many requests."""
     setting = scenario.setting(setting_seed)
-    match scenario.forward:
-        case Forward.TREE | Forward.DRAFT:
-            made = masked_scene([*_draft_requests(scenario, dice, count)], setting=setting)
-        case _:
-            requests = [_request(scenario, dice, place) for place in range(count)]
-            is_uniform = scenario.forward.phase is not Phase.PREFILL
-            made = scene(requests, uniform=is_uniform, setting=setting)
+    if scenario.forward.is_tree:
+        drafts = [_draft_request(scenario, dice, place) for place in range(count)]
+        made = scenes.masked_scene(drafts, setting=setting)
+    else:
+        requests = [_request(scenario, dice, place) for place in range(count)]
+        is_uniform = scenario.forward.phase is not Phase.PREFILL
+        made = scenes.scene(requests, uniform=is_uniform, setting=setting)
     return replace(made, batch=replace(made.batch, mode=scenario.forward.mode))
 
 
-def _draft_requests(
-    scenario: Scenario, dice: random.Random, count: int
-) -> Iterator[tuple[int, Tensor]]:
-    """Draw cached tokens of requests, and what the nodes or the beams behind them see.
+def _draft_request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, Tensor]:
+    """Draw cached tokens of one request, and what the nodes or the beams behind them see.
 
     Of draft steps it is the last: a beam sees one beam of each step before.
     """
     is_tree = scenario.forward is Forward.TREE
     room = scenario.num_nodes if is_tree else DRAFT_STEPS * scenario.topk
-    for place in range(count):
-        length = _length(scenario, dice, 0, scenario.max_context_len - room)
-        if is_tree:
-            yield length, visible_nodes(_tree(scenario, dice, place))
-        else:
-            yield length, beams(scenario.topk, DRAFT_STEPS, dice)
+    length = _length(scenario, dice, 0, scenario.max_context_len - room)
+    if is_tree:
+        return length, scenes.visible_nodes(_tree(scenario, dice, place))
+    return length, scenes.beams(scenario.topk, DRAFT_STEPS, dice)
 
 
 def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, int]:
@@ -216,11 +197,11 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
             return _length(scenario, dice, 0, longest - VERIFIED), VERIFIED
 
 
-def _tree(scenario: Scenario, dice: random.Random, place: int) -> Tree:
+def _tree(scenario: Scenario, dice: random.Random, place: int) -> scenes.Tree:
     """Draw a tree; of wide ones every other has a root of all children, the last with its own."""
     if scenario.topk > _WIDEST and place % 2 == 0:
         return [0] * (scenario.topk + 1) + [scenario.topk]
-    return random_tree(scenario.num_nodes, scenario.topk, dice)
+    return scenes.random_tree(scenario.num_nodes, scenario.topk, dice)
 
 
 def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> int:
@@ -256,16 +237,13 @@ def roles_of(subject: Subject) -> frozenset[Role]:
 def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scenario]:
     """List a scenario of each forward that the backend takes, at a small and at a larger page."""
     taken = forwards_of(subject)
-    dtype, head_size = dtypes_of(subject)[0], head_sizes_of(subject)[0]
-    for forward in forwards:
-        if forward not in taken:
-            continue
-        for page_size in page_sizes_of(subject)[:2]:
+    for forward, page_size in product(forwards, page_sizes_of(subject)[:2]):
+        if forward in taken:
             yield Scenario(
                 forward=forward,
                 page_size=page_size,
-                dtype=dtype,
-                head_size=head_size,
+                dtype=dtypes_of(subject)[0],
+                head_size=head_sizes_of(subject)[0],
                 topk=min(_WIDEST, topk_of(subject)),
             )
 

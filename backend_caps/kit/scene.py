@@ -16,11 +16,15 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.attention import AttentionBackend
+from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
 
-_Held = TypeVar("_Held", "Pools", ForwardBatch)
+_Held = TypeVar("_Held", bound="Pools | Scene | ForwardBatch")
 _HOST = frozenset({"seq_lens_cpu", "seq_lens_cpu_upper_bound"})
+
+Requests = Sequence[tuple[int, int]]
+"""Cached tokens and new tokens, for each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +85,27 @@ class Scene:
     """[T, Hk, Dv], device."""
     contexts: Sequence[tuple[Tensor, Tensor]]
     """[C, Hk, D] and [C, Hk, Dv], host: for each request."""
-    counts: Sequence[int]
-    """N, for each request."""
     visible: Sequence[Tensor]
     """[N, C] bool, host, for each request: what its new tokens see."""
+
+    @property
+    def requests(self) -> Requests:
+        """Cached tokens and new tokens, for each request."""
+        return [(seen.shape[1] - len(seen), len(seen)) for seen in self.visible]
+
+    @property
+    def counts(self) -> list[int]:
+        """N, for each request."""
+        return [len(seen) for seen in self.visible]
 
     def run(
         self, implementation: Callable[..., AttentionBackend], *, save_kv_cache: bool = True
     ) -> Tensor:
         """Run one layer's eager forward in a new backend: [T, Hq, Dv]."""
-        backend = implementation(self.pools)
+        return self.attend(implementation(self.pools), save_kv_cache=save_kv_cache)
+
+    def attend(self, backend: AttentionBackend, *, save_kv_cache: bool = True) -> Tensor:
+        """Prepare a backend and run its eager forward: [T, Hq, Dv]."""
         backend.init_forward_metadata(self.batch)
         return self.forward(backend, save_kv_cache=save_kv_cache)
 
@@ -102,53 +117,28 @@ class Scene:
 
     def select(self, order: Sequence[int]) -> Scene:
         """Take some of the requests, in this order, in the same pools."""
-        rows = torch.tensor(order, dtype=torch.int64)
-        batch, counts = self.batch, [self.counts[i] for i in order]
-        visible = [self.visible[i] for i in order]
-        extends, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
-        return replace(
-            self,
-            batch=ForwardBatch(
-                mode=batch.mode,
-                input_ids=self.take(batch.input_ids, order),
-                positions=self.take(batch.positions, order),
-                req_pool_indices=batch.req_pool_indices[rows],
-                seq_lens=batch.seq_lens[rows],
-                out_cache_loc=self.take(batch.out_cache_loc, order),
-                seq_lens_cpu=batch.seq_lens[rows].cpu(),
-                seq_lens_sum=int(batch.seq_lens[rows].sum()),
-                extend_seq_lens=None if extends is None else extends[rows],
-                extend_prefix_lens=None if prefixes is None else prefixes[rows],
-                extend_seq_lens_cpu=None if extends is None else tuple(counts),
-                tree_mask=None if batch.tree_mask is None else flat_mask(visible),
-            ),
-            q=self.take(self.q, order),
-            k=self.take(self.k, order),
-            v=self.take(self.v, order),
-            contexts=[self.contexts[i] for i in order],
-            counts=counts,
-            visible=visible,
+        whole, visible = self.batch, [self.visible[i] for i in order]
+        batch = batch_of(
+            [self.requests[i] for i in order],
+            whole.req_pool_indices[[*order]],
+            self.take(whole.out_cache_loc, order),
+            uniform=whole.extend_seq_lens is None,
         )
+        batch.mode = whole.mode
+        if whole.tree_mask is not None:
+            batch.tree_mask = flat_mask(visible)
+        q, k, v = (self.take(own, order) for own in (self.q, self.k, self.v))
+        contexts = [self.contexts[i] for i in order]
+        return replace(self, batch=batch, q=q, k=k, v=v, contexts=contexts, visible=visible)
 
     def take(self, tokens: Tensor, order: Sequence[int]) -> Tensor:
         """Take these requests' tokens."""
-        parts = torch.split(tokens, list(self.counts))
+        parts = torch.split(tokens, self.counts)
         return torch.cat([tokens[:0], *(parts[i] for i in order)])
 
     def on(self, device: torch.device | str) -> Scene:
         """Move what lives on a device; what lives on the host stays."""
-
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device)
-
-        return replace(
-            self,
-            pools=moved(self.pools, move),
-            batch=moved(self.batch, move),
-            q=self.q.to(device),
-            k=self.k.to(device),
-            v=self.v.to(device),
-        )
+        return moved(self, lambda own: own.to(device))
 
 
 def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
@@ -158,7 +148,33 @@ def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
         value = getattr(held, own.name)
         if isinstance(value, Tensor) and own.name not in _HOST:
             object.__setattr__(copied, own.name, move(value))
+        elif isinstance(value, Pools | ForwardBatch):
+            object.__setattr__(copied, own.name, moved(value, move))
     return copied
+
+
+def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
+    """Make the batch of requests in these rows, [B], that write to these slots, [T]."""
+    prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
+    lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
+    positions = [torch.arange(old, old + new) for old, new in requests]
+    is_decode = uniform and len(new_slots) == len(requests)
+    uniform_mode = ForwardMode.DECODE if is_decode else ForwardMode.VERIFY
+    batch = ForwardBatch(
+        mode=uniform_mode if uniform else ForwardMode.EXTEND,
+        input_ids=torch.zeros_like(new_slots),
+        positions=torch.cat([new_slots[:0], *positions]),
+        req_pool_indices=rows,
+        seq_lens=lengths,
+        out_cache_loc=new_slots,
+        seq_lens_cpu=lengths.clone(),
+        seq_lens_sum=int(lengths.sum()),
+    )
+    if not uniform:
+        batch.extend_seq_lens = torch.tensor(counts, dtype=torch.int64)
+        batch.extend_prefix_lens = torch.tensor(prefixes, dtype=torch.int64)
+        batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu = tuple(counts), tuple(prefixes)
+    return batch
 
 
 def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
@@ -174,7 +190,7 @@ def reference_attention(scene: Scene) -> Tensor:
 
     returns  [T, Hq, Dv] float64, host; zeros for a token that sees nothing
     """
-    queries = torch.split(scene.q.cpu().double(), list(scene.counts))
+    queries = torch.split(scene.q.cpu().double(), scene.counts)
     outputs = [
         _one_request(q, keys.double(), values.double(), visible, scene.layer.scaling)
         for q, (keys, values), visible in zip(queries, scene.contexts, scene.visible, strict=True)

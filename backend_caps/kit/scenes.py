@@ -13,9 +13,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from backend_caps.kit.scene import Pools, Scene, flat_mask, moved, reference_attention
-from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.kit.scene import (
+    Pools,
+    Requests,
+    Scene,
+    batch_of,
+    flat_mask,
+    moved,
+    reference_attention,
+)
 from backend_caps.runtime.model.layers import AttentionLayer
 
 __all__ = [
@@ -50,9 +56,6 @@ __all__ = [
     "visible_nodes",
     "with_mask",
 ]
-
-Requests = Sequence[tuple[int, int]]
-"""Cached tokens and new tokens, for each request."""
 
 PREFILL: Requests = ((0, 5), (0, 1), (0, 9))
 """Prompts of which nothing is cached."""
@@ -115,37 +118,36 @@ class Setting:
 
     def queries(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw so many queries: [count, Hq, D]."""
-        return self._drawn(count, self.layer.tp_q_head_num, self.layer.qk_head_dim, generator)
+        shape = count, self.layer.tp_q_head_num, self.layer.qk_head_dim
+        return torch.randn(shape, generator=generator).to(self.dtype)
 
     def keys_and_values(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw so many keys and values: [count, Hk, D] and [count, Hk, Dv]."""
-        num_heads, layer = self.layer.tp_k_head_num, self.layer
-        keys = self._drawn(count, num_heads, layer.qk_head_dim, generator)
-        return keys, self._drawn(count, num_heads, layer.v_head_dim, generator)
-
-    def _drawn(self, count: int, heads: int, size: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(count, heads, size, generator=generator).to(self.dtype)
+        keys, values = (
+            torch.randn(count, self.layer.tp_k_head_num, size, generator=generator).to(self.dtype)
+            for size in (self.layer.qk_head_dim, self.layer.v_head_dim)
+        )
+        return keys, values
 
 
 def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None = None) -> Scene:
     """Make a scene; a uniform one has no extend lengths, as in decode and in verify."""
     setting = Setting() if setting is None else setting
     generator = torch.Generator().manual_seed(setting.seed)
-    lengths, counts = [sum(request) for request in requests], [new for _, new in requests]
+    lengths = [sum(request) for request in requests]
     keys, values = setting.keys_and_values(sum(lengths), generator)
     pools, rows, slots = _pools(lengths, setting, generator)
-    fresh = torch.cat([torch.arange(n) >= n - new for n, new in zip(lengths, counts, strict=True)])
+    fresh = torch.cat([torch.arange(old + new) >= old for old, new in requests])
     pools.set_kv_buffer(setting.layer, slots[~fresh], keys[~fresh], values[~fresh])
     return Scene(
         pools=pools,
         layer=setting.layer,
         batch=batch_of(requests, rows, slots[fresh], uniform=uniform),
-        q=setting.queries(sum(counts), generator),
+        q=setting.queries(int(fresh.sum()), generator),
         k=keys[fresh],
         v=values[fresh],
         contexts=[*zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)],
-        counts=counts,
-        visible=[causal(new, length) for new, length in zip(counts, lengths, strict=True)],
+        visible=[causal(new, old + new) for old, new in requests],
     )
 
 
@@ -156,30 +158,18 @@ def causal(count: int, length: int) -> Tensor:
 
 def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
     """Pad a scene as a graph runner does: rows of pool row 0, and tokens of poison."""
-    batch = real.batch
-    lengths = _more(batch.seq_lens, rows, 1)
-    extends, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
-    counts = (*real.counts, *[0] * rows)
-    return replace(
-        real,
-        batch=replace(
-            batch,
-            input_ids=_more(batch.input_ids, tokens, 0),
-            positions=_more(batch.positions, tokens, 0),
-            req_pool_indices=_more(batch.req_pool_indices, rows, 0),
-            seq_lens=lengths,
-            seq_lens_cpu=lengths.clone(),
-            seq_lens_sum=int(lengths.sum()),
-            extend_seq_lens=None if extends is None else _more(extends, rows, 0),
-            extend_prefix_lens=None if prefixes is None else _more(prefixes, rows, 1),
-            extend_seq_lens_cpu=None if extends is None else counts,
-            extend_prefix_lens_cpu=None,
-            out_cache_loc=_more(batch.out_cache_loc, tokens, 0),
-        ),
-        q=_more(real.q, tokens, torch.nan),
-        k=_more(real.k, tokens, torch.nan),
-        v=_more(real.v, tokens, torch.nan),
+    whole = real.batch
+    batch = batch_of(
+        [*real.requests, *[(1, 0)] * rows],
+        _more(whole.req_pool_indices, rows, 0),
+        _more(whole.out_cache_loc, tokens, 0),
+        uniform=whole.extend_seq_lens is None,
     )
+    batch.mode, batch.tree_mask = whole.mode, whole.tree_mask
+    batch.positions = _more(whole.positions, tokens, 0)
+    batch.extend_prefix_lens_cpu = None
+    q, k, v = (_more(own, tokens, torch.nan) for own in (real.q, real.k, real.v))
+    return replace(real, batch=batch, q=q, k=k, v=v)
 
 
 def sharing(real: Scene, num_tokens: int) -> Scene:
@@ -189,41 +179,15 @@ def sharing(real: Scene, num_tokens: int) -> Scene:
         real: a scene whose requests all have so many cached tokens.
         num_tokens: how many are shared.
     """
-    table = real.pools.req_to_token.clone()
-    rows = real.batch.req_pool_indices
+    table, rows = real.pools.req_to_token.clone(), real.batch.req_pool_indices
     table[rows, :num_tokens] = table[rows[0], :num_tokens]
+
+    def begun(first: Tensor, own: Tensor) -> Tensor:
+        return torch.cat([first[:num_tokens], own[num_tokens:]])
+
     keys, values = real.contexts[0]
-    contexts = [
-        (
-            torch.cat([keys[:num_tokens], own_keys[num_tokens:]]),
-            torch.cat([values[:num_tokens], own_values[num_tokens:]]),
-        )
-        for own_keys, own_values in real.contexts
-    ]
+    contexts = [(begun(keys, of_keys), begun(values, own)) for of_keys, own in real.contexts]
     return replace(real, pools=replace(real.pools, req_to_token=table), contexts=contexts)
-
-
-def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
-    """Make the batch of requests in these rows, [B], that write to these slots, [T]."""
-    prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
-    lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
-    is_decode = uniform and len(new_slots) == len(requests)
-    uniform_mode = ForwardMode.DECODE if is_decode else ForwardMode.VERIFY
-    batch = ForwardBatch(
-        mode=uniform_mode if uniform else ForwardMode.EXTEND,
-        input_ids=torch.zeros_like(new_slots),
-        positions=torch.cat([torch.arange(old, old + new) for old, new in requests]),
-        req_pool_indices=rows,
-        seq_lens=lengths,
-        out_cache_loc=new_slots,
-        seq_lens_cpu=lengths.clone(),
-        seq_lens_sum=int(lengths.sum()),
-    )
-    if not uniform:
-        batch.extend_seq_lens = torch.tensor(counts, dtype=torch.int64)
-        batch.extend_prefix_lens = torch.tensor(prefixes, dtype=torch.int64)
-        batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu = tuple(counts), tuple(prefixes)
-    return batch
 
 
 def _pools(
@@ -231,18 +195,15 @@ def _pools(
 ) -> tuple[Pools, Tensor, Tensor]:
     """Place the contexts on random pages: the pools, a row each, all slots in plain order."""
     size, pools = setting.page_size, setting.empty_pools()
-    table = pools.req_to_token
     free = torch.randperm(setting.num_slots // size - 1, generator=generator) + 1
     rows = torch.randperm(setting.num_rows - 1, generator=generator)[: len(lengths)] + 1
+    owned = []
     for row, length in zip(rows, lengths, strict=True):
         num_pages = -(-length // size)
         pages, free = free[:num_pages], free[num_pages:]
-        slots = (pages[:, None] * size + torch.arange(size)).flatten()
-        table[row, :length] = slots[:length].int()
-    owned = torch.cat(
-        [table[row, :length] for row, length in zip(rows, lengths, strict=True)]
-    ).long()
-    return pools, rows, owned
+        owned.append((pages[:, None] * size + torch.arange(size)).flatten()[:length])
+        pools.req_to_token[row, :length] = owned[-1].int()
+    return pools, rows, torch.cat(owned)
 
 
 def _more(tensor: Tensor, count: int, value: float) -> Tensor:
@@ -268,11 +229,8 @@ def tree_scene(
     requests: Sequence[tuple[int, Tree]], *, num_spare: int = 0, setting: Setting | None = None
 ) -> Scene:
     """Make a scene of trees of one size, as in verify; the mask has spare entries behind."""
-    return masked_scene(
-        [(prefix, visible_nodes(tree)) for prefix, tree in requests],
-        num_spare=num_spare,
-        setting=setting,
-    )
+    masked = [(prefix, visible_nodes(tree)) for prefix, tree in requests]
+    return masked_scene(masked, num_spare=num_spare, setting=setting)
 
 
 def masked_scene(
@@ -282,12 +240,8 @@ def masked_scene(
 
     The Q new tokens are the last of the C.
     """
-    shapes = [(prefix, *seen.shape) for prefix, seen in requests]
-    plain = scene(
-        [(prefix + context - new, new) for prefix, new, context in shapes],
-        uniform=True,
-        setting=setting,
-    )
+    sizes = [(prefix + seen.shape[1] - len(seen), len(seen)) for prefix, seen in requests]
+    plain = scene(sizes, uniform=True, setting=setting)
     return with_mask(plain, [after_prefix(*request) for request in requests], num_spare=num_spare)
 
 

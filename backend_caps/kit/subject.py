@@ -11,11 +11,10 @@ from types import FrameType, TracebackType
 from typing import TypeVar, cast
 
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.declaration import Declaration, declared
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.kit.errors import KitError
-from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.attention import AttentionBackend, BackendSite
 from backend_caps.simulator import Site
@@ -68,17 +67,22 @@ class Subject:
             ImplementationError: it names none, or none that can be imported.
             Exception: whatever its constructor raises.
         """
-        if self.builder is not None:
-            return self.builder(site)
-        return cast("AttentionBackend", load_implementation(self._use)(site))
+        return cast("AttentionBackend", (self.builder or self.load())(site))
 
-    def load(self) -> object:
+    def load(self) -> Callable[..., object]:
         """Import its implementation: a class, or what else makes one.
 
         Raises:
             ImplementationError: it names none, or none that can be imported.
         """
-        return load_implementation(self._use)
+        use = Use(
+            backend=self.name,
+            role=Role.TARGET,
+            phase=Phase.DECODE,
+            declaration=self.declaration,
+            source=self.source,
+        )
+        return load_implementation(use)
 
     def claim(
         self,
@@ -88,8 +92,7 @@ class Subject:
         **facts: object,
     ) -> object:
         """Return what it claims in a use, with conditions that the facts decide."""
-        situation = {**facts, "role": role, "phase": phase}
-        return declared(self.declaration, capability, situation)[0]
+        return declared(self.declaration, capability, {**facts, "role": role, "phase": phase})[0]
 
     def claim_as(
         self,
@@ -111,11 +114,10 @@ class Subject:
     @property
     def root(self) -> Path:
         """The folder, or the one file, that holds the implementation's code."""
-        module = self._module.partition(".")[0]
-        load_implementation(self._use)
-        file = sys.modules[module].__file__
-        if file is None:  # a namespace package, which has no file of its own
-            file = sys.modules[self._module].__file__
+        self.load()
+        module = (self.declaration.implementation or "").partition(":")[0]
+        # A namespace package has no file of its own.
+        file = sys.modules[module.partition(".")[0]].__file__ or sys.modules[module].__file__
         assert file is not None, "what was imported from source has a file"
         path = Path(file)
         return path.parent if path.name == "__init__.py" else path
@@ -135,19 +137,3 @@ class Subject:
     def owns(self, file: str) -> bool:
         """Return whether a file is the backend's own code."""
         return Path(file).is_relative_to(self.root)
-
-    @property
-    def _module(self) -> str:
-        implementation = self.declaration.implementation
-        assert implementation is not None, "who has none cannot be built"
-        return implementation.partition(":")[0]
-
-    @property
-    def _use(self) -> Use:
-        return Use(
-            backend=self.name,
-            role=Role.TARGET,
-            phase=Phase.DECODE,
-            declaration=self.declaration,
-            source=self.source,
-        )

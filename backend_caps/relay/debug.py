@@ -12,49 +12,45 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from backend_caps.relay.errors import RelayError
-from backend_caps.relay.layout import RelayBatch, RelayLayout, RelayPayload, as_int64, require_shape
+from backend_caps.relay.layout import (
+    RelayBatch,
+    RelayColumns,
+    RelayPayload,
+    as_int64,
+    require_shape,
+)
 from backend_caps.relay.streams import DeviceStreams
 
 POISON = torch.iinfo(torch.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The rows that a forward reads, kept from before they are resolved."""
-
-    tokens: Tensor | None
-    """[R] or [B], device: rows that `input_ids` are read from."""
-    draft: Tensor | None
-    """[B], device: rows that `spec_info` is read from."""
+InputRows = tuple[Tensor | None, Tensor | None]
+"""The rows that a forward reads, kept from before they are resolved: [R] or [B], device, of tokens
+for `input_ids`, and [B], device, of what fills `spec_info`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebugChecks:
     """The checks that a FutureMap makes in debug mode."""
 
-    layout: RelayLayout
-    """The fields of the relay."""
     streams: DeviceStreams
     """The device's streams."""
-    seq_lens: Tensor
-    """[P] int64, device: the column that `publish` writes."""
-    bonus_tokens: Tensor
-    """[P] int64, device: the column that `stash` writes."""
-    draft: Mapping[str, Tensor]
-    """[P, ...] each, device: the columns of the draft worker's state by name."""
+    columns: RelayColumns
+    """The columns that `publish` and `stash` write."""
     speculative: bool
     """Whether speculative steps relay through the map."""
 
     def __post_init__(self) -> None:
-        for column in (self.seq_lens, self.bonus_tokens, *self.draft.values()):
-            _poison(column, torch.arange(len(self.seq_lens), device=column.device))
+        columns = self.columns
+        for column in (columns.seq_lens, columns.bonus_tokens, *columns.draft.values()):
+            _poison(column.table, torch.arange(len(column.table), device=column.table.device))
 
     def before_publish(self, req_pool_indices: Tensor) -> None:
         """Require rows of the pool, each once."""
@@ -64,10 +60,10 @@ class DebugChecks:
         """Require rows of the pool, each once, and values of the layout's shapes for each."""
         self._check_rows("stash", req_pool_indices)
         num_rows = req_pool_indices.shape[0]
-        for field in self.layout.draft:
-            value: Tensor | None = getattr(payload, field.name)
+        for name, column in self.columns.draft.items():
+            value: Tensor | None = getattr(payload, name)
             if value is not None:
-                require_shape("stash", field.name, value, (num_rows, *field.row_shape))
+                require_shape("stash", name, value, (num_rows, *column.table.shape[1:]))
 
     def before_commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Require rows of the pool, each once, and a length and a generation for each."""
@@ -87,51 +83,51 @@ class DebugChecks:
                 "together.",
             )
         self._check_rows("resolve_seq_lens_cpu", batch.req_pool_indices)
-        self._check_fresh("seq_lens", "publish", self.seq_lens, batch.req_pool_indices)
+        self._check_fresh("seq_lens", self.columns.seq_lens.table, batch.req_pool_indices)
 
     def after_lengths(self, batch: RelayBatch) -> None:
         """Check the bounds, and poison what was read: the copy stream is done with it."""
         if batch.seq_lens_cpu_upper_bound is not None:
             self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
-        _poison(self.seq_lens, batch.req_pool_indices)
+        _poison(self.columns.seq_lens.table, batch.req_pool_indices)
 
-    def before_inputs(self, batch: RelayBatch) -> Inputs:
-        """Require pinned staging and values stashed since the last read; return their rows."""
-        inputs = self._inputs(batch)
-        for rows in (inputs.tokens, inputs.draft):
-            if rows is not None:
-                self._check_rows("resolve_future", rows)
-                self._check_fresh("bonus_tokens", "stash", self.bonus_tokens, rows)
-        if inputs.draft is not None and "topk_index" in self.draft:
-            candidates = self.draft["topk_index"][:, 0]
-            self._check_fresh("topk_index", "stash", candidates, inputs.draft)
-        return inputs
+    def before_inputs(self, batch: RelayBatch) -> InputRows:
+        """Require pinned staging and values stashed since the last read; return their rows.
 
-    def after_inputs(self, inputs: Inputs) -> None:
-        """Poison what was read."""
-        for rows in (inputs.tokens, inputs.draft):
-            if rows is not None:
-                _poison(self.bonus_tokens, rows)
-        if inputs.draft is not None:
-            for column in self.draft.values():
-                _poison(column, inputs.draft)
-
-    def _inputs(self, batch: RelayBatch) -> Inputs:
-        """Tell which rows a forward reads: staged ids and a draft's state may come together."""
+        Staged ids and a draft's state may come together.
+        """
         tokens = batch.req_pool_indices if batch.input_ids_pending else None
         if batch.prefill_input_ids_cpu is not None:
             self._check_staging(batch.prefill_input_ids_cpu)
             tokens = batch.mix_running_indices
         reads_draft = self.speculative and batch.spec_info is not None
-        return Inputs(tokens=tokens, draft=batch.req_pool_indices if reads_draft else None)
+        draft = batch.req_pool_indices if reads_draft else None
+        for rows in (tokens, draft):
+            if rows is not None:
+                self._check_rows("resolve_future", rows)
+                self._check_fresh("bonus_tokens", self.columns.bonus_tokens.table, rows)
+        if draft is not None and "topk_index" in self.columns.draft:
+            candidates = self.columns.draft["topk_index"].table[:, 0]
+            self._check_fresh("topk_index", candidates, draft)
+        return tokens, draft
+
+    def after_inputs(self, inputs: InputRows) -> None:
+        """Poison what was read."""
+        tokens, draft = inputs
+        for rows in (tokens, draft):
+            if rows is not None:
+                _poison(self.columns.bonus_tokens.table, rows)
+        if draft is not None:
+            for column in self.columns.draft.values():
+                _poison(column.table, draft)
 
     def _check_rows(self, operation: str, req_pool_indices: Tensor) -> None:
-        rows = _listed(req_pool_indices)
-        outside = tuple(row for row in rows if not 0 <= row < len(self.seq_lens))
+        rows, num_rows = _listed(req_pool_indices), len(self.columns.seq_lens.table)
+        outside = tuple(row for row in rows if not 0 <= row < num_rows)
         if outside:
             raise RelayError(
                 "rows-out-of-range",
-                f"{operation} was given {_rows(outside)}; 0 <= row < {len(self.seq_lens)} was "
+                f"{operation} was given {_rows(outside)}; 0 <= row < {num_rows} was "
                 "expected. Pass req_pool_indices of this request pool.",
             )
         repeated = tuple(sorted(row for row, count in Counter(rows).items() if row and count > 1))
@@ -142,12 +138,13 @@ class DebugChecks:
                 "may repeat. Give each request a row of its own.",
             )
 
-    def _check_fresh(self, field: str, writer: str, column: Tensor, rows: Tensor) -> None:
-        values = _listed(column.index_select(0, rows))
+    def _check_fresh(self, field: str, table: Tensor, rows: Tensor) -> None:
+        values = _listed(table.index_select(0, rows))
         stale = tuple(
             row for row, value in zip(_listed(rows), values, strict=True) if row and value == POISON
         )
         if stale:
+            writer = "publish" if field == "seq_lens" else "stash"
             raise RelayError(
                 "stale-rows",
                 f"{field} of {_rows(stale)} is read with nothing written since it was last read; "
@@ -180,11 +177,11 @@ class DebugChecks:
             )
 
 
-def _poison(column: Tensor, rows: Tensor) -> None:
+def _poison(table: Tensor, rows: Tensor) -> None:
     """Make rows unlike any value, but the padding row."""
-    is_float = column.dtype.is_floating_point
-    column[as_int64(rows)] = math.nan if is_float else torch.iinfo(column.dtype).min
-    column[0] = 0
+    is_float = table.dtype.is_floating_point
+    table[as_int64(rows)] = math.nan if is_float else torch.iinfo(table.dtype).min
+    table[0] = 0
 
 
 def _listed(tensor: Tensor) -> tuple[int, ...]:

@@ -21,19 +21,16 @@ from backend_caps.relay.debug import DebugChecks
 from backend_caps.relay.errors import RelayError
 from backend_caps.relay.host_lengths import (
     BoundedLengths,
-    ExactLengths,
     HostLengths,
     LengthBounds,
-    NoLengths,
     host_copy,
     row_width,
     unknown_accept_tokens,
 )
 from backend_caps.relay.layout import (
-    DraftColumns,
     DraftShape,
-    NumberColumn,
     RelayBatch,
+    RelayColumns,
     RelayLayout,
     RelayPayload,
     as_int64,
@@ -105,7 +102,6 @@ class FutureMap:
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams
         self.device = _own_device(device, self.streams)
-        self.copy_stream = None
         if accept_tokens is None and draft is not None:
             accept_tokens = draft.accept_tokens
         if accept_tokens is not None and accept_tokens < 1:
@@ -117,9 +113,13 @@ class FutureMap:
         self._published = self.streams.event()
         # Tensors made in inference mode could be written to nowhere else.
         with torch.inference_mode(mode=False):
-            self._make_columns()
+            word = self.streams.traits.copy_word
+            self._columns = RelayColumns(self.layout, pool_size, self.device, word)
             self._host_lengths = self._make_lengths(accept_tokens, max_context_len)
-            self._checks = self._make_checks() if debug else None
+            self.copy_stream = self._host_lengths.stream
+            self._checks: DebugChecks | None = None
+            if debug:
+                self._checks = DebugChecks(self.streams, self._columns, speculative=speculative)
         self.streams.synchronize()
 
     @classmethod
@@ -183,7 +183,7 @@ class FutureMap:
             return
         if self._checks is not None:
             self._checks.before_publish(req_pool_indices)
-        self._seq_lens.store(as_int64(req_pool_indices), seq_lens)
+        self._columns.seq_lens.store(as_int64(req_pool_indices), seq_lens)
         if self.speculative:
             self._published.record(self.streams.current_stream())
 
@@ -207,9 +207,8 @@ class FutureMap:
         if self._checks is not None:
             self._checks.before_stash(req_pool_indices, payload)
         rows = as_int64(req_pool_indices)
-        self._bonus_tokens.store(rows, payload.bonus_tokens)
-        if self._draft is not None:
-            self._draft.store(rows, payload)
+        self._columns.bonus_tokens.store(rows, payload.bonus_tokens)
+        self._columns.store_draft(rows, payload)
 
     def bootstrap(
         self,
@@ -283,7 +282,7 @@ class FutureMap:
         self._published.wait(self.streams.current_stream())
         if self._checks is not None:
             self._checks.before_lengths(batch)
-        batch.seq_lens = self._seq_lens.load(batch.req_pool_indices)
+        batch.seq_lens = self._columns.seq_lens.load(batch.req_pool_indices)
         self._host_lengths.refresh(batch)
         if self._checks is not None:
             self._checks.after_lengths(batch)
@@ -336,12 +335,11 @@ class FutureMap:
         if batch.prefill_input_ids_cpu is not None:
             self._enter_staged(batch, batch.prefill_input_ids_cpu)
         elif batch.input_ids_pending:
-            batch.input_ids = self._bonus_tokens.load(rows)
+            batch.input_ids = self._columns.bonus_tokens.load(rows)
             batch.input_ids_pending = False
         if batch.spec_info is not None and self.speculative:
-            batch.spec_info.bonus_tokens = self._bonus_tokens.load(rows)
-            if self._draft is not None:
-                self._draft.load(rows, batch.spec_info)
+            batch.spec_info.bonus_tokens = self._columns.bonus_tokens.load(rows)
+            self._columns.load_draft(rows, batch.spec_info)
         if self._checks is not None and consumed is not None:
             self._checks.after_inputs(consumed)
 
@@ -354,40 +352,20 @@ class FutureMap:
             # The scheduler drops it when it merges the batch; with an allocator that reuses the
             # memory at once, the gather then reads other rows (sglang#34076).
             self.streams.keep_alive(running)
-            input_ids = torch.cat((input_ids, self._bonus_tokens.load(running)))
+            input_ids = torch.cat((input_ids, self._columns.bonus_tokens.load(running)))
         batch.input_ids = input_ids
         batch.input_ids_pending = False
         batch.prefill_input_ids_cpu = None
         batch.mix_running_indices = None
 
-    def _make_columns(self) -> None:
-        self._seq_lens = NumberColumn(self.pool_size, self.device)
-        self._bonus_tokens = NumberColumn(self.pool_size, self.device)
-        self._draft: DraftColumns | None = None
-        if self.layout.draft:
-            word = self.streams.traits.copy_word
-            self._draft = DraftColumns(self.layout, self.pool_size, self.device, word)
-
     def _make_lengths(self, accept_tokens: int | None, max_context_len: int | None) -> HostLengths:
         if self.host_seq_lens is HostSeqLens.NONE or not self.speculative:
-            return NoLengths()
+            return HostLengths()
         if self.host_seq_lens is HostSeqLens.UPPER_BOUND:
             if accept_tokens is None:
                 raise unknown_accept_tokens()
             return BoundedLengths(LengthBounds(self.pool_size, accept_tokens, max_context_len))
-        copy = host_copy(self.streams, self._seq_lens.table, self._published)
-        self.copy_stream = copy.stream
-        return ExactLengths(copy)
-
-    def _make_checks(self) -> DebugChecks:
-        return DebugChecks(
-            self.layout,
-            self.streams,
-            self._seq_lens.table,
-            self._bonus_tokens.table,
-            {} if self._draft is None else self._draft.tables,
-            speculative=self.speculative,
-        )
+        return host_copy(self.streams, self._columns.seq_lens.table, self._published)
 
 
 def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.device:

@@ -220,7 +220,18 @@ def without_graph(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-class NumberColumn:
+class Column:
+    """A field's values, one for each row of the pool."""
+
+    table: Tensor
+    """[P, ...], device: the values."""
+
+    def load(self, rows: Tensor) -> Tensor:
+        """Read `rows` [B] into memory of their own."""
+        return self.table.index_select(0, rows)
+
+
+class NumberColumn(Column):
     """A column of one int64 a row."""
 
     def __init__(self, pool_size: int, device: torch.device) -> None:
@@ -230,16 +241,12 @@ class NumberColumn:
         """Write `values` [B] to `rows` [B] int64."""
         self.table.scatter_(0, rows, as_int64(values))
 
-    def load(self, rows: Tensor) -> Tensor:
-        """Read `rows` [B] into memory of their own."""
-        return self.table.index_select(0, rows)
-
 
 # Below this many words a row, viewing the payload costs more than the copy gains.
 _MIN_WORDS = 8
 
 
-class RowColumn:
+class RowColumn(Column):
     """A column of a vector a row, copied in `word`s where a row is a good whole number of them.
 
     A copy does not care what it copies, and its cost is in the number of elements.
@@ -249,7 +256,10 @@ class RowColumn:
         self, field: RelayField, pool_size: int, device: torch.device, word: torch.dtype | None
     ) -> None:
         self.table = torch.zeros(pool_size, *field.row_shape, dtype=field.dtype, device=device)
-        self._word = word if word is not None and _is_whole(field.row_bytes, word) else None
+        self._word = word
+        if word is not None:
+            num_words, rest = divmod(field.row_bytes, word.itemsize)
+            self._word = word if num_words >= _MIN_WORDS and not rest else None
         self._words = self.table if self._word is None else self.table.view(self._word)
 
     def store(self, rows: Tensor, values: Tensor) -> None:
@@ -258,10 +268,6 @@ class RowColumn:
         if values.dtype is not self.table.dtype:
             values = values.to(self.table.dtype)
         self._words.index_copy_(0, rows, self._in_words(values))
-
-    def load(self, rows: Tensor) -> Tensor:
-        """Read `rows` [B] into memory of their own."""
-        return self.table.index_select(0, rows)
 
     def _in_words(self, values: Tensor) -> Tensor:
         if self._word is None:
@@ -273,30 +279,33 @@ class RowColumn:
         return values.view(self._word)
 
 
-def _is_whole(row_bytes: int, word: torch.dtype) -> bool:
-    num_words, rest = divmod(row_bytes, word.itemsize)
-    return num_words >= _MIN_WORDS and not rest
+class RelayColumns:
+    """The columns of a layout.
 
-
-class DraftColumns:
-    """The columns of a draft worker's state."""
+    Args:
+        layout: the fields.
+        pool_size: P, the rows of each column.
+        device: where they are.
+        word: the unit that rows are copied in; None copies in their own dtype.
+    """
 
     def __init__(
         self, layout: RelayLayout, pool_size: int, device: torch.device, word: torch.dtype | None
     ) -> None:
-        self._columns = {
+        self.seq_lens = NumberColumn(pool_size, device)
+        self.bonus_tokens = NumberColumn(pool_size, device)
+        self.draft = {
             field.name: RowColumn(field, pool_size, device, word) for field in layout.draft
         }
-        self.tables = {name: column.table for name, column in self._columns.items()}
 
-    def store(self, rows: Tensor, payload: RelayPayload) -> None:
-        """Write what the payload has to `rows` [B] int64."""
-        for name, column in self._columns.items():
+    def store_draft(self, rows: Tensor, payload: RelayPayload) -> None:
+        """Write what the payload has of a draft worker's state to `rows` [B] int64."""
+        for name, column in self.draft.items():
             values: Tensor | None = getattr(payload, name)
             if values is not None:
                 column.store(rows, values)
 
-    def load(self, rows: Tensor, spec_info: SpecInfo) -> None:
-        """Read `rows` [B] into `spec_info`."""
-        for name, column in self._columns.items():
+    def load_draft(self, rows: Tensor, spec_info: SpecInfo) -> None:
+        """Read a draft worker's state of `rows` [B] into `spec_info`."""
+        for name, column in self.draft.items():
             setattr(spec_info, name, column.load(rows))

@@ -20,7 +20,7 @@ from backend_caps.report.backends import (
 )
 from backend_caps.report.plan_views import plan_view
 from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
-from backend_caps.report.words import file_of, words_of
+from backend_caps.report.words import file_of, grouped, words_of
 
 _SIDE_BY_SIDE = 3
 """Backends in one table: as many as a terminal of 100 columns holds."""
@@ -29,7 +29,6 @@ _SIDE_BY_SIDE = 3
 EVIDENCE_COLUMNS = ("backend", "checked", "what speaks against it")
 """The columns of `evidence_rows`."""
 _MARKS: Mapping[str, str] = {"verified": " ✓", "stale": " ~", "failed": " ✗"}
-_NONE = "it has no evidence"
 _LEGEND = {
     "verified": "✓ held when the conformance kit looked, and nothing has changed since.",
     "stale": "~ the kit looked, and something has changed since.",
@@ -168,13 +167,10 @@ def evidence_rows(backends: Sequence[BackendDocument]) -> Iterator[tuple[str, st
     for backend in backends:
         if backend.evidence is not None:
             yield backend.name, _run(backend.evidence), _against(backend.evidence)
-        elif backend.status == "ok" and _is_plugins(backend):
-            yield backend.name, "never", _NONE
-
-
-def _is_plugins(backend: BackendDocument) -> bool:
-    """Return whether it is a plugin's own: no engine's class or name, and no composite."""
-    return backend.class_ is None and backend.classes is None and backend.parts is None
+        elif backend.status == "ok":
+            owned = (backend.class_, backend.classes, backend.parts)
+            if owned == (None, None, None):  # no engine's class or name, and no composite
+                yield backend.name, "never", "it has no evidence"
 
 
 def _run(evidence: EvidenceDocument) -> str:
@@ -200,7 +196,10 @@ def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) ->
     classes = [backend for backend in backends if backend.class_ is not None]
     names = [backend for backend in backends if backend.classes is not None]
     plugins = [b for b in backends if b.class_ is None and b.classes is None]
-    yield Heading(_heading(engine, len(classes), len(names)))
+    read = "as installed" if engine.source == "installed" else f"read from {engine.source}"
+    found = f"{_counted(len(classes), 'class', 'classes')}, {_counted(len(names), 'name', 'names')}"
+    parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
+    yield Heading(f"{_called(engine)}, {read}: {found}; {parsed}")
     yield from _class_tables(classes)
     yield from _shared_lines("What depends on what", _dependences(classes))
     yield from _shared_lines("Wrappers", ((b.composite, b.name) for b in classes if b.composite))
@@ -209,13 +208,6 @@ def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) ->
     if plugins:
         yield Heading("Plugins")
         yield from backends_view(plugins)
-
-
-def _heading(engine: EngineDocument, num_classes: int, num_names: int) -> str:
-    read = "as installed" if engine.source == "installed" else f"read from {engine.source}"
-    found = f"{_counted(num_classes, 'class', 'classes')}, {_counted(num_names, 'name', 'names')}"
-    parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
-    return f"{_called(engine)}, {read}: {found}; {parsed}"
 
 
 def _called(engine: EngineDocument) -> str:
@@ -228,10 +220,7 @@ def _counted(number: int, one: str, several: str) -> str:
 
 def _shared_lines(heading: str, texts: Iterable[tuple[str, str]]) -> Iterator[Section]:
     """Show a text for each owner; owners of one text share a line."""
-    owners: dict[str, list[str]] = {}
-    for text, owner in texts:
-        owners.setdefault(text, []).append(owner)
-    if owners:
+    if owners := grouped(texts):
         yield Heading(heading)
         yield Lines(tuple(f"{', '.join(named)}: {text}" for text, named in owners.items()))
 
@@ -243,7 +232,16 @@ def _class_tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
     stated = [name for name in ordered if any(backend.states(name) for backend in classes)]
     yield from some_lines(f"{name}: {_count(classes, name)}" for name in stated if name in _FIRST)
     num_main = sum(name in _FIRST for name in stated) or _BESIDE_LONG_NAMES
-    yield _main_table(classes, stated[:num_main])
+    columns = (_FIRST_COLUMN, "registered as", *stated[:num_main])
+    main = [
+        (
+            _class_and_place(backend),
+            ", ".join(backend.registered_as or ()),
+            *(_class_cell(backend, name) for name in stated[:num_main]),
+        )
+        for backend in classes
+    ]
+    yield Table(columns, tuple(main), "names")
     for start in range(num_main, len(stated), _SIDE_BY_SIDE):
         shown = stated[start : start + _SIDE_BY_SIDE]
         rows = [
@@ -261,21 +259,7 @@ def _class_and_place(backend: BackendDocument) -> str:
 
 def _count(classes: Sequence[BackendDocument], capability: str) -> str:
     cells = sorted(_class_cell(backend, capability).replace("\n", " ") for backend in classes)
-    counted = Counter(cells)
-    return ", ".join(f"{value} {number}" for value, number in counted.most_common())
-
-
-def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Table:
-    rows = [
-        (
-            _class_and_place(backend),
-            ", ".join(backend.registered_as or ()),
-            *(_class_cell(backend, name) for name in shown),
-        )
-        for backend in classes
-    ]
-    columns = (_FIRST_COLUMN, "registered as", *shown)
-    return Table(columns, tuple(rows), "names")
+    return ", ".join(f"{value} {number}" for value, number in Counter(cells).most_common())
 
 
 def _class_cell(backend: BackendDocument, capability: str) -> str:
@@ -305,8 +289,7 @@ def _dependence(capability: str, stated: CapabilityDocument) -> str:
     cases = [f"{_words(capability, when.value)} where {when.given}" for when in stated.when or ()]
     if not cases:
         return f"depends: {stated.words}"
-    has_base = stated.value not in ("depends", "undeclared")
-    if has_base:
+    if stated.value not in ("depends", "undeclared"):
         cases.append(f"else {_words(capability, stated.value)}")
     return f"is {', '.join(cases)}"
 
@@ -314,16 +297,15 @@ def _dependence(capability: str, stated: CapabilityDocument) -> str:
 def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
     """List the classes of each name that does not always stand for the same one."""
     for backend in names:
-        cases: dict[str | None, dict[str, list[PartDocument]]] = {}
-        for part in backend.classes or ():
-            cases.setdefault(part.given, {}).setdefault(part.name, []).append(part)
-        choices = [_chosen(given, classes) for given, classes in cases.items()]
+        cases = grouped((part.given, part) for part in backend.classes or ())
+        choices = [_chosen(given, parts) for given, parts in cases.items()]
         if choices != backend.parts:
             yield from ((text, backend.name) for text in choices)
 
 
-def _chosen(given: str | None, classes: Mapping[str, Sequence[PartDocument]]) -> str:
-    named = "; ".join(f"{name}{_part_places(parts)}" for name, parts in classes.items())
+def _chosen(given: str | None, parts: Iterable[PartDocument]) -> str:
+    classes = grouped((part.name, part) for part in parts)
+    named = "; ".join(f"{name}{_part_places(own)}" for name, own in classes.items())
     return named if given is None else f"{named}, where {given}"
 
 
@@ -331,12 +313,12 @@ def _part_places(parts: Sequence[PartDocument]) -> str:
     """Write the uses that a class takes; of one for the target, the other classes show the rest."""
     if any(part.phases is None and "target" in (part.roles or ["target"]) for part in parts):
         return ""
-    return " as " + ", ".join(map(_part_place, parts))
-
-
-def _part_place(part: PartDocument) -> str:
-    roles = " and ".join(part.roles or ["anything"])
-    return roles if part.phases is None else f"{roles} in {' and '.join(part.phases)}"
+    places = (
+        " and ".join(part.roles or ["anything"])
+        + ("" if part.phases is None else f" in {' and '.join(part.phases)}")
+        for part in parts
+    )
+    return f" as {', '.join(places)}"
 
 
 def names_view(names: Sequence[BackendDocument]) -> Iterator[Section]:

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
-from backend_caps.capability.backend import Backend, Problem, Reading, Status
+from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.evidence import ClaimState, Standing
 from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.report.document import LEFT_OUT, Document, is_none, json_of
+from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written, is_none
 from backend_caps.report.plans import PlanDocument, ProblemDocument
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ NO_STANDINGS: Mapping[str, Standing] = MappingProxyType({})
 """No evidence of anything."""
 DEPENDS = "depends"
 """The value where only conditions state one."""
-Known = Literal["verified", "stale", "failed", "not checked"]
+Known = Annotated[Literal["verified", "stale", "failed", "not checked"], WRITTEN]
 """What the conformance kit's evidence says of a claim."""
+_NO_CLASS = EngineClass(path="")
+"""Of a backend that is no class of an engine."""
 
 
 class EngineRuleDocument(Document):
@@ -35,7 +37,7 @@ class EngineRuleDocument(Document):
     """What a cause calls it."""
     reason: str
     """Why, with the place in the engine's source."""
-    given: str
+    given: Annotated[str, TEXT]
     """The condition, in words."""
 
 
@@ -59,9 +61,9 @@ class EngineDocument(Document):
 class ReadingDocument(Document):
     """What an engine's source says of one of its own flags."""
 
-    value: JsonValue
+    value: Written
     """The value; null where it depends, or nobody stated it."""
-    origin: Literal["declared", "conditional", "undeclared", "inherited"]
+    origin: Annotated[Literal["declared", "conditional", "undeclared", "inherited"], WRITTEN]
     """Whether anybody stated it."""
     words: str
     """What the source says."""
@@ -120,9 +122,9 @@ class EvidenceDocument(Document):
 class ConditionDocument(Document):
     """A value under a condition."""
 
-    given: str
+    given: Annotated[str, TEXT]
     """The condition, in words."""
-    value: JsonValue
+    value: Written
     """What holds then."""
     reason: str
     """Why, in the author's words."""
@@ -131,10 +133,10 @@ class ConditionDocument(Document):
 class CapabilityDocument(Document):
     """What a backend says of one capability."""
 
-    value: JsonValue
+    value: Written
     """What it states; `depends` where only conditions do, `undeclared` where nobody does. What an
     engine's class only inherits is here as the source has it, and counts as undeclared."""
-    origin: Literal["declared", "conditional", "undeclared", "inherited"]
+    origin: Annotated[Literal["declared", "conditional", "undeclared", "inherited"], WRITTEN]
     """Whether anybody stated it; `conditional` where an engine's class depends on something."""
     when: Annotated[list[ConditionDocument] | None, LEFT_OUT] = None
     """What holds under conditions."""
@@ -153,7 +155,7 @@ class BackendDocument(Document):
 
     name: str
     """The name that flags use, or that of an engine's class."""
-    status: Literal["ok", "broken", "conflict", "skipped"]
+    status: Annotated[Literal["ok", "broken", "conflict", "skipped"], WRITTEN]
     """What became of its declaration."""
     distribution: str | None
     """What ships it."""
@@ -219,10 +221,14 @@ def report_document(
         standings: by backend, how its evidence stands.
         reading: the engine that was read, whose own backends are among `backends`.
     """
-    own = {} if reading is None else {backend.name: backend for backend in reading.backends}
+    own, engine = {}, None
+    if reading is not None:
+        own = {backend.name: backend for backend in reading.backends}
+        rules = () if reading.rules is None else reading.rules.rules
+        engine = EngineDocument.of(reading, name=reading.engine, rules=rules)
     return ReportDocument(
         schema_="backend-caps/report@1",
-        engine=None if reading is None else _engine(reading),
+        engine=engine,
         backends=[
             backend_document(each, is_engines=True)
             if own.get(each.name) is each
@@ -231,21 +237,6 @@ def report_document(
         ],
         problems=tuple(problems),
         plan=plan,
-    )
-
-
-def _engine(reading: EngineReading) -> EngineDocument:
-    rules = () if reading.rules is None else reading.rules.rules
-    return EngineDocument(
-        name=reading.engine,
-        version=reading.version,
-        source=reading.source,
-        rules=[
-            EngineRuleDocument(name=rule.name, reason=rule.reason, given=str(rule.given))
-            for rule in rules
-        ],
-        num_files=reading.num_files,
-        num_parsed=reading.num_parsed,
     )
 
 
@@ -259,25 +250,27 @@ def backend_document(
         standing: how its evidence stands; it counts only where the declaration was read.
         is_engines: whether it was read from an engine's source: a class, or a name of classes.
     """
-    declaration, read = backend.declaration, backend.engine_class
+    declaration, read = backend.declaration, backend.engine_class or _NO_CLASS
     standing = standing if backend.status is Status.OK else None
     parts = () if declaration is None else declaration.parts
     named = [part.backend for part in parts] or None
-    is_name = is_engines and read is None
-    return BackendDocument(
+    is_name = is_engines and read is _NO_CLASS
+    return BackendDocument.of(
+        backend.source,
         name=backend.name,
-        status=backend.status.value,
-        distribution=backend.source.distribution,
-        version=backend.source.version,
-        declared_at=backend.source.declared_at,
-        class_=None if read is None else read.path,
-        registered_as=None if read is None else read.registered_as or None,
+        status=backend.status,
+        class_=read.path or None,
+        registered_as=read.registered_as or None,
         parts=list(dict.fromkeys(named or ())) if is_name else named,
         classes=[_part(part) for part in parts] if is_name else None,
-        composite=None if read is None else read.composite,
-        adapters=(dict(declaration.adapters) if declaration else {}) or None,
-        attributes=_attributes({} if read is None else read.attributes) or None,
-        capabilities=_capabilities(declaration, standing, {} if read is None else read.readings),
+        composite=read.composite,
+        adapters=(declaration.adapters if declaration else None) or None,
+        attributes=read.attributes or None,
+        capabilities={
+            name: _capability(declaration, name, standing, read.readings.get(name))
+            for name in CAPABILITIES
+            if declaration is not None
+        },
         evidence=None if standing is None else _evidence(standing),
         problems=backend.problems,
     )
@@ -292,70 +285,31 @@ def _part(part: Part) -> PartDocument:
     )
 
 
-def _attributes(readings: Mapping[str, Reading]) -> dict[str, ReadingDocument]:
-    return {
-        name: ReadingDocument(value=_source_value(reading.value), **_statement(reading))
-        for name, reading in readings.items()
-    }
-
-
-def _statement(reading: Reading) -> dict[str, str | None]:
-    """Return how an engine's source states something, and where."""
-    return {
-        "origin": reading.origin.value,
-        "words": reading.words,
-        "declared_at": reading.declared_at,
-        "inherited_from": reading.inherited_from,
-    }
-
-
-def _source_value(value: object) -> JsonValue:
-    """Write a value as the source has it: also one that no capability can have."""
-    return value if value is None or isinstance(value, str | float) else json_of(value)
-
-
-def _capabilities(
-    declaration: Declaration | None, standing: Standing | None, readings: Mapping[str, Reading]
-) -> Mapping[str, CapabilityDocument]:
-    if declaration is None:
-        return {}
-    return {
-        name: _capability(declaration, name, standing, readings.get(name)) for name in CAPABILITIES
-    }
-
-
 def _capability(
     declaration: Declaration, name: str, standing: Standing | None, reading: Reading | None
 ) -> CapabilityDocument:
     stated = declaration.capabilities.stated().get(name, UNDECLARED)
     conditions = [
-        ConditionDocument(
-            given=str(when.given),
-            value=json_of(when.capabilities.stated()[name]),
-            reason=when.reason,
-        )
+        ConditionDocument.of(when, value=when.capabilities.stated()[name])
         for when in declaration.conditions
         if name in when.capabilities.stated()
     ]
     is_declared = stated is not UNDECLARED
-    value, origin = json_of(stated), Origin.DECLARED if is_declared else Origin.UNDECLARED
-    if reading is not None and not is_declared:  # the source's value, though it does not count
-        if reading.value is not None:
-            value = _source_value(reading.value)
-        elif reading.origin is not Origin.UNDECLARED:
-            value = DEPENDS
-    return CapabilityDocument(
-        value=value,
-        **({"origin": origin.value} if reading is None else _statement(reading)),
-        when=conditions or None,
-        evidence=_known(standing, name) if is_declared or conditions else None,
-    )
-
-
-def _known(standing: Standing | None, capability: str) -> Known | None:
-    """Return what is known of a claim beyond its being made; None where no check looked."""
-    state = ClaimState.DECLARED if standing is None else standing.state(capability)
-    return None if state is ClaimState.DECLARED else state.value
+    state = ClaimState.DECLARED
+    if standing is not None and (is_declared or conditions):
+        state = standing.state(name)[0]
+    own = {
+        "value": stated,
+        "when": conditions or None,
+        "evidence": None if state is ClaimState.DECLARED else state,
+    }
+    if reading is None:
+        origin = Origin.DECLARED if is_declared else Origin.UNDECLARED
+        return CapabilityDocument.model_validate({"origin": origin, **own})
+    if not is_declared and (reading.value is not None or reading.origin is not Origin.UNDECLARED):
+        # The source's value is shown, though it does not count.
+        own["value"] = DEPENDS if reading.value is None else reading.value
+    return CapabilityDocument.of(reading, **own)
 
 
 def _evidence(standing: Standing) -> EvidenceDocument:
@@ -368,6 +322,6 @@ def _evidence(standing: Standing) -> EvidenceDocument:
         torch=evidence.versions.torch,
         device=evidence.device.type,
         num_seeds=len(evidence.effort.seeds),
-        failed=[*standing.failed] or None,
+        failed=[check.code for check in standing.failed_checks] or None,
         changes=standing.changes,
     )

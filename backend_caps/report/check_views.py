@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -28,10 +28,12 @@ from backend_caps.report.check_documents import (
 )
 from backend_caps.report.document import legible_json
 from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of, titled_table
-from backend_caps.report.words import counted, words_of
+from backend_caps.report.words import counted, grouped, words_of
 
 _OWED = "owed to the engine"
 """What a check is about that is about no claim."""
+_DUTY = "what every backend owes the engine"
+"""The same, in a sentence."""
 _STRETCHES = 12
 """Ranges of lines that are shown of one file; the document has all."""
 _SAID = 20
@@ -110,10 +112,9 @@ _EXERCISED: Columns[ExercisedDocument] = {
 
 
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
-    blocked = "{}: the run to compare with failed"
     rows = [(own.code, own.reason) for own in checked.checks if own.reason]
     rows += [
-        (own.code, blocked.format(counted(own.num_blocked, "case")))
+        (own.code, f"{counted(own.num_blocked, 'case')}: the run to compare with failed")
         for own in checked.checks
         if own.num_blocked and not own.reason
     ]
@@ -123,25 +124,14 @@ def _reasons(checked: CheckDocument) -> Iterator[Section]:
 def _findings(checked: CheckDocument) -> Iterator[Section]:
     for own in checked.checks:
         if own.findings:
-            broken = _wrong(own)
-            yield Heading(f"{own.code}: {broken}")
-            for alike in _alike(own.findings):
+            broken = f"{', '.join(own.claims)} {'does' if len(own.claims) == 1 else 'do'} not hold"
+            yield Heading(f"{own.code}: {broken if own.claims else f'{_DUTY} does not hold'}")
+            alike_by_place = grouped(
+                ((each.what, each.file, each.line), each) for each in own.findings
+            )
+            for alike in alike_by_place.values():
                 yield from _finding(alike)
                 yield Lines((f"  {alike[0].replay}",), "commands")
-
-
-def _wrong(own: CheckedDocument) -> str:
-    if not own.claims:
-        return "what every backend owes the engine does not hold"
-    return f"{', '.join(own.claims)} {'does' if len(own.claims) == 1 else 'do'} not hold"
-
-
-def _alike(findings: list[FindingDocument]) -> Iterable[list[FindingDocument]]:
-    """Group findings of one text and one line."""
-    found: dict[tuple[str, str | None, int | None], list[FindingDocument]] = {}
-    for each in findings:
-        found.setdefault((each.what, each.file, each.line), []).append(each)
-    return found.values()
 
 
 def _finding(alike: list[FindingDocument]) -> Iterator[Section]:
@@ -170,8 +160,7 @@ def _lines(lines: LinesDocument | None) -> Iterator[Section]:
 
 
 def _some(ranges: list[str]) -> str:
-    listed = ", ".join(ranges[:_STRETCHES])
-    more = len(ranges) - _STRETCHES
+    listed, more = ", ".join(ranges[:_STRETCHES]), len(ranges) - _STRETCHES
     return f"{listed} and {more} more" if more > 0 else listed
 
 
@@ -216,9 +205,7 @@ def _suite(own: CheckedDocument, checked: CheckDocument) -> Element:
     told = {"device": checked.device, "claims": ", ".join(own.claims)}
     for key, value in {**told, "proves": own.proves, "cannot": own.cannot}.items():
         SubElement(properties, "property", name=key, value=_xml_text(value))
-    failed: dict[str, list[FindingDocument]] = {}
-    for finding in own.findings:
-        failed.setdefault(finding.case, []).append(finding)
+    failed = grouped((finding.case, finding) for finding in own.findings)
     for case in own.cases:
         test = SubElement(suite, "testcase", classname=name, name=case.partition("/")[2])
         _fail(test, failed.get(case, []))
@@ -240,13 +227,12 @@ def _fail(test: Element, findings: list[FindingDocument]) -> None:
         test.set("file", first.file)
         test.set("line", str(first.line))
     failure = SubElement(test, "failure", message=_xml_text(first.what), type=first.check)
-    failure.text = _xml_text("\n".join(line for each in findings for line in _failure_text(each)))
-
-
-def _failure_text(finding: FindingDocument) -> list[str]:
-    place = [] if finding.file is None else [f"at {finding.file}:{finding.line}"]
-    claims = ", ".join(finding.claims) or "what every backend owes the engine"
-    return [finding.what, *place, f"claims: {claims}", f"replay: {finding.replay}"]
+    lines = []
+    for each in findings:
+        place = [] if each.file is None else [f"at {each.file}:{each.line}"]
+        claims = ", ".join(each.claims) or _DUTY
+        lines += [each.what, *place, f"claims: {claims}", f"replay: {each.replay}"]
+    failure.text = _xml_text("\n".join(lines))
 
 
 def _xml_text(text: str) -> str:
@@ -263,9 +249,8 @@ _ROOT = "%SRCROOT%"
 
 def sarif(checked: CheckDocument) -> str:
     """Write a check as a SARIF log of one run: each finding is an error, each hint a note."""
-    codes = [own.code for own in checked.checks]
-    found = [_sarif_finding(each, codes.index(each.check), checked) for each in checked.findings]
-    notes = [_sarif_hint(each, codes.index(each.check), checked) for each in checked.hints]
+    found = [_sarif_finding(each, checked) for each in checked.findings]
+    notes = [_sarif_hint(each, checked) for each in checked.hints]
     driver: JsonValue = {
         "name": "backend-caps",
         "version": checked.kit_version,
@@ -292,13 +277,18 @@ def _rule(own: CheckedDocument) -> JsonValue:
     }
 
 
-def _sarif_finding(finding: FindingDocument, at: int, checked: CheckDocument) -> JsonValue:
-    claims = ", ".join(finding.claims) or "what every backend owes the engine"
+def _position(checked: CheckDocument, code: str) -> int:
+    """Find a check's rule."""
+    return [own.code for own in checked.checks].index(code)
+
+
+def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> JsonValue:
+    claims = ", ".join(finding.claims) or _DUTY
     declared = _place(checked.declared_at)
     place = declared if finding.file is None else (finding.file, finding.line)
     return {
         "ruleId": finding.check,
-        "ruleIndex": at,
+        "ruleIndex": _position(checked, finding.check),
         "level": "error",
         "message": {"text": f"{claims}: {finding.what}. Replay: {finding.replay}"},
         "locations": _locations(place),
@@ -314,10 +304,10 @@ def _sarif_finding(finding: FindingDocument, at: int, checked: CheckDocument) ->
     }
 
 
-def _sarif_hint(hint: HintDocument, at: int, checked: CheckDocument) -> JsonValue:
+def _sarif_hint(hint: HintDocument, checked: CheckDocument) -> JsonValue:
     return {
         "ruleId": hint.check,
-        "ruleIndex": at,
+        "ruleIndex": _position(checked, hint.check),
         "level": "note",
         "message": {"text": f"{hint.claim} may be too modest: {hint.what}"},
         "locations": _locations(_place(checked.declared_at)),

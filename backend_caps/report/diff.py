@@ -8,9 +8,9 @@ is shown and never compared: code that only moved is the same code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self, TypeVar
+from typing import Self
 
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.fit import text_of
@@ -38,7 +38,7 @@ from backend_caps.report.lock import (
 )
 from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.statements import Statement, comparable, severity, statement_of
-from backend_caps.report.words import decided_by, words_of
+from backend_caps.report.words import decided_by, grouped, words_of
 from backend_caps.resolution.rules import Rule
 
 _CHANGED = DifferenceKind.CHANGED
@@ -48,7 +48,6 @@ _SILENT = Declaration()
 """In the place of a declaration that was not read."""
 _NO_CLASS = LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
 """Of a backend that is no class of an engine."""
-_Value = TypeVar("_Value")
 _Claims = Sequence[LockedBackend]
 """All claims to one name; it stands for the first."""
 _Texts = Mapping[tuple[str, ...], str]
@@ -97,10 +96,8 @@ def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
 
 
 def _by_name(backends: Iterable[LockedBackend]) -> Mapping[str, _Claims]:
-    claims: dict[str, list[LockedBackend]] = {}
-    for backend in sorted(backends, key=lambda b: (_PRECEDENCE.index(b.status), _claim(b))):
-        claims.setdefault(backend.name, []).append(backend)
-    return claims
+    ordered = sorted(backends, key=lambda own: (_PRECEDENCE.index(own.status), _claim(own)))
+    return grouped((backend.name, backend) for backend in ordered)
 
 
 def _claim(own: LockedBackend) -> str:
@@ -125,13 +122,11 @@ def _of_backends(
         if one and other:
             yield from _of_backend(subject, one, other, were.keys() & are.keys())
         else:
-            was, is_ = (None if claims is None else claims[0] for claims in (one, other))
-            texts = _optional(_notable, was), _optional(_notable, is_)
-            yield from _of_pair(subject, "", *texts, _where(was, is_))
-
-
-def _optional(write: Callable[[_Value], str], value: _Value | None) -> str | None:
-    return None if value is None else write(value)
+            was, is_ = (claims[0] if claims else None for claims in (one, other))
+            before_words, after_words = (
+                None if each is None else _notable(each) for each in (was, is_)
+            )
+            yield from _of_pair(subject, "", before_words, after_words, _where(was, is_))
 
 
 def _notable(own: LockedBackend) -> str:
@@ -154,10 +149,11 @@ def _notable(own: LockedBackend) -> str:
 
 def _attributes(side: Mapping[str, _Claims], other: Mapping[str, _Claims]) -> Mapping[str, str]:
     """List the attributes of the classes that both sides have, with the classes that set them."""
-    owners: dict[str, list[str]] = {}
-    for name in sorted(side.keys() & other.keys()):
-        for attribute in (side[name][0].engine_class or _NO_CLASS).attributes:
-            owners.setdefault(attribute, []).append(name)
+    owners = grouped(
+        (attribute, name)
+        for name in sorted(side.keys() & other.keys())
+        for attribute in (side[name][0].engine_class or _NO_CLASS).attributes
+    )
     return {attribute: f"set by {', '.join(names)}" for attribute, names in owners.items()}
 
 
@@ -168,16 +164,20 @@ def _of_backend(
     was, is_ = one[0], other[0]
     where = _where(was, is_)
     if was.status is not is_.status:
-        kind = _kind_of_status(was.status, is_.status)
+        # What cannot be read counts as the worst.
+        kind = DifferenceKind.STRICTER if was.status is Status.OK else _CHANGED
+        kind = DifferenceKind.LOOSER if is_.status is Status.OK else kind
         yield from _of_pair(subject, "status", was.status.value, is_.status.value, where, kind)
     single = _single_texts(subject, was, is_), _single_texts(subject, is_, was)
     yield from _of_texts(*single, where, _CHANGED)
     yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
     read, read_after = (own.engine_class or _NO_CLASS for own in (was, is_))
     for name in sorted(known):
-        own, after = (side.attributes.get(name) for side in (read, read_after))
-        words = _optional(_attribute_words, own), _optional(_attribute_words, after)
-        yield from _of_pair(subject, name, *words, _where(own, after), _CHANGED)
+        readings = [side.attributes.get(name) for side in (read, read_after)]
+        before_words, after_words = (
+            None if each is None else _attribute_words(each) for each in readings
+        )
+        yield from _of_pair(subject, name, before_words, after_words, _where(*readings), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
             where = _where(read.readings.get(name), read_after.readings.get(name))
@@ -225,21 +225,15 @@ def _problems(subject: str, codes: Iterable[str]) -> _Texts:
     }
 
 
-def _kind_of_status(before: Status, after: Status) -> DifferenceKind:
-    """Return which way a status changed: what cannot be read counts as the worst."""
-    if after is Status.OK:
-        return DifferenceKind.LOOSER
-    return DifferenceKind.STRICTER if before is Status.OK else _CHANGED
-
-
 def _parts(declaration: Declaration) -> list[str]:
     """Write each part with its condition once, and the uses that it takes."""
-    taken: dict[tuple[str, str], set[str]] = {}
-    for part in declaration.parts:
-        condition = "" if part.given is None else f" where {part.given}"
-        taken.setdefault((part.backend, condition), set()).add(_uses(part))
-    named = taken.items()
-    return sorted(f"{name} ({', '.join(sorted(uses))}){given}" for (name, given), uses in named)
+    taken = grouped(
+        ((part.backend, "" if part.given is None else f" where {part.given}"), _uses(part))
+        for part in declaration.parts
+    )
+    return sorted(
+        f"{name} ({', '.join(sorted({*uses}))}){given}" for (name, given), uses in taken.items()
+    )
 
 
 def _uses(part: Part) -> str:
@@ -274,11 +268,12 @@ def _of_capability(
 
 def _texts(own: Side, other: Side) -> _Texts:
     """List what a side says of anything but backends and plans, where the other can say it too."""
-    texts = {**_problems("environment", own.problems)}
-    others = _releases(other)
-    for name, version in _releases(own).items():
-        if name in others:  # what only one has, its backends show
-            texts[f"release {name}", "version"] = version
+    releases, others = _releases(own), _releases(other)
+    texts: dict[tuple[str, ...], str] = {
+        **_problems("environment", own.problems),
+        # What only one has, its backends show.
+        **{(f"release {n}", "version"): releases[n] for n in releases.keys() & others.keys()},
+    }
     if own.rules is not None and other.rules is not None:
         texts |= {(f"rule {name}", ""): text for name, text in _rules(own.rules.rules).items()}
         texts["rules", "overlapped algorithms"] = ", ".join(own.rules.relays) or "none"
@@ -289,21 +284,24 @@ def _texts(own: Side, other: Side) -> _Texts:
 
 def _releases(side: Side) -> Mapping[str, str]:
     """List the versions of the engine and of distributions."""
-    engine = {} if side.engine is None else {side.engine.name: {side.engine.version or "unknown"}}
-    versions: dict[str, set[str]] = {}
-    for own in side.backends:
-        if own.distribution is not None:
-            versions.setdefault(own.distribution, set()).add(own.version or "unknown")
-    return {name: ", ".join(sorted(own)) for name, own in {**versions, **engine}.items()}
+    versions = grouped(
+        (own.distribution, own.version or "unknown")
+        for own in side.backends
+        if own.distribution is not None
+    )
+    if side.engine is not None:
+        versions[side.engine.name] = [side.engine.version or "unknown"]
+    return {name: ", ".join(sorted({*own})) for name, own in versions.items()}
 
 
 def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
-    texts: dict[str, list[str]] = {}
-    for rule in rules:
-        forced = ", ".join(f"{name}={text_of(v)}" for name, v in rule.forces.stated().items())
-        text = f"forces {forced} where {rule.given}: {rule.reason}"
-        texts.setdefault(rule.name, []).append(text)
+    texts = grouped((rule.name, _rule_text(rule)) for rule in rules)
     return {name: "; ".join(sorted(own)) for name, own in texts.items()}
+
+
+def _rule_text(rule: Rule) -> str:
+    forced = ", ".join(f"{name}={text_of(value)}" for name, value in rule.forces.stated().items())
+    return f"forces {forced} where {rule.given}: {rule.reason}"
 
 
 def _request(request: LockedRequest) -> _Texts:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from backend_caps.report.document import Document
-from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.sections import Columns, Heading, Lines, Section, Table, table_of
 from backend_caps.report.words import file_of
 
 _LONGEST = 240
@@ -145,17 +145,14 @@ def _name(kind: DifferenceKind) -> str:
 
 def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
     """Show differences of one kind, without the columns that none of them fills."""
-    rows = [(_subject(each), _shortened(each.before), _shortened(each.after)) for each in found]
-    columns = ("what, where", "before", "after")
-    kept = [
-        at
-        for at, column in enumerate(columns)
-        if any(row[at] for row in rows)
-        or (kind is DifferenceKind.CHANGED and column in {"before", "after"})
-    ]
-    return Table(
-        tuple(columns[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows)
-    )
+    columns: Columns[DifferenceDocument] = {
+        "what, where": _subject,
+        "before": lambda own: shortened(own.before or "", "..."),
+        "after": lambda own: shortened(own.after or "", "..."),
+    }
+    is_whole = kind is DifferenceKind.CHANGED
+    filled = {name: cell for name, cell in columns.items() if is_whole or any(map(cell, found))}
+    return table_of(found, filled)
 
 
 def _subject(found: DifferenceDocument) -> str:
@@ -165,7 +162,6 @@ def _subject(found: DifferenceDocument) -> str:
     return "\n".join(filter(None, (name, " -> ".join(dict.fromkeys(places)))))
 
 
-def _shortened(text: str | None) -> str:
+def shortened(text: str, ending: str) -> str:
     """Shorten an engine's own words, which may be a page long; the document has them all."""
-    text = text or ""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} ..."
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} {ending}"

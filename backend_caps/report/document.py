@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf, Sizes, Unchecked
@@ -35,6 +36,17 @@ class Document(BaseModel):
         serialize_by_alias=True,
         defer_build=True,
     )
+
+    @classmethod
+    def of(cls, source: object, **others: object) -> Self:
+        """Write an object: a field has the value of its name in `others`, or the attribute's.
+
+        A field with a default may have no attribute. An enumeration's member becomes its value.
+        """
+        names = {name for name in cls.model_fields.keys() - others.keys() if hasattr(source, name)}
+        values = {name: getattr(source, name) for name in names}
+        plain = {name: v.value if isinstance(v, Enum) else v for name, v in values.items()}
+        return cls.model_validate(plain | others)
 
 
 def legible(text: str) -> str:
@@ -69,9 +81,12 @@ def legible_json(value: JsonValue) -> JsonValue:
 
 
 def json_of(value: object) -> JsonValue:
-    """Write a capability's value as JSON, in a stable order; no limit is null."""
+    """Write a value of a capability, or an enumeration's member, as JSON in a stable order.
+
+    No limit is null. What is JSON already is returned as it is.
+    """
     match value:
-        case bool():
+        case None | bool() | float() | str() | list() | dict():
             return value
         case int():
             return None if value == NO_LIMIT else value
@@ -99,6 +114,14 @@ def _json_of_sizes(value: object) -> JsonValue:
         case Conflict(owners):
             return {"conflict": [*owners]}
     raise AssertionError(f"no capability has the value {value!r}")
+
+
+WRITTEN = BeforeValidator(json_of)
+"""Marks a field that takes an enumeration's member for the text that is its value."""
+TEXT = BeforeValidator(str)
+"""Marks a field that takes any object for its text."""
+Written: TypeAlias = Annotated[JsonValue, WRITTEN]
+"""A capability's value as JSON; a document is made from the value itself."""
 
 
 def value_of(capability: str, written: JsonValue) -> object:

@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 
-from backend_caps.report.dry_run_documents import (
-    AgreementDocument,
-    DryRunDocument,
-    PhaseRunDocument,
-    RankRunDocument,
-    RunMemoryDocument,
-    StepKindDocument,
-)
+from backend_caps.report import dry_run_documents as documents
 from backend_caps.report.generate_views import graph_modes_view, size_words
 from backend_caps.report.plan_views import flips_view, mirror_lines, plan_problems_view
 from backend_caps.report.sections import Heading, Lines, Section, Table
@@ -24,31 +17,31 @@ _TARGETS = ("prefill", "decode", "verify")
 """The phases whose forwards are the target's: one in each step."""
 _SHOWN = 8
 """Lines of waits that are shown; the document has all of them."""
-_Part = TypeVar("_Part", PhaseRunDocument, StepKindDocument)
+_Part = TypeVar("_Part", documents.PhaseRunDocument, documents.StepKindDocument)
 _Counted = TypeVar("_Counted")
 Figure: TypeAlias = Callable[[_Counted], float | None]
 Figures: TypeAlias = tuple[str | None, tuple[str, ...]]
 """A row, and before it who stood in for whom in what it counts; None where nobody did."""
 
 
-_FORWARDS: Mapping[str, Figure[PhaseRunDocument]] = {
+_FORWARDS: Mapping[str, Figure[documents.PhaseRunDocument]] = {
     "forwards": lambda own: own.num_forwards or None,
     "replayed": lambda own: own.num_full + own.num_piecewise if own.num_forwards else None,
     "host waits": lambda own: own.host_waits,
     "bytes to host": lambda own: own.bytes_to_host,
     "bytes to device": lambda own: own.bytes_to_device,
 }
-_STEPS: Mapping[str, Figure[StepKindDocument]] = {
+_STEPS: Mapping[str, Figure[documents.StepKindDocument]] = {
     "steps": lambda own: own.num_steps,
     "replayed": lambda own: own.num_replayed,
     "mean requests": lambda own: own.mean_requests,
     "tokens made": lambda own: own.num_made,
 }
-_PLANNED: Mapping[str, Figure[StepKindDocument]] = {
+_PLANNED: Mapping[str, Figure[documents.StepKindDocument]] = {
     "planned waits for lengths": lambda own: own.waits_for_lengths,
     "planned bytes to host": lambda own: own.planned_bytes_to_host,
 }
-_TIMES: Mapping[str, Figure[StepKindDocument]] = {
+_TIMES: Mapping[str, Figure[documents.StepKindDocument]] = {
     "median µs": lambda own: own.median_us,
     "p95 µs": lambda own: own.p95_us,
 }
@@ -61,7 +54,7 @@ _MEMORY = {
 }
 
 
-def dry_run_view(document: DryRunDocument) -> Iterator[Section]:
+def dry_run_view(document: documents.DryRunDocument) -> Iterator[Section]:
     """Show the decision, the run, and what was not as decided."""
     yield from _decision(document)
     if document.agreement is not None:
@@ -70,7 +63,7 @@ def dry_run_view(document: DryRunDocument) -> Iterator[Section]:
     yield from _found(document)
 
 
-def _decision(document: DryRunDocument) -> Iterator[Section]:
+def _decision(document: documents.DryRunDocument) -> Iterator[Section]:
     plan = document.plan
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     ends = (f"{phase} {own.value}" for phase, own in document.shared_reads_end.items())
@@ -87,7 +80,7 @@ def _decision(document: DryRunDocument) -> Iterator[Section]:
     yield from flips_view([flip for flip in plan.flips if flip.capability in plan.server])
 
 
-def _agreement(agreement: AgreementDocument) -> Iterator[Section]:
+def _agreement(agreement: documents.AgreementDocument) -> Iterator[Section]:
     hosts = agreement.hosts
     yield Heading(f"{len(hosts)} ranks agreed")
     yield Lines(tuple(_agreed(agreement)))
@@ -103,7 +96,7 @@ def _agreement(agreement: AgreementDocument) -> Iterator[Section]:
         yield Table(("joined", "all have", "had decided"), tuple(rows))
 
 
-def _agreed(agreement: AgreementDocument) -> Iterator[str]:
+def _agreed(agreement: documents.AgreementDocument) -> Iterator[str]:
     hosts = agreement.hosts
     for host in dict.fromkeys(hosts):
         ranks = [rank for rank, own in enumerate(hosts) if own == host]
@@ -119,7 +112,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _run(document: DryRunDocument) -> Iterator[Section]:
+def _run(document: documents.DryRunDocument) -> Iterator[Section]:
     ranks = document.ranks
     of_ranks = f" of each of {len(ranks)} ranks" if len(ranks) > 1 else ""
     yield Heading(f"{document.num_steps} steps{of_ranks} on {document.device}")
@@ -148,7 +141,7 @@ def _by_code(title: str, columns: Sequence[str], rows: Sequence[Figures]) -> Ite
         yield Table(tuple(columns), same, cells="names")
 
 
-def _what_ran(document: DryRunDocument) -> Iterator[str]:
+def _what_ran(document: documents.DryRunDocument) -> Iterator[str]:
     if document.model is None:
         yield "model: a small Llama with random weights, made for this run; no token is served"
     else:
@@ -192,7 +185,7 @@ def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _notes(document: DryRunDocument) -> Iterator[str]:
+def _notes(document: documents.DryRunDocument) -> Iterator[str]:
     yield (
         "around: what is no forward; each step sends its batch from there to the device, and waits "
         "once for its tokens"
@@ -215,7 +208,7 @@ def _notes(document: DryRunDocument) -> Iterator[str]:
         yield "no times: on the simulated device they would be the simulator's"
 
 
-def _ahead(ranks: Sequence[RankRunDocument]) -> Iterator[str]:
+def _ahead(ranks: Sequence[documents.RankRunDocument]) -> Iterator[str]:
     """Say why there are more forwards of the target than steps."""
     ahead = [
         sum(own.num_forwards for own in rank.phases if own.phase in _TARGETS) for rank in ranks
@@ -228,7 +221,7 @@ def _ahead(ranks: Sequence[RankRunDocument]) -> Iterator[str]:
         )
 
 
-def _eager(document: DryRunDocument) -> Iterator[str]:
+def _eager(document: documents.DryRunDocument) -> Iterator[str]:
     """Say what kept forwards from graphs, where the table of graph modes does not."""
     told = {own.name for own in document.graphs.phases if own.effective == "eager"}
     places: dict[str, list[str]] = {}
@@ -241,7 +234,7 @@ def _eager(document: DryRunDocument) -> Iterator[str]:
         yield f"eager in {', '.join(named)}: {why}"
 
 
-def _kinds(ranks: Sequence[RankRunDocument]) -> Iterator[Section]:
+def _kinds(ranks: Sequence[documents.RankRunDocument]) -> Iterator[Section]:
     """Show steps by their kind; times where there are any."""
     steps = [own for rank in ranks for own in rank.steps]
     columns = dict(_STEPS)
@@ -252,14 +245,14 @@ def _kinds(ranks: Sequence[RankRunDocument]) -> Iterator[Section]:
     yield from _by_code("What steps did", ("kind", *columns), rows)
 
 
-def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[Figures]:
+def _memory(memories: Sequence[documents.RunMemoryDocument]) -> Iterator[Figures]:
     for name, field in _MEMORY.items():
         found = sorted({getattr(own, field) for own in memories})
         told = " to ".join(size_words(own) for own in dict.fromkeys((found[0], found[-1])))
         yield memories[0].stand_in, (name, told)
 
 
-def verdict(document: DryRunDocument) -> str:
+def verdict(document: documents.DryRunDocument) -> str:
     """Say in a sentence whether it ran as it was decided."""
     found = {(own.code, own.phase, own.message) for r in document.ranks for own in r.findings}
     if found:
@@ -270,7 +263,7 @@ def verdict(document: DryRunDocument) -> str:
     return f"it ran as it was decided{with_}{strict}"
 
 
-def _found(document: DryRunDocument) -> Iterator[Section]:
+def _found(document: documents.DryRunDocument) -> Iterator[Section]:
     found = [(rank.rank, own) for rank in document.ranks for own in rank.findings]
     if not found:
         yield Lines((verdict(document),))

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from backend_caps.report.generate_documents import (
-    GenerateDocument,
-    GenerateStepDocument,
-    GraphsDocument,
-    OutputDocument,
-    PhaseGraphsDocument,
-    RunDocument,
-    SimulationDocument,
-    SpeculationDocument,
-)
+from backend_caps.report import generate_documents as documents
 from backend_caps.report.plan_views import mirror_lines
 from backend_caps.report.sections import Columns, Heading, Lines, Section, Table, table_of
 from backend_caps.report.step_costs import drafts_words, micros
@@ -30,7 +21,7 @@ _NOTHING = "—"
 """What is shown where a device without streams has nothing to tell."""
 
 
-def generate_view(generated: GenerateDocument) -> Iterator[Section]:
+def generate_view(generated: documents.GenerateDocument) -> Iterator[Section]:
     """Show prompts running under a plan: step by step, then all together."""
     run, plan = generated.run, generated.plan
     prompts = counted(run.num_prompts, "prompt")
@@ -47,7 +38,7 @@ def generate_view(generated: GenerateDocument) -> Iterator[Section]:
         yield Table(("metric", "value"), tuple(rows), cells="names")
 
 
-def _what_ran(generated: GenerateDocument) -> Iterator[str]:
+def _what_ran(generated: documents.GenerateDocument) -> Iterator[str]:
     made = "a small Llama with random weights, made for this run; its tokens mean nothing"
     yield f"model: {generated.model or made}"
     speculation, simulation = generated.speculation, generated.simulation
@@ -74,7 +65,7 @@ def _by_backend(named: Mapping[str, str]) -> str:
     return ", ".join(f"{backend} in {' and '.join(own)}" for backend, own in places.items())
 
 
-def _steps(generated: GenerateDocument) -> Iterator[Section]:
+def _steps(generated: documents.GenerateDocument) -> Iterator[Section]:
     steps, num_steps = generated.steps, sum(generated.run.num_steps.values())
     columns = _PLAIN if generated.speculation is None else _drafting(generated.speculation)
     yield Heading("The first steps")
@@ -83,27 +74,29 @@ def _steps(generated: GenerateDocument) -> Iterator[Section]:
         yield Lines((f"and {num_steps - len(steps)} more",))
 
 
-_WHAT: Columns[GenerateStepDocument] = {
+_WHAT: Columns[documents.GenerateStepDocument] = {
     "step": lambda own: str(own.number),
     "mode": lambda own: f"{own.mode}{_RAN[own.graph_mode]}",
     "requests": lambda own: str(own.num_requests),
 }
-_TIMES: Columns[GenerateStepDocument] = {
+_TIMES: Columns[documents.GenerateStepDocument] = {
     "host µs": lambda own: micros(own.host_us),
     "model µs": lambda own: micros(own.model_us),
     "waited µs": lambda own: micros(own.wait_us),
 }
-_PLAIN: Columns[GenerateStepDocument] = {
+_PLAIN: Columns[documents.GenerateStepDocument] = {
     "tokens": lambda own: str(own.num_tokens),
     "lengths": lambda own: str(own.total_seq_lens),
     "to the host": lambda own: _crossed(own, " bytes (tokens)", " bytes (tokens, lengths)"),
 }
 
 
-def _drafting(speculation: SpeculationDocument) -> Columns[GenerateStepDocument]:
+def _drafting(
+    speculation: documents.SpeculationDocument,
+) -> Columns[documents.GenerateStepDocument]:
     num_drafts = speculation.drafts.num_draft_tokens - 1
 
-    def accepted(own: GenerateStepDocument) -> str:
+    def accepted(own: documents.GenerateStepDocument) -> str:
         if own.accept_lens is None:
             return _NOTHING
         num_verified = len(own.accept_lens)
@@ -112,13 +105,13 @@ def _drafting(speculation: SpeculationDocument) -> Columns[GenerateStepDocument]
     return {"drafts": accepted, "bytes to host": lambda own: _crossed(own, "", " with lengths")}
 
 
-def _crossed(own: GenerateStepDocument, tokens: str, with_lengths: str) -> str:
+def _crossed(own: documents.GenerateStepDocument, tokens: str, with_lengths: str) -> str:
     if own.bytes_to_host is None:
         return _NOTHING
     return f"{own.bytes_to_host}{with_lengths if own.waits_for_lengths else tokens}"
 
 
-def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
+def _run(generated: documents.GenerateDocument) -> Iterator[tuple[str, str]]:
     run, speculation, plan = generated.run, generated.speculation, generated.plan
     rate = run.num_made / run.seconds if run.seconds > 0 else 0.0
     prompts = counted(run.num_prompts, "prompt")
@@ -154,7 +147,7 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     yield "plan", f"{plan.fingerprint} under the rules of {plan.rules}"
 
 
-def _graphs(run: RunDocument) -> str:
+def _graphs(run: documents.RunDocument) -> str:
     num_steps = sum(run.num_steps.values())
     replayed = f"{num_steps - sum(run.num_eager.values())} of {counted(num_steps, 'step')} replayed"
     num_in_pieces = sum(run.num_in_pieces.values())
@@ -166,7 +159,7 @@ def _graphs(run: RunDocument) -> str:
     return "\n".join((f"{replayed}{pieces}", *eager))
 
 
-def _graph_memory(graphs: GraphsDocument) -> str:
+def _graph_memory(graphs: documents.GraphsDocument) -> str:
     if not graphs.num_graphs:
         return "none: nothing was captured"
     pool, static = (size_words(each) for each in (graphs.pool_bytes, graphs.static_bytes))
@@ -181,7 +174,7 @@ def size_words(num_bytes: int) -> str:
     return counted(num_bytes, "byte")
 
 
-def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
+def graph_modes_view(graphs: documents.GraphsDocument) -> Iterator[Section]:
     """Show how batches run: what is supported, requested and effective, and why."""
     yield Heading("How batches run")
     yield table_of(graphs.phases, _PHASES)
@@ -191,26 +184,26 @@ def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
         yield table_of(asked, _HALVES)
 
 
-def _because(phase: PhaseGraphsDocument) -> str:
+def _because(phase: documents.PhaseGraphsDocument) -> str:
     refused = [f"not {mode}: {', '.join(why)}" for mode, why in phase.refused.items()]
     return "\n".join(refused or phase.supported[phase.effective].because)
 
 
-_PHASES: Columns[PhaseGraphsDocument] = {
+_PHASES: Columns[documents.PhaseGraphsDocument] = {
     "phase": lambda own: own.name,
     "supported": lambda own: ", ".join(m for m, each in own.supported.items() if each.supported),
     "requested": lambda own: f"{own.requested}: {own.requested_because}",
     "effective": lambda own: own.effective,
     "because": _because,
 }
-_HALVES: Columns[PhaseGraphsDocument] = {
+_HALVES: Columns[documents.PhaseGraphsDocument] = {
     "phase": lambda own: own.name,
     "halves": lambda own: "yes" if own.in_halves else "no",
     "because": lambda own: own.in_halves_because,
 }
 
 
-def _accepted(speculation: SpeculationDocument | None) -> Iterator[tuple[str, str]]:
+def _accepted(speculation: documents.SpeculationDocument | None) -> Iterator[tuple[str, str]]:
     if speculation is not None and speculation.accept_length is not None:
         verified = counted(speculation.num_verified, "verify", "verifies")
         drafts = counted(speculation.num_drafts, "draft")
@@ -218,14 +211,14 @@ def _accepted(speculation: SpeculationDocument | None) -> Iterator[tuple[str, st
         yield "accepted", f"{given}: {speculation.num_accepted} of {drafts} in {verified}"
 
 
-def _hidden_syncs(simulation: SimulationDocument) -> str:
+def _hidden_syncs(simulation: documents.SimulationDocument) -> str:
     if not simulation.hidden_syncs:
         return "none: no operator of a step made the host wait"
     places = Counter(simulation.hidden_syncs)
     return "\n".join((str(places.total()), *(f"{n} of {place}" for place, n in places.items())))
 
 
-def _overlap(generated: GenerateDocument) -> str:
+def _overlap(generated: documents.GenerateDocument) -> str:
     run = generated.run
     if not run.overlap:
         return "off: --disable-overlap-schedule"
@@ -234,9 +227,9 @@ def _overlap(generated: GenerateDocument) -> str:
     return f"on; in {run.overlap_ratio:.0%} of the time in flight the host did not wait"
 
 
-def _outputs(outputs: Sequence[OutputDocument]) -> Iterator[Section]:
+def _outputs(outputs: Sequence[documents.OutputDocument]) -> Iterator[Section]:
     yield Heading("Outputs")
-    columns: Columns[OutputDocument] = {
+    columns: Columns[documents.OutputDocument] = {
         "prompt": lambda own: _tokens(own.prompt),
         "output": lambda own: _tokens(own.output),
         "ended by": lambda own: own.finish_reason,

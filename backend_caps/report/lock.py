@@ -35,7 +35,7 @@ from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import CodedError
 from backend_caps.report.document import LEFT_OUT, json_text, value_of
-from backend_caps.report.plans import CauseDocument, PlanDocument
+from backend_caps.report.plans import PlanDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -59,22 +59,15 @@ class LockError(CodedError):
     }
 
 
-def _given(flags: ServerFlags) -> dict[str, object]:
-    return dict(flags.given())
-
-
-GivenFlags = Annotated[ServerFlags, PlainSerializer(_given, return_type=dict[str, JsonValue])]
+GivenFlags = Annotated[
+    ServerFlags,
+    PlainSerializer(lambda flags: dict(flags.given()), return_type=dict[str, JsonValue]),
+]
 """Server flags, written without those that were not given."""
-
-
-def _value_text(value: object) -> str | None:
-    return None if value is None else text_of(value)
-
-
-ValueText = Annotated[str | None, BeforeValidator(_value_text)]
+ValueText = Annotated[
+    str | None, BeforeValidator(lambda value: None if value is None else text_of(value))
+]
 """A value of a reading, in words; a file has it in words already."""
-
-
 Sorted = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(names)))]
 """Names in their order."""
 
@@ -250,13 +243,11 @@ def lock_document(
     return LockDocument(
         schema_=LOCK_SCHEMA,
         request=request,
-        engine=None
-        if reading is None
-        else LockedEngine(name=reading.engine, version=reading.version),
+        engine=reading and LockedEngine(name=reading.engine, version=reading.version),
         rules=LockedRules.model_validate(rules),
         backends=tuple(map(LockedBackend.of, installed)),
         problems=codes_of(p for p in problems if not _is_of_the_working_directory([p])),
-        plan=None if plan is None else _portable_plan(plan),
+        plan=plan and _portable_plan(plan),
     )
 
 
@@ -280,17 +271,12 @@ def _portable_plan(plan: PlanDocument) -> PlanDocument:
     """Copy a plan, whose causes name no place on this machine."""
     portable = plan.model_copy(deep=True)
     for _, _, value in portable.all_values():
-        value.causes[:] = map(_portable_cause, value.causes)
+        for at, cause in enumerate(value.causes):
+            # Of `acme 1.0, /a/folder/caps.py:3`, the distribution is the same everywhere.
+            shipped, _, place = (cause.source or "").rpartition(", ")
+            kept = ", ".join(part for part in (shipped, _portable(place)) if part)
+            value.causes[at] = cause.model_copy(update={"source": kept or None})
     return portable
-
-
-def _portable_cause(cause: CauseDocument) -> CauseDocument:
-    """Keep of `acme 1.0, /a/folder/caps.py:3` what is the same everywhere."""
-    if cause.source is None:
-        return cause
-    shipped, _, place = cause.source.rpartition(", ")
-    kept = ", ".join(part for part in (shipped, _portable(place)) if part)
-    return cause.model_copy(update={"source": kept or None})
 
 
 def read_lock(path: Path) -> LockDocument:

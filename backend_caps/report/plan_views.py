@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from backend_caps.report.plans import (
     CandidateDocument,
@@ -16,11 +16,21 @@ from backend_caps.report.plans import (
     StepDocument,
     ValueDocument,
 )
-from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
+from backend_caps.report.sections import (
+    Columns,
+    Heading,
+    Lines,
+    Section,
+    Table,
+    some_lines,
+    table_of,
+    titled_table,
+)
 from backend_caps.report.words import (
     decided_by,
     deciding,
     file_of,
+    grouped,
     places_of,
     tries,
     use_words,
@@ -60,21 +70,13 @@ def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
 
 def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
     """Write what the host knows of lengths, then each cause that decided it."""
-    reasons = _reasons(plan.server["host_seq_lens"])
-    return (_headline(plan), *(f"because {why}" for why in reasons))
-
-
-def _headline(plan: PlanDocument) -> str:
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     is_known = {cause.origin for cause in deciding(mirror)} - _NOT_TRUSTED
     verb = "is" if is_known or not engine else "counts as"
-    return f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
-
-
-def _reasons(mirror: ValueDocument) -> Iterator[str]:
+    headline = f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
     reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in deciding(mirror))
-    return (f"{kind} {name}: {reason}" for kind, name, reason in reasons)
+    return (headline, *(f"because {kind} {name}: {reason}" for kind, name, reason in reasons))
 
 
 def _phases(plan: PlanDocument) -> Table:
@@ -83,17 +85,18 @@ def _phases(plan: PlanDocument) -> Table:
     return Table(("phase", *plan.phases), tuple(rows))
 
 
-def flips_view(flips: Sequence[FlipDocument]) -> Iterator[Section]:
+def flips_view(flips: Iterable[FlipDocument]) -> Iterator[Section]:
     """Show what would lead to better values; nothing where nothing would."""
     rows = [
-        (_named(one.name, ", ".join(one.phases)), one.becomes, " ".join(one.remedies))
-        for one in tries(flips)
+        (_named(same), words_of(same[0].becomes), " ".join(same[0].remedies))
+        for same in tries(flips)
     ]
     return titled_table("What would change it", ("capability", "becomes", "all of"), rows)
 
 
-def _named(capability: str, phases: str) -> str:
-    return f"{capability} in {phases}" if phases else capability
+def _named(same: Sequence[FlipDocument]) -> str:
+    phases = ", ".join(flip.phase for flip in same if flip.phase)
+    return f"{same[0].capability} in {phases}" if phases else same[0].capability
 
 
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
@@ -101,19 +104,16 @@ def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     num_requests = len(relayed.steps[0].seq_lens)
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
     yield Lines(mirror_lines(relayed.plan))
-    rows = [
-        (
-            str(step.number),
-            words_of([*step.input_ids]),
-            words_of([*step.seq_lens]),
-            _on_the_host(step),
-            f"{step.bytes_to_host} bytes" if step.bytes_to_host else "nothing",
-        )
-        for step in relayed.steps
-    ]
-    crossed = "crossed" if relayed.has_streams else "would cross"
-    columns = ("step", "starts from tokens", "lengths, device", "lengths, host", crossed)
-    yield Table(columns, tuple(rows))
+    columns: Columns[StepDocument] = {
+        "step": lambda own: str(own.number),
+        "starts from tokens": lambda own: words_of([*own.input_ids]),
+        "lengths, device": lambda own: words_of([*own.seq_lens]),
+        "lengths, host": _on_the_host,
+        "crossed" if relayed.has_streams else "would cross": lambda own: (
+            f"{own.bytes_to_host} bytes" if own.bytes_to_host else "nothing"
+        ),
+    }
+    yield table_of(relayed.steps, columns)
 
 
 def _on_the_host(step: StepDocument) -> str:
@@ -146,7 +146,8 @@ def _explained(
 ) -> Iterator[Section]:
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
-    yield Heading(f"{_named(name, phase)}{engine} = {words_of(value.value)}{effect}")
+    place = f"{name} in {phase}" if phase else name
+    yield Heading(f"{place}{engine} = {words_of(value.value)}{effect}")
     yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
@@ -155,11 +156,9 @@ def _explained(
 
 def causes_table(value: ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups: dict[tuple[str, ...], list[CauseDocument]] = {}
-    for c in value.causes:
-        groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)
-    rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
-    return Table(("cause", "value", "why"), tuple(rows))
+    groups = grouped(((who(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
+    rows = tuple((*stated, _story(same)) for stated, same in groups.items())
+    return Table(("cause", "value", "why"), rows)
 
 
 def _story(causes: Sequence[CauseDocument]) -> str:
@@ -177,27 +176,22 @@ def selection_view(selection: SelectionDocument) -> Iterator[Section]:
         yield Lines((_NO_USE,))
     for choice in selection.choices:
         yield Heading(choice.text)
-        yield from _candidates(choice)
+        if choice.candidates:
+            yield table_of(choice.candidates, _CANDIDATES)
+        else:
+            yield Lines(("Install a plugin, or name the folder that one is in with --path.",))
         yield from _rejected(choice)
         if selection.policy != "quiet":
             yield from _unchecked(choice)
 
 
-def _candidates(choice: ChoiceDocument) -> Iterator[Section]:
-    rows = [
-        (each.name, _place(each), str(each.priority), each.host_seq_lens or "", each.costs)
-        for each in choice.candidates
-    ]
-    if rows:
-        yield Table(("backend", "fits", "priority", "host_seq_lens", "with it"), tuple(rows))
-    else:
-        yield Lines(("Install a plugin, or name the folder that one is in with --path.",))
-
-
-def _place(tried: CandidateDocument) -> str:
-    if tried.rank is None:
-        return "no"
-    return "chosen" if tried.rank == 1 else "yes"
+_CANDIDATES: Columns[CandidateDocument] = {
+    "backend": lambda own: own.name,
+    "fits": lambda own: {None: "no", 1: "chosen"}.get(own.rank, "yes"),
+    "priority": lambda own: str(own.priority),
+    "host_seq_lens": lambda own: own.host_seq_lens or "",
+    "with it": lambda own: own.costs,
+}
 
 
 def _rejected(choice: ChoiceDocument) -> Iterator[Section]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field
 
 from backend_caps.capability.provenance import BY_HAND
-from backend_caps.report.document import LEFT_OUT, Document, json_of
+from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written
 from backend_caps.resolution.flips import Flip
-from backend_caps.resolution.plan import Cause, Choice, Plan, Resolved
+from backend_caps.resolution.plan import Choice, Plan
+
+
+def _source_text(source: object) -> str | None:
+    """Write where a backend is declared; nothing for what no distribution ships."""
+    return None if source in {None, BY_HAND} else str(source)
+
+
+SourceText: TypeAlias = Annotated[str | None, BeforeValidator(_source_text)]
+"""The text of a `Source`."""
 
 
 class ProblemDocument(Document):
@@ -27,23 +36,25 @@ class ProblemDocument(Document):
 class CauseDocument(Document):
     """One contribution to a value."""
 
-    kind: Literal["backend", "rule", "override", "engine"]
+    kind: Annotated[Literal["backend", "rule", "override", "engine"], WRITTEN]
     """Who it names."""
     name: str
     """The backend, the rule, or the overridden capability."""
-    role: str | None
+    role: Annotated[str | None, WRITTEN]
     """The role that a backend is used in."""
-    phase: str | None
+    phase: Annotated[str | None, WRITTEN]
     """The phase that it counts in."""
-    value: JsonValue
+    value: Written
     """What it contributes."""
     reason: str
     """Why, in the words of the declaration or the rule."""
-    origin: str
+    origin: Annotated[str, WRITTEN]
     """How its value came to be."""
-    source: str | None
+    source: SourceText
     """Where a backend is declared: distribution, version, file and line; null if nowhere."""
-    via: Annotated[tuple[str, ...] | None, LEFT_OUT] = None
+    via: Annotated[tuple[str, ...] | None, BeforeValidator(lambda via: via or None), LEFT_OUT] = (
+        None
+    )
     """The composites of which the backend is a part, outermost first, where there are any."""
     rank: Annotated[int | None, LEFT_OUT] = None
     """The rank it comes from, where plans of several are joined."""
@@ -54,9 +65,9 @@ class CauseDocument(Document):
 class ValueDocument(Document):
     """One value of a plan."""
 
-    value: JsonValue
+    value: Written
     """The join of every cause's; no limit is null."""
-    effect: str
+    effect: Annotated[str, TEXT]
     """What it does on this server, or `no effect: ` and why."""
     causes: list[CauseDocument]
     """Every contribution, the deciding ones first."""
@@ -67,11 +78,11 @@ class FlipDocument(Document):
 
     capability: str
     """The capability whose value gets better."""
-    phase: str | None
+    phase: Annotated[str | None, WRITTEN]
     """The phase of the value; null for the server's."""
-    value: JsonValue
+    value: Written
     """What it is."""
-    becomes: JsonValue
+    becomes: Written
     """What it becomes with all the remedies, as found by resolving once more."""
     remedies: list[str]
     """The changes; all of them together."""
@@ -105,7 +116,7 @@ class CandidateDocument(Document):
     """What the whole server needs with it; null where it could not be tried."""
     costs: str
     """What that does on this server, or `no effect: ` and why."""
-    source: str | None
+    source: SourceText
     """Where it is declared: distribution, version, file and line; null if nowhere."""
     reasons: list[ReasonDocument]
     """Everything that speaks against it."""
@@ -136,7 +147,7 @@ class SelectionDocument(Document):
     schema_: Annotated[Literal["backend-caps/selection@1"], Field(alias="schema")]
     facts: dict[str, str]
     """What is known of machine and model, from facts and flags."""
-    policy: Literal["strict", "warn", "quiet"]
+    policy: Annotated[Literal["strict", "warn", "quiet"], WRITTEN]
     """Whether what nobody knows speaks against a backend: under strict."""
     rules: str
     """The rule set."""
@@ -152,13 +163,13 @@ class PlanDocument(Document):
     """Whether `host_seq_lens` is `exact`: SGLang's question."""
     server: dict[str, ValueDocument]
     """The capabilities with one value for the server."""
-    phases: dict[str, dict[str, ValueDocument]]
+    phases: dict[Annotated[str, WRITTEN], dict[str, ValueDocument]]
     """For each phase, the capabilities with a value of their own there."""
     flips: list[FlipDocument]
     """What would lead to better values."""
     problems: list[ProblemDocument]
     """What is wrong with the plan."""
-    policy: Literal["strict", "warn", "quiet"]
+    policy: Annotated[Literal["strict", "warn", "quiet"], WRITTEN]
     """What is done about the problems: refused, shown, or only kept here."""
     rules: str
     """The rule set."""
@@ -210,78 +221,27 @@ class RelayDocument(Document):
 
 def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = None) -> PlanDocument:
     """Write a plan as its document; `engine` names the one whose backends were read for it."""
-    return PlanDocument(
+    return PlanDocument.of(
+        plan,
         schema_="backend-caps/plan@1",
-        needs_cpu_seq_lens=plan.needs_cpu_seq_lens,
-        server={name: _value(own) for name, own in plan.server.items()},
-        phases={
-            phase.value: {name: _value(own) for name, own in values.items()}
-            for phase, values in plan.phases.items()
-        },
-        flips=[_flip(flip) for flip in flips],
-        problems=plan.problems,
-        policy=plan.policy.value,
+        flips=[
+            FlipDocument.of(own, remedies=[each.text for each in own.remedies]) for own in flips
+        ],
         rules=plan.rules.name,
-        fingerprint=plan.fingerprint,
         engine=engine,
         choices=choice_documents(plan.choices) or None,
-    )
-
-
-def _value(own: Resolved) -> ValueDocument:
-    return ValueDocument(
-        value=json_of(own.value),
-        effect=str(own.effect),
-        causes=[_cause(cause) for cause in own.causes],
-    )
-
-
-def _cause(cause: Cause) -> CauseDocument:
-    return CauseDocument(
-        kind=cause.kind.value,
-        name=cause.name,
-        role=cause.role.value if cause.role else None,
-        phase=cause.phase.value if cause.phase else None,
-        value=json_of(cause.value),
-        reason=cause.reason,
-        origin=cause.origin.value,
-        source=None if cause.source in {None, BY_HAND} else str(cause.source),
-        via=cause.via or None,
-        rank=cause.rank,
-        host=cause.host,
-    )
-
-
-def _flip(flip: Flip) -> FlipDocument:
-    return FlipDocument(
-        capability=flip.capability,
-        phase=flip.phase.value if flip.phase else None,
-        value=json_of(flip.value),
-        becomes=json_of(flip.becomes),
-        remedies=[remedy.text for remedy in flip.remedies],
     )
 
 
 def choice_documents(choices: Iterable[Choice]) -> list[ChoiceDocument]:
     """Write what was chosen, flag by flag."""
     return [
-        ChoiceDocument(
-            flag=choice.flag,
+        ChoiceDocument.of(
+            choice,
             text=str(choice),
             chosen=None if choice.chosen is None else choice.chosen.name,
-            tied=choice.tied,
-            unknown_facts=choice.unknown_facts,
             candidates=[
-                CandidateDocument(
-                    name=each.name,
-                    rank=rank if each.fits else None,
-                    priority=each.priority,
-                    host_seq_lens=each.host_seq_lens,
-                    costs=each.costs,
-                    source=None if each.source == BY_HAND else str(each.source),
-                    reasons=each.reasons,
-                    unchecked=each.unchecked,
-                )
+                CandidateDocument.of(each, rank=rank if each.fits else None)
                 for rank, each in enumerate(choice.candidates, start=1)
             ],
         )

@@ -111,17 +111,9 @@ def _block(section: Section) -> str:
             return "\n".join(("```sh", *(visible(line.strip()) for line in lines), "```"))
         case Lines(lines):
             return "\n".join(f"- {_text(line)}" for line in lines)
+    head, *rows = (map(_text, row) for row in (section.columns, *section.rows))
     ruler = ("---",) * len(section.columns)
-    heads = tuple(map(_text, section.columns))
-    return "\n".join(map(_row, (heads, ruler, *_escaped(section.rows))))
-
-
-def _escaped(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
-    return [tuple(map(_text, row)) for row in rows]
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ruler, *rows))
 
 
 def _text(text: str) -> str:

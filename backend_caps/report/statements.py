@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backend_caps.capability.declaration import When
+from backend_caps.capability.declaration import When, declared
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import UNDECLARED, Kind
 from backend_caps.capability.provenance import Origin
@@ -12,7 +12,6 @@ from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.difference import DifferenceKind
 from backend_caps.report.lock import LockedBackend
-from backend_caps.resolution.contributions import declared
 
 
 class Statement(NamedTuple):

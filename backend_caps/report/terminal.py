@@ -89,7 +89,7 @@ def _table(console: Console, table: Table) -> RichTable:
             # rich cuts what it does not wrap
             no_wrap=at == 0 and is_names and _widest(table, at) <= _UNBROKEN,
             overflow="fold",
-            min_width=_unbroken(table, at) if at == 0 else 0,
+            min_width=_unbroken(table) if at == 0 else 0,
         )
     for row in table.rows:
         drawn.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in row))
@@ -104,7 +104,8 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
     """
     held: list[int] = []
     for at in range(1, len(table.columns)):
-        if held and not _has_room([_longest_word(table, own) for own in (0, *held, at)], width):
+        words = sum(_longest_word(table, own) for own in (0, *held, at))
+        if held and words + _EDGES + _BETWEEN * (len(held) + 1) > width:
             yield _columns(table, (0, *held))
             held = []
         held.append(at)
@@ -116,17 +117,14 @@ def _columns(table: Table, chosen: Sequence[int]) -> Table:
     return Table(tuple(table.columns[at] for at in chosen), rows, table.cells)
 
 
-def _has_room(widths: Sequence[int], width: int) -> bool:
-    return sum(widths) + _EDGES + _BETWEEN * (len(widths) - 1) <= width
-
-
 def _widest(table: Table, at: int) -> int:
     """Measure the longest line in a column's cells."""
     return max((len(line) for row in table.rows for line in row[at].split("\n")), default=0)
 
 
-def _unbroken(table: Table, at: int) -> int:
-    return min(_widest(table, at), _UNBROKEN)
+def _unbroken(table: Table) -> int:
+    """Measure what of the first column is not broken."""
+    return min(_widest(table, 0), _UNBROKEN)
 
 
 def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
@@ -139,7 +137,7 @@ def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
     name = table.columns[at]
     if table.cells == "names":
         name = _broken(name, _widest(table, at))
-    return max((_unbroken(table, 0) if at == 0 else 0, *cells, *map(len, name.split())))
+    return max((_unbroken(table) if at == 0 else 0, *cells, *map(len, name.split())))
 
 
 def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:

@@ -6,6 +6,8 @@ slice of its thread is a child of it. https://perfetto.dev/docs/getting-started/
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,7 +15,12 @@ from pydantic import Field
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.step_costs import DraftsDocument, LeftOutDocument, Level
+from backend_caps.report.trace_timeline import HOST, US, Stretch, Timeline
 
+_TIDS = 100
+"""Threads of a process: none has another one's number."""
+_INSIDE_NS = 1
+"""How far before a slice's end a flow is bound to it: at its end it would be the next one's."""
 SpanCategory = Literal["host", "host wait", "device", "operator", "idle"]
 SignalName = Literal[
     "lengths",
@@ -203,3 +210,96 @@ class TraceDocument(Document):
     """What was run, and what it came to."""
     traceEvents: list[EventDocument]  # noqa: N815 - the format's name
     """Names first, then slices by process, thread and time, then flows."""
+
+
+def events_of(timelines: Sequence[Timeline]) -> list[EventDocument]:
+    """Write timelines down, each as a process; their steps begin at the same time.
+
+    What reaches out of the steps is there as a whole, and no time is below zero.
+    """
+    names, slices, flows = list[EventDocument](), list[SliceDocument](), list[EventDocument]()
+    numbers, before_ns = count(1), 0
+    for timeline in timelines:
+        begins = (own.begin_ns for own in (*timeline.spans, *timeline.gaps))
+        before_ns = max(before_ns, timeline.begin_ns - min(begins, default=timeline.begin_ns))
+    for pid, timeline in enumerate(timelines, 1):
+        process = _Process(pid, timeline, timeline.begin_ns - before_ns)
+        names += process.names()
+        slices += sorted(process.slices(), key=lambda own: (own.tid, own.ts, -own.dur))
+        flows += process.flows(numbers)
+    return [*names, *slices, *flows]
+
+
+class _Process:
+    """One timeline's events.
+
+    Args:
+        pid: its process.
+        timeline: what it shows.
+        zero_ns: the time that is written as 0.
+    """
+
+    def __init__(self, pid: int, timeline: Timeline, zero_ns: int) -> None:
+        self._pid, self._timeline, self._zero_ns = pid, timeline, zero_ns
+        self._tids = {lane: tid for tid, lane in enumerate(timeline.lanes, _TIDS * pid + 1)}
+
+    def names(self) -> Iterator[NameDocument]:
+        """Name the process and its threads, and put them in order."""
+        pid, title = self._pid, f"host_seq_lens {self._timeline.level}"
+        yield NameDocument(name="process_name", pid=pid, tid=0, args={"name": title})
+        yield NameDocument(name="process_sort_index", pid=pid, tid=0, args={"sort_index": pid})
+        for lane, tid in self._tids.items():
+            yield NameDocument(name="thread_name", pid=pid, tid=tid, args={"name": lane})
+            yield NameDocument(name="thread_sort_index", pid=pid, tid=tid, args={"sort_index": tid})
+
+    def slices(self) -> Iterator[SliceDocument]:
+        """Write blocks, operators, waits and gaps."""
+        for span in self._timeline.spans:
+            category: SpanCategory = "device"
+            if span.lane == HOST:
+                category = "host wait" if span.is_wait else "host"
+            busy_us = span.busy_ns / US if span.ops else None
+            details = SliceDetails(step=span.step, waits_for=span.for_lane, busy_us=busy_us)
+            yield self._slice(span, span.name, category, details)
+        for span in self._timeline.spans:
+            for op in span.ops:
+                launched_us = None if op.launched_ns is None else self._us(op.launched_ns)
+                num_bytes = op.num_bytes or None
+                details = SliceDetails.of(op, launched_us=launched_us, num_bytes=num_bytes)
+                yield self._slice(op, op.name, "operator", details)
+        for gap in self._timeline.gaps:
+            details = SliceDetails(waits_for=gap.waits_for)
+            yield self._slice(gap, f"idle: waits for {gap.waits_for}", "idle", details)
+
+    def _slice(
+        self, own: Stretch, name: str, category: SpanCategory, details: SliceDetails
+    ) -> SliceDocument:
+        place, dur = self._place(own.lane, own.begin_ns), own.length_ns / US
+        return SliceDocument(name=name, cat=category, dur=dur, args=details, **place)
+
+    def flows(self, numbers: Iterator[int]) -> Iterator[FlowDocument]:
+        """Write both ends of each arrow whose ends lie in slices.
+
+        An arrow to the host ends in what the host does next: its wait began before what it waited
+        for, and Perfetto turns an arrow round that leads to an earlier slice.
+        """
+        for arrow in self._timeline.arrows:
+            begin_ns, is_to_host = arrow.begin_ns - _INSIDE_NS, arrow.end_lane == HOST
+            has_begin = any(own.covers(begin_ns) for own in self._timeline.on(arrow.begin_lane))
+            has_end = any(
+                arrow.end_ns <= own.begin_ns if is_to_host else own.covers(arrow.end_ns)
+                for own in self._timeline.on(arrow.end_lane)
+            )
+            if has_begin and has_end:
+                number, name = next(numbers), arrow.signal.value
+                begins = self._place(arrow.begin_lane, begin_ns)
+                ends = self._place(arrow.end_lane, arrow.end_ns)
+                bound: Literal["e"] | None = None if is_to_host else "e"
+                yield FlowDocument(ph="s", id=number, name=name, bp="e", **begins)
+                yield FlowDocument(ph="f", id=number, name=name, bp=bound, **ends)
+
+    def _place(self, lane: str, at_ns: int) -> Mapping[str, float]:
+        return {"ts": self._us(at_ns), "pid": self._pid, "tid": self._tids[lane]}
+
+    def _us(self, at_ns: int) -> float:
+        return (at_ns - self._zero_ns) / US

@@ -1,24 +1,15 @@
-"""A timeline: what a run's host and streams did when; and its events, which Perfetto opens.
+"""A timeline: what a run's host and streams did when, made of recorded operators and waits.
 
 Times are whole nanoseconds since the recording began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import count
-from typing import Literal
-
-from backend_caps.report.trace_documents import (
-    EventDocument,
-    FlowDocument,
-    NameDocument,
-    SliceDetails,
-    SliceDocument,
-    SpanCategory,
-)
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 HOST = "host"
 """The lane of what the host does; every other lane is a stream."""
@@ -28,10 +19,8 @@ WAITED_FOR = {COPY: "lengths", HOST_COPY: "tokens"}
 """What the host waits for, by the stream that brings it."""
 US = 1000
 """Nanoseconds of a microsecond."""
-_TIDS = 100
-"""Threads of a process: none has another one's number."""
-_INSIDE_NS = 1
-"""How far before a slice's end a flow is bound to it: at its end it would be the next one's."""
+PUBLISH, BARRIER = "publish", "WAR barrier"
+"""Regions that say what an arrow means."""
 
 
 class Signal(Enum):
@@ -56,16 +45,27 @@ class Signal(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOp:
+class Stretch:
+    """A stretch of a lane."""
+
+    lane: str
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long it is."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOp(Stretch):
     """An operator of a stream."""
 
     name: str
-    lane: str
     region: str
     """The host's innermost region when it launched it."""
     step: int
-    begin_ns: int
-    end_ns: int
     held_by: str
     """The lane that let it begin: its own, where nothing else did."""
     launched_ns: int | None
@@ -79,15 +79,12 @@ class TimedOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of a lane; on the host it may lie in others."""
+class Span(Stretch):
+    """What a lane does in a stretch; on the host it may lie in others."""
 
-    lane: str
     name: str
     step: int
     """The step that it is of: 1 is the first that is shown, and those before it are 0 and less."""
-    begin_ns: int
-    end_ns: int
     depth: int = 0
     """How many spans of its lane it lies in."""
     ops: tuple[TimedOp, ...] = ()
@@ -98,18 +95,22 @@ class Span:
     """The stream that the host waits for; None where it waits for the device, or not at all."""
 
     @property
-    def length_ns(self) -> int:
-        """How long it is."""
-        return self.end_ns - self.begin_ns
-
-    @property
     def busy_ns(self) -> int:
         """How long operators of it ran."""
-        return sum(op.end_ns - op.begin_ns for op in self.ops)
+        return sum(op.length_ns for op in self.ops)
 
     def covers(self, at_ns: int) -> bool:
         """Return whether it goes on at a time."""
         return self.begin_ns <= at_ns < self.end_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap(Stretch):
+    """A stretch in which a stream ran nothing."""
+
+    waits_for: str
+    """The lane that let the next operator begin: the host, which launched it only then, or the
+    stream that it waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,23 +124,6 @@ class Arrow:
     end_lane: str
     end_ns: int
     """When what waited went on: the next operator, or the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """A stretch in which a stream ran nothing."""
-
-    lane: str
-    begin_ns: int
-    end_ns: int
-    waits_for: str
-    """The lane that let the next operator begin: the host, which launched it only then, or the
-    stream that it waited for."""
-
-    @property
-    def length_ns(self) -> int:
-        """How long it is."""
-        return self.end_ns - self.begin_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,132 +157,92 @@ class Timeline:
         """List the spans of a lane."""
         return tuple(span for span in self.spans if span.lane == lane)
 
-    def waits_for(self, lane: str) -> tuple[Span, ...]:
-        """List the host's waits for a stream."""
-        return tuple(span for span in self.on(HOST) if span.for_lane == lane)
+    def waited_ns(self, lane: str) -> int:
+        """Sum up how long the host waits for a stream."""
+        return sum(span.length_ns for span in self.on(HOST) if span.for_lane == lane)
 
     def idle_ns(self, lane: str) -> int:
         """Sum up how long a stream runs nothing within the steps."""
-        return sum(self.within(gap.begin_ns, gap.end_ns) for gap in self.gaps if gap.lane == lane)
-
-    def waited_ns(self, lane: str) -> int:
-        """Sum up how long the host waits for a stream."""
-        return sum(span.length_ns for span in self.waits_for(lane))
-
-    def within(self, begin_ns: int, end_ns: int) -> int:
-        """Measure how much of a stretch lies within the steps."""
-        return max(0, min(end_ns, self.end_ns) - max(begin_ns, self.begin_ns))
+        inside = (
+            min(gap.end_ns, self.end_ns) - max(gap.begin_ns, self.begin_ns)
+            for gap in self.gaps
+            if gap.lane == lane
+        )
+        return sum(max(0, length_ns) for length_ns in inside)
 
 
-def events_of(timelines: Sequence[Timeline]) -> list[EventDocument]:
-    """Write timelines down, each as a process; their steps begin at the same time.
-
-    What reaches out of the steps is there as a whole, and no time is below zero.
-    """
-    names: list[EventDocument] = []
-    slices: list[SliceDocument] = []
-    flows: list[EventDocument] = []
-    before_ns = max((_before_ns(timeline) for timeline in timelines), default=0)
-    numbers = count(1)
-    for pid, timeline in enumerate(timelines, 1):
-        process = _Process(pid, timeline, timeline.begin_ns - before_ns)
-        names += process.names()
-        slices += sorted(process.slices(), key=lambda own: (own.tid, own.ts, -own.dur))
-        flows += process.flows(numbers)
-    return [*names, *slices, *flows]
+_OF_PUBLISH = {COPY: Signal.LENGTHS, SCHEDULE: Signal.GATHER}
+_BETWEEN = {
+    (COPY, HOST): Signal.LENGTHS_TO_HOST,
+    (SCHEDULE, FORWARD): Signal.BATCH,
+    (FORWARD, HOST_COPY): Signal.TOKENS,
+    (HOST_COPY, HOST): Signal.TOKENS_TO_HOST,
+}
 
 
-def _before_ns(timeline: Timeline) -> int:
-    """Measure how far a timeline reaches out before its first step."""
-    stretches: Sequence[Span | Gap] = (*timeline.spans, *timeline.gaps)
-    begins = (own.begin_ns for own in stretches)
-    return timeline.begin_ns - min(begins, default=timeline.begin_ns)
-
-
-class _Process:
-    """One timeline's events.
+def cut(recorded: Timeline, ran: Sequence[TimedOp]) -> Timeline:
+    """Add what streams did, and leave out what does not reach into the steps; the rest is whole.
 
     Args:
-        pid: its process.
-        timeline: what it shows.
-        zero_ns: the time that is written as 0.
+        recorded: what the host did, and waits for events.
+        ran: operators, of each lane in their order.
     """
 
-    def __init__(self, pid: int, timeline: Timeline, zero_ns: int) -> None:
-        self._pid, self._timeline, self._zero_ns = pid, timeline, zero_ns
-        self._tids = {lane: tid for tid, lane in enumerate(timeline.lanes, _TIDS * pid + 1)}
+    def meets(own: Stretch | Arrow) -> bool:
+        return own.begin_ns < recorded.end_ns and own.end_ns > recorded.begin_ns
 
-    def names(self) -> Iterator[NameDocument]:
-        """Name the process and its threads, and put them in order."""
-        pid, title = self._pid, f"host_seq_lens {self._timeline.level}"
-        yield NameDocument(name="process_name", pid=pid, tid=0, args={"name": title})
-        yield NameDocument(name="process_sort_index", pid=pid, tid=0, args={"sort_index": pid})
-        for lane, tid in self._tids.items():
-            yield NameDocument(name="thread_name", pid=pid, tid=tid, args={"name": lane})
-            yield NameDocument(name="thread_sort_index", pid=pid, tid=tid, args={"sort_index": tid})
+    spans = sorted(recorded.spans, key=lambda own: (own.begin_ns, own.depth))
+    gaps: list[Gap] = []
+    for lane in recorded.lanes:
+        ops = [op for op in ran if op.lane == lane]
+        spans += _blocks(ops)
+        gaps += _gaps(ops)
+    return replace(
+        recorded,
+        spans=tuple(filter(meets, spans)),
+        arrows=tuple(filter(meets, recorded.arrows)),
+        gaps=tuple(filter(meets, gaps)),
+    )
 
-    def slices(self) -> Iterator[SliceDocument]:
-        """Write blocks, operators, waits and gaps."""
-        for span in self._timeline.spans:
-            category: SpanCategory = "device"
-            if span.lane == HOST:
-                category = "host wait" if span.is_wait else "host"
-            busy_us = span.busy_ns / US if span.ops else None
-            details = SliceDetails(step=span.step, waits_for=span.for_lane, busy_us=busy_us)
-            yield self._slice(span, span.lane, span.name, category, details)
-        for span in self._timeline.spans:
-            for op in span.ops:
-                details = SliceDetails(
-                    step=span.step,
-                    launched_us=None if op.launched_ns is None else self._us(op.launched_ns),
-                    replayed=op.replayed,
-                    num_bytes=op.num_bytes or None,
-                    site=op.site,
-                )
-                yield self._slice(op, span.lane, op.name, "operator", details)
-        for gap in self._timeline.gaps:
-            details = SliceDetails(waits_for=gap.waits_for)
-            yield self._slice(gap, gap.lane, f"idle: waits for {gap.waits_for}", "idle", details)
 
-    def _slice(
-        self,
-        own: Span | TimedOp | Gap,
-        lane: str,
-        name: str,
-        category: SpanCategory,
-        details: SliceDetails,
-    ) -> SliceDocument:
-        return SliceDocument(
-            name=name,
-            cat=category,
-            dur=(own.end_ns - own.begin_ns) / US,
-            args=details,
-            **self._place(lane, own.begin_ns),
+def _blocks(ran: Iterable[TimedOp]) -> Iterator[Span]:
+    """Put operators of one region and step that a stream runs one after the other together."""
+    for (region, step), group in groupby(ran, key=attrgetter("region", "step")):
+        ops = tuple(group)
+        yield Span(
+            lane=ops[0].lane,
+            name=region,
+            step=step,
+            begin_ns=ops[0].begin_ns,
+            end_ns=ops[-1].end_ns,
+            ops=ops,
         )
 
-    def flows(self, numbers: Iterator[int]) -> Iterator[FlowDocument]:
-        """Write both ends of each arrow whose ends lie in slices.
 
-        An arrow to the host ends in what the host does next: its wait began before what it waited
-        for, and Perfetto turns an arrow round that leads to an earlier slice.
-        """
-        for arrow in self._timeline.arrows:
-            begin_ns, is_to_host = arrow.begin_ns - _INSIDE_NS, arrow.end_lane == HOST
-            ends = self._timeline.on(arrow.end_lane)
-            has_end = any(
-                arrow.end_ns <= own.begin_ns if is_to_host else own.covers(arrow.end_ns)
-                for own in ends
-            )
-            if has_end and any(own.covers(begin_ns) for own in self._timeline.on(arrow.begin_lane)):
-                number, name = next(numbers), arrow.signal.value
-                begins = self._place(arrow.begin_lane, begin_ns)
-                ends_at = self._place(arrow.end_lane, arrow.end_ns)
-                bound: Literal["e"] | None = None if is_to_host else "e"
-                yield FlowDocument(ph="s", id=number, name=name, bp="e", **begins)
-                yield FlowDocument(ph="f", id=number, name=name, bp=bound, **ends_at)
+def _gaps(ran: Iterable[TimedOp]) -> Iterator[Gap]:
+    """List where a stream runs nothing between two operators, and the lane that ends it."""
+    for before, after in pairwise(ran):
+        if before.end_ns < after.begin_ns:
+            begin_ns, end_ns, lane = before.end_ns, after.begin_ns, after.lane
+            yield Gap(lane=lane, begin_ns=begin_ns, end_ns=end_ns, waits_for=after.held_by)
 
-    def _place(self, lane: str, at_ns: int) -> Mapping[str, float]:
-        return {"ts": self._us(at_ns), "pid": self._pid, "tid": self._tids[lane]}
 
-    def _us(self, at_ns: int) -> float:
-        return (at_ns - self._zero_ns) / US
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where an event was recorded."""
+
+    lane: str
+    time_ns: int
+    region: str
+
+
+def arrow(point: Point, lane: str, region: str, end_ns: int) -> Arrow:
+    """Draw a wait of a lane, in a region of the host, that ended at a time."""
+    signal = _BETWEEN.get((point.lane, lane), Signal.OTHER)
+    if region == BARRIER:
+        signal = Signal.WAR_BARRIER
+    elif point.region == PUBLISH:
+        signal = _OF_PUBLISH.get(lane, signal)
+    return Arrow(
+        signal=signal, begin_lane=point.lane, begin_ns=point.time_ns, end_lane=lane, end_ns=end_ns
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from pydantic import JsonValue
 
 from backend_caps.report.plans import CauseDocument, FlipDocument, ValueDocument
 
+_Key = TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item")
 _SIZES = {
     "exact": "",
     "multiple_of": "multiples of ",
@@ -16,6 +19,14 @@ _SIZES = {
     "unchecked": "not checked; within ",
     "conflict": "conflict: ",
 }
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
+    """Collect the items of each key, in the order in which the keys come."""
+    groups: dict[_Key, list[_Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def words_of(value: JsonValue) -> str:
@@ -60,19 +71,12 @@ def deciding(value: ValueDocument) -> list[CauseDocument]:
 
 def decided_by(value: ValueDocument) -> str:
     """Name the causes that decide a value; with their uses, where only some of these do."""
-    causes = deciding(value) or value.causes
-    named = [
-        _with_places(name, [c for c in causes if who(c) == name], value.causes)
-        for name in dict.fromkeys(map(who, causes))
-    ]
-    return "; ".join(named) or "nobody"
-
-
-def _with_places(
-    name: str, deciding: Sequence[CauseDocument], causes: Sequence[CauseDocument]
-) -> str:
-    is_everywhere = len(deciding) == sum(who(cause) == name for cause in causes)
-    return name if is_everywhere else f"{name} ({places_of(deciding)})"
+    num_all = Counter(map(who, value.causes))
+    texts = (
+        name if len(own) == num_all[name] else f"{name} ({places_of(own)})"
+        for name, own in grouped((who(c), c) for c in deciding(value) or value.causes).items()
+    )
+    return "; ".join(texts) or "nobody"
 
 
 def who(cause: CauseDocument) -> str:
@@ -96,28 +100,9 @@ def file_of(place: str) -> str:
     return head + separator + path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """What leads to a better value, in all the phases where it is the same."""
-
-    name: str
-    """The capability."""
-    phases: tuple[str, ...]
-    """None for the server's."""
-    was: str
-    becomes: str
-    remedies: tuple[str, ...]
-    """All of them together."""
-
-
-def tries(flips: Sequence[FlipDocument]) -> tuple[Try, ...]:
-    """List what could be tried, once where phases share it."""
-    phases: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
-    for flip in flips:
-        change = (words_of(flip.value), words_of(flip.becomes))
-        same = phases.setdefault((flip.capability, *change, tuple(flip.remedies)), [])
-        same += [] if flip.phase is None else [flip.phase]
-    return tuple(
-        Try(name=name, phases=tuple(own), was=was, becomes=becomes, remedies=remedies)
-        for (name, was, becomes, remedies), own in phases.items()
-    )
+def tries(flips: Iterable[FlipDocument]) -> Collection[Sequence[FlipDocument]]:
+    """Group what could be tried: flips that differ in nothing but their phase."""
+    return grouped(
+        ((own.capability, words_of(own.value), words_of(own.becomes), *own.remedies), own)
+        for own in flips
+    ).values()

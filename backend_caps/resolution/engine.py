@@ -7,7 +7,7 @@ user's own words; `ServerFlags` gives them types.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -88,6 +88,11 @@ def installed_engine() -> tuple[str, str]:
     return newest, f"the newest known; the installed {installed} is not"
 
 
+def engine_of(named: str | Engine | None) -> Engine:
+    """Look an engine up by its name; None is the one that counts where none is named."""
+    return named if isinstance(named, Engine) else engine(named or installed_engine()[0])
+
+
 @dataclass(slots=True)
 class CommandLine:
     """What a command line says: values by field, other flags, faults."""
@@ -98,11 +103,8 @@ class CommandLine:
 
     def over(self, base: CommandLine) -> CommandLine:
         """Put this line's values over those of another."""
-        return CommandLine(
-            {**base.values, **self.values},
-            base.unrelated + self.unrelated,
-            base.faults + self.faults,
-        )
+        values, unrelated = {**base.values, **self.values}, base.unrelated + self.unrelated
+        return CommandLine(values, unrelated, base.faults + self.faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +132,12 @@ class Reader:
                 continue
             option, equals, said = word.partition("=")
             value = said if equals else _taken(rest)
-            if option == "--config":
-                if value is None:
-                    line.faults += (_missing(option, "the path of a file"),)
-                else:
-                    line = line.over(self.file(value))
-            else:
+            if option != "--config":
                 self._option(option, value, rest, line)
+            elif value is None:
+                line.faults += (_missing(option, "the path of a file"),)
+            else:
+                line = line.over(self.file(value))
         return line
 
     def _others(self, argv: Sequence[str]) -> Iterator[FlagsError]:
@@ -183,30 +184,33 @@ class Reader:
 
     def file(self, path: str | PathLike[str]) -> CommandLine:
         """Read a YAML or JSON mapping; `null` is not given."""
-        values = _mapping_in(Path(path))
+        import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
+
+        try:
+            loaded = yaml.safe_load(Path(path).read_bytes())
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise _unreadable(path, " ".join(str(error).split())) from error
+        values = {} if loaded is None else loaded
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise _unreadable(path, f"it holds a {type(values).__name__}, or keys that are no text")
         return self.mapping({key: value for key, value in values.items() if value is not None})
 
     def environ(self, environ: Mapping[str, str]) -> CommandLine:
         """Read the variables with our prefix; a switch takes yes or no."""
-        line = CommandLine()
-        for variable in sorted(environ):
-            if variable.startswith(ENVIRONMENT_PREFIX):
-                self._variable(variable, environ[variable], line)
+        line, expected = CommandLine(), "1, true, yes, on, 0, false, no or off"
+        for variable in sorted(each for each in environ if each.startswith(ENVIRONMENT_PREFIX)):
+            name, value = variable.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[variable]
+            if name not in self.switches:
+                near = nearest(name, list(self.switches), cutoff=0.0)
+                line.faults += (_unknown(variable, ENVIRONMENT_PREFIX + str(near).upper()),)
+            elif not self.switches[name]:
+                line.values[name] = value
+            elif value.lower() in YES_OR_NO:
+                line.values[name] = YES_OR_NO[value.lower()]
+            else:
+                fault = FlagValueError(flag=variable, value=repr(value), expected=expected)
+                line.faults += (fault,)
         return line
-
-    def _variable(self, variable: str, value: str, line: CommandLine) -> None:
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name not in self.switches:
-            near = nearest(name, list(self.switches), cutoff=0.0)
-            meant = ENVIRONMENT_PREFIX + str(near).upper()
-            line.faults += (_unknown(variable, meant),)
-        elif not self.switches[name]:
-            line.values[name] = value
-        elif value.lower() in YES_OR_NO:
-            line.values[name] = YES_OR_NO[value.lower()]
-        else:
-            expected = "1, true, yes, on, 0, false, no or off"
-            line.faults += (FlagValueError(flag=variable, value=repr(value), expected=expected),)
 
     def _place(self, option: str, line: CommandLine) -> str | None:
         """Return the field that an option sets; record what else it is."""
@@ -214,30 +218,21 @@ class Reader:
         if option in own:
             return own[option]
         if option not in self.engine.options:
-            meant = _abbreviated(option, own, self.engine)
+            # What argparse takes an abbreviation for, one spelling for each flag.
+            spelled = self.engine.options
+            matches = {known for known in {*own, *spelled} if known.startswith(option)}
+            meant = sorted({min(matches.intersection(spelled.get(m, (m,)))) for m in matches})
             if len(meant) == 1 and meant[0] in own:
                 return own[meant[0]]
-            fault = _fault(option, own, meant)
-            if fault is not None:
-                line.faults += (fault,)
+            if len(meant) > 1 and not own.keys().isdisjoint(meant):
+                text = f"{option} could be {', '.join(meant)}. Write the flag out."
+                line.faults += (FlagsError("ambiguous-flag", text),)
+                return None
+            if not meant and (near := nearest(option, list(own), cutoff=_NEAR)) is not None:
+                line.faults += (_unknown(option, near),)
                 return None
         line.unrelated += (option,)
         return None
-
-
-def _abbreviated(option: str, own: Iterable[str], engine: Engine) -> tuple[str, ...]:
-    """List what argparse would take an abbreviation for, one spelling for each flag."""
-    matches = {known for known in {*own, *engine.options} if known.startswith(option)}
-    main = {min(matches.intersection(engine.options.get(m, (m,)))) for m in matches}
-    return tuple(sorted(main))
-
-
-def _fault(option: str, own: Mapping[str, str], meant: tuple[str, ...]) -> BackendCapsError | None:
-    if len(meant) > 1 and any(candidate in own for candidate in meant):
-        text = f"{option} could be {', '.join(meant)}. Write the flag out."
-        return FlagsError("ambiguous-flag", text)
-    near = None if meant else nearest(option, list(own), cutoff=_NEAR)
-    return None if near is None else _unknown(option, near)
 
 
 def _unknown(flag: str, meant: str) -> FlagsError:
@@ -253,21 +248,7 @@ def _missing(flag: str, expected: str) -> FlagsError:
     return FlagsError("missing-value", text)
 
 
-def _mapping_in(path: Path) -> Mapping[str, object]:
-    import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
-
-    try:
-        loaded = yaml.safe_load(path.read_bytes())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _unreadable(path, " ".join(str(error).split())) from error
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise _unreadable(path, f"it holds a {type(loaded).__name__}, or keys that are no text")
-    return loaded
-
-
-def _unreadable(path: Path, cause: str) -> FlagsError:
+def _unreadable(path: str | PathLike[str], cause: str) -> FlagsError:
     return FlagsError(
         "flags-file",
         f"flags file {fspath(path)!r} cannot be read: {cause}. Expected a YAML or JSON "

@@ -7,28 +7,12 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    StringConstraints,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
 from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.model import AUTO, Device, FrozenModel, algorithm, dtype, unless_auto
-from backend_caps.resolution.engine import (
-    ENGINES,
-    CommandLine,
-    Engine,
-    Reader,
-    engine,
-    installed_engine,
-    option_of,
-)
+from backend_caps.capability.model import AUTO, Device, FrozenModel, OrAuto, Text, algorithm, dtype
+from backend_caps.resolution.engine import CommandLine, Engine, Reader, engine_of, option_of
 from backend_caps.resolution.errors import FlagsError, FlagValueError, raise_all
 
 _FACTORS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -48,7 +32,6 @@ def _algorithm(value: object) -> object:
     return None if algorithm(value) == "NONE" else algorithm(value)
 
 
-Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Count = Annotated[StrictInt, Field(ge=1, lt=2**31), BeforeValidator(_number)]
 
 
@@ -58,16 +41,16 @@ class ServerFlags(FrozenModel):
     `None` is not given; the engine then decides, or nobody knows yet.
     """
 
-    attention_backend: Name | None = None
+    attention_backend: Text | None = None
     """The backend of every phase that has none of its own. `auto` has one chosen, here and in the
     other flags that name a backend."""
-    prefill_attention_backend: Name | None = None
+    prefill_attention_backend: Text | None = None
     """The backend of prefill."""
-    decode_attention_backend: Name | None = None
+    decode_attention_backend: Text | None = None
     """The backend of decode."""
-    speculative_algorithm: Annotated[Name | None, BeforeValidator(_algorithm)] = None
+    speculative_algorithm: Annotated[Text | None, BeforeValidator(_algorithm)] = None
     """`EAGLE`, `EAGLE3`, `STANDALONE`, `NGRAM` or another; none is speculation switched off."""
-    speculative_draft_attention_backend: Name | None = None
+    speculative_draft_attention_backend: Text | None = None
     """The backend of the draft model."""
     speculative_attention_mode: Literal["prefill", "decode"] = "prefill"
     """Whose backend runs verify and draft-extend."""
@@ -89,7 +72,7 @@ class ServerFlags(FrozenModel):
     """Prepare a step only when the last one has ended."""
     page_size: Count | None = None
     """The KV cache's page size, in tokens."""
-    kv_cache_dtype: Annotated[Name, BeforeValidator(dtype)] = "auto"
+    kv_cache_dtype: Annotated[Text, BeforeValidator(dtype)] = "auto"
     """The KV cache's dtype; `auto` is decided from the model."""
     enable_mixed_chunk: StrictBool = False
     """Run prefill chunks and decode in one batch."""
@@ -109,7 +92,7 @@ class ServerFlags(FrozenModel):
     """Pipeline stages."""
     dp_size: Count = 1
     """Data-parallel ranks."""
-    device: Annotated[Device | None, BeforeValidator(unless_auto)] = None
+    device: OrAuto[Device] = None
     """The torch device type."""
     unrelated: Annotated[tuple[str, ...], Field(exclude=True, repr=False)] = ()
     """The flags of a command line that do not concern us, in its order."""
@@ -151,7 +134,7 @@ class ServerFlags(FrozenModel):
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
         """Read the variables `BACKEND_CAPS_FLAG_<NAME>`, such as `BACKEND_CAPS_FLAG_PAGE_SIZE`."""
-        return cls._from_line(cls._reader(ENGINES[-1]).environ(environ), context=_WORDS)
+        return cls._from_line(cls._reader(None).environ(environ), context=_WORDS)
 
     @classmethod
     def from_mapping(
@@ -182,9 +165,7 @@ class ServerFlags(FrozenModel):
 
     @classmethod
     def _reader(cls, named: str | Engine | None) -> Reader:
-        if not isinstance(named, Engine):
-            named = engine(named or installed_engine()[0])
-        return Reader(named, _SWITCHES)
+        return Reader(engine_of(named), _SWITCHES)
 
     @classmethod
     def _from_line(cls, line: CommandLine, *, context: str | None = None) -> Self:

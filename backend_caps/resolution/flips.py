@@ -10,18 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from backend_caps.capability.backend import Backend, Unverified
-from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.declaration import Declaration, declared
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.contributions import cause_of_use, declared
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import PAIR, Use, UseKind, uses_of
 
@@ -40,6 +39,10 @@ class Remedy:
     """What `backend` would have to declare."""
 
 
+Remedies = tuple[Remedy, ...]
+"""Changes that are made together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
     """Changes that together lead to a better value."""
@@ -48,7 +51,7 @@ class Flip:
     phase: Phase | None
     value: object
     becomes: object
-    remedies: tuple[Remedy, ...]
+    remedies: Remedies
 
 
 def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tuple[Flip, ...]:
@@ -60,42 +63,36 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
         flags: the server's.
     """
     search = _Search(plan, backends, flags)
-    if not search.follows_from_flags():
+    again = search.resolved(())
+    if again is None or again.uses != plan.uses:  # changing flags would say nothing of this plan
         return ()
-    return tuple(
-        flip
-        for phase, resolved in plan.values()
-        if resolved.effect.active
-        for flip in search.flips(resolved, phase)
-    )
+    active = [(phase, own) for phase, own in plan.values() if own.effect.active]
+    return tuple(flip for phase, own in active for flip in search.flips(own, phase))
 
 
 class _Search:
     def __init__(self, plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> None:
-        self._plan = plan
-        self._backends = backends
-        self._flags = flags
+        self._plan, self._backends, self._flags = plan, backends, flags
         self._situation = flags.situation(plan.facts)
-        self._rules = {rule.name: rule for rule in plan.rules.rules}
         self._plans: dict[tuple[str, ...], Plan | None] = {}
 
     def flips(self, resolved: Resolved, phase: Phase | None) -> list[Flip]:
         """Try the next better values; for each, other installed backends, then declarations."""
-        kind = CAPABILITIES[resolved.capability]
+        capability = resolved.capability
         found: list[Flip] = []
-        for target in _next_better(kind, resolved.value):
-            blocking = [c for c in resolved.causes if not _reaches(kind, c.value, target)]
-            for same in self._candidates(resolved.capability, target, blocking):
+        for target in _next_better(CAPABILITIES[capability], resolved.value):
+            blocking = [c for c in resolved.causes if not _reaches(capability, c.value, target)]
+            for same in self._candidates(capability, target, blocking):
                 reached = [
                     (remedies, becomes)
                     for remedies in filter(None, same)
-                    if (becomes := self._after(remedies, resolved.capability, phase)) is not None
-                    and _reaches(kind, becomes, target)
+                    if (becomes := self._after(remedies, capability, phase)) is not None
+                    and _reaches(capability, becomes, target)
                 ]
                 if reached:
                     (first, becomes), *others = reached
                     flip = Flip(
-                        capability=resolved.capability,
+                        capability=capability,
                         phase=phase,
                         value=resolved.value,
                         becomes=becomes,
@@ -107,16 +104,17 @@ class _Search:
 
     def _candidates(
         self, capability: str, target: object, blocking: list[Cause]
-    ) -> Iterator[list[tuple[Remedy, ...]]]:
+    ) -> Iterator[list[Remedies]]:
         """List what to try: flags before other backends, and those before declarations.
 
         What comes together is as good as one another.
         """
         if any(c.kind in {CauseKind.OVERRIDE, CauseKind.ENGINE} for c in blocking):
             return
-        rules = [self._rules[c.name] for c in blocking if c.kind is CauseKind.RULE]
-        undone = _unique(map(undo, rules))
-        uses = self._uses_behind(blocking)
+        rules = {rule.name: rule for rule in self._plan.rules.rules}
+        undone = _unique(undo(rules[c.name]) for c in blocking if c.kind is CauseKind.RULE)
+        places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
+        uses = [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.composites) in places]
         if not uses:
             yield [undone]
             return
@@ -135,16 +133,11 @@ class _Search:
         if all(use.problem is None and use.source.distribution for use in uses):
             yield [(*undone, *redeclare(uses, capability, target, self._situation))]
 
-    def _uses_behind(self, blocking: list[Cause]) -> list[Use]:
-        places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
-        return [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.composites) in places]
-
     def _others(self, capability: str, target: object, uses: list[Use]) -> Iterator[str]:
         """List the installed backends that would reach the target in each of these uses.
 
         Of a composite, only resolving once more tells.
         """
-        kind = CAPABILITIES[capability]
         blamed = {name for use in uses for name in (use.backend, *use.composites)}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
@@ -155,27 +148,18 @@ class _Search:
                 continue
             swapped = [replace(u, backend=name, declaration=backend.declaration) for u in uses]
             causes = [cause_of_use(u, capability, self._situation) for u in swapped]
-            if all(c is not None and _reaches(kind, c.value, target) for c in causes):
+            if all(c is not None and _reaches(capability, c.value, target) for c in causes):
                 yield name
 
-    def follows_from_flags(self) -> bool:
-        """Tell whether the flags lead to this plan's uses, so that changing them says something."""
-        again = self._again(())
-        return again is not None and again.uses == self._plan.uses
-
-    def _after(
-        self, remedies: tuple[Remedy, ...], capability: str, phase: Phase | None
-    ) -> object | None:
+    def _after(self, remedies: Remedies, capability: str, phase: Phase | None) -> object | None:
         """Return the value after all the changes; None where they bring a new problem."""
-        plan = self._again(remedies)
+        plan = self.resolved(remedies)
         known = {found.code for found in self._plan.problems}
-        if plan is None:
-            return None
-        if any(found.code not in known and not found.is_open for found in plan.problems):
+        if plan is None or any(p.code not in known and not p.is_open for p in plan.problems):
             return None
         return (plan[capability] if phase is None else plan[capability, phase]).value
 
-    def _again(self, remedies: tuple[Remedy, ...]) -> Plan | None:
+    def resolved(self, remedies: Remedies) -> Plan | None:
         """Resolve once more with all the changes; None where that is refused."""
         texts = tuple(remedy.text for remedy in remedies)
         if texts in self._plans:
@@ -190,9 +174,7 @@ class _Search:
         return plan
 
 
-def _with_others(
-    remedies: tuple[Remedy, ...], others: list[tuple[Remedy, ...]]
-) -> tuple[Remedy, ...]:
+def _with_others(remedies: Remedies, others: list[Remedies]) -> Remedies:
     """Name in the last remedy what else would do in its place."""
     if not others:
         return remedies
@@ -201,13 +183,13 @@ def _with_others(
     return (*remedies[:-1], last)
 
 
-def _unique(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:
+def _unique(remedies: Iterable[Remedy | None]) -> Remedies:
     return tuple({remedy.text: remedy for remedy in remedies if remedy is not None}.values())
 
 
-def _reaches(kind: Kind, value: object, target: object) -> bool:
+def _reaches(capability: str, value: object, target: object) -> bool:
     """Tell whether a value is at least as good as the target."""
-    return kind.join(value, target) == target
+    return CAPABILITIES[capability].join(value, target) == target
 
 
 def _next_better(kind: Kind, value: object) -> Iterator[object]:
@@ -227,6 +209,10 @@ def _next_better(kind: Kind, value: object) -> Iterator[object]:
 def undo(rule: Rule) -> Remedy | None:
     """Turn over the first switch that a rule asks for."""
     return next(_turned_switches(rule.given), None)
+
+
+def _with_flag(field: str, value: str) -> Remedy:
+    return Remedy(text=f"Set {option_of(field)} {value}.", flags={field: value})
 
 
 def avoid(use: Use, capability: str, situation: Situation) -> Iterator[Remedy | None]:
@@ -255,7 +241,7 @@ def _other_dtypes(given: Given, declaration: Declaration) -> Iterator[Remedy]:
     takes = declaration.capabilities.kv_cache_dtypes
     names = takes if isinstance(takes, frozenset) else frozenset({_USUAL_DTYPE})
     for name in sorted(names - given.kv_cache_dtype):
-        yield Remedy(text=f"Set --kv-cache-dtype {name}.", flags={"kv_cache_dtype": name})
+        yield _with_flag("kv_cache_dtype", name)
 
 
 def reroute(flags: ServerFlags) -> Remedy | None:
@@ -263,25 +249,20 @@ def reroute(flags: ServerFlags) -> Remedy | None:
     if flags.speculative_algorithm is None:
         return None
     other = "decode" if flags.speculative_attention_mode == "prefill" else "prefill"
-    text = f"Set --speculative-attention-mode {other}."
-    return Remedy(text=text, flags={"speculative_attention_mode": other})
+    return _with_flag("speculative_attention_mode", other)
 
 
 def unpair(flags: ServerFlags) -> Remedy | None:
     """Have prefill run on what decode runs on, so that no wrapper stands before the two."""
     decode = flags.decode_attention_backend or flags.attention_backend
-    if decode is None:
-        return None
-    text = f"Set --prefill-attention-backend {decode}."
-    return Remedy(text=text, flags={"prefill_attention_backend": decode})
+    return None if decode is None else _with_flag("prefill_attention_backend", decode)
 
 
 def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
     """Name another backend in every slot that these uses come from."""
     for slot in sorted({use.slot for use in uses}):
-        option = slot.removeprefix("no ")
-        field = option.removeprefix("--").replace("-", "_")
-        yield Remedy(text=f"Set {option} {name}.", flags={field: name})
+        field = slot.removeprefix("no ").removeprefix("--").replace("-", "_")
+        yield _with_flag(field, name)
 
 
 def redeclare(
@@ -291,15 +272,25 @@ def redeclare(
 
     Of what it declares already and nobody verified, have that verified.
     """
-    lacking: dict[str, dict[str, object]] = {}
-    for use in uses:
-        assert use.declaration is not None, f"{use.backend} has nothing to declare over"
-        own = use.placed(situation)
-        values = _lacking(use.declaration, capability, target, own)
-        lacking.setdefault(use.backend, {}).update(values)
+    required = CAPABILITIES[capability].requires
+    wanted = {capability: target}
+    if required is not None:
+        wanted[required] = CAPABILITIES[required].best
     for name, use in sorted({use.backend: use for use in uses}.items()):
-        claimed = _claimed(lacking[name], use.unverified)
-        values = claimed or lacking[name]
+        lacking = {
+            key: value
+            for own in uses
+            for key, value in wanted.items()
+            if own.backend == name and own.declaration is not None
+            if not _reaches(key, declared(own.declaration, key, own.placed(situation))[0], value)
+        }
+        claimed = {key: use.unverified[key].value for key in lacking if key in use.unverified}
+        if claimed.keys() != lacking.keys() or any(
+            value is UNDECLARED or not _reaches(key, value, lacking[key])
+            for key, value in claimed.items()
+        ):
+            claimed = {}
+        values = claimed or lacking
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
         text = f"Have {name!r} declare {says}, if that is true."
         if claimed:
@@ -308,38 +299,11 @@ def redeclare(
             yield Remedy(text=text, backend=name, declares=Capabilities.model_validate(values))
 
 
-def _claimed(
-    values: Mapping[str, object], unverified: Mapping[str, Unverified]
-) -> Mapping[str, object] | None:
-    """List what is claimed of these capabilities, where that is as good; None where it is not."""
-    claimed = {name: unverified[name].value for name in values if name in unverified}
-    is_enough = claimed.keys() == values.keys() and all(
-        value is not UNDECLARED and _reaches(CAPABILITIES[name], value, values[name])
-        for name, value in claimed.items()
-    )
-    return claimed if is_enough else None
-
-
-def _lacking(
-    declaration: Declaration, capability: str, target: object, situation: Situation
-) -> Mapping[str, object]:
-    required = CAPABILITIES[capability].requires
-    wanted = {capability: target}
-    if required is not None:
-        wanted[required] = CAPABILITIES[required].best
-    return {
-        name: value
-        for name, value in wanted.items()
-        if not _reaches(CAPABILITIES[name], declared(declaration, name, situation)[0], value)
-    }
-
-
 def with_declared(use: Use, remedies: Iterable[Remedy]) -> Use:
     """Return a use whose backend declares what the remedies ask of it."""
     for remedy in remedies:
         if remedy.backend == use.backend and remedy.declares and use.declaration:
-            stated = remedy.declares.stated()
-            return replace(use, declaration=_restated(use.declaration, stated))
+            return replace(use, declaration=_restated(use.declaration, remedy.declares.stated()))
     return use
 
 

@@ -14,7 +14,7 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.sets import Conflict
-from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Effect, RuleSet, effect_of
@@ -177,11 +177,11 @@ class Plan:
         name, phase = (key, None) if isinstance(key, str) else key
         kind = CAPABILITIES.get(name)
         if kind is None or kind.scope is Scope.USE:
-            raise KeyError(f"a plan has no {name!r}; it has: {', '.join(_in_plans())}")
+            raise KeyError(f"a plan has no {name!r}; it has: {', '.join(IN_PLANS)}")
         if (kind.scope is Scope.PHASE) is (phase is None):
             wanted = f"plan[{name!r}, Phase.DECODE]" if phase is None else f"plan[{name!r}]"
             raise KeyError(f"{name!r} has scope {kind.scope.value}; write {wanted}")
-        return self.server[name] if phase is None else self.phases[phase][name]
+        return self._value(name, phase)
 
     def __hash__(self) -> int:
         """Hash the values: equal plans have equal ones."""
@@ -189,7 +189,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Write what a person asks first: rules, each value with its first cause, problems."""
-        active: dict[str, list[tuple[Phase | None, Resolved]]] = {name: [] for name in _in_plans()}
+        active: dict[str, list[tuple[Phase | None, Resolved]]] = {name: [] for name in IN_PLANS}
         for phase, own in self.values():
             active[own.capability] += [(phase, own)] if own.effect.active else []
         lines = [f"plan {self.fingerprint} under {self.rules}"]
@@ -217,8 +217,7 @@ class Plan:
     @property
     def unsafe_override(self) -> Capabilities:
         """What was put in the place of joined values, as `resolve` takes it."""
-        own = {name: value for name, value in self.overrides if name not in SPELLINGS}
-        return Capabilities.model_validate(own)
+        return Capabilities.model_validate(dict(self.overrides))
 
     @property
     def host_seq_lens(self) -> HostSeqLens:
@@ -229,11 +228,9 @@ class Plan:
 
     def values(self) -> Iterator[tuple[Phase | None, Resolved]]:
         """List every value: the server's, then each phase's."""
-        for resolved in self.server.values():
-            yield None, resolved
+        yield from ((None, resolved) for resolved in self.server.values())
         for phase, of_phase in self.phases.items():
-            for resolved in of_phase.values():
-                yield phase, resolved
+            yield from ((phase, resolved) for resolved in of_phase.values())
 
     @property
     def fingerprint(self) -> str:
@@ -290,7 +287,16 @@ class Plan:
         """Join a value of this plan with another, which has these causes."""
         both = CAPABILITIES[own.capability].join(own.value, value)
         situation = self.flags.situation(self.facts)
-        return resolved_under(self.rules, situation, own.capability, both, (*own.causes, *causes))
+        return self.resolved(situation, own.capability, both, (*own.causes, *causes))
+
+    def resolved(
+        self, situation: Situation, capability: str, value: object, causes: Sequence[Cause]
+    ) -> Resolved:
+        """Put a value and its causes together with what it does on this server."""
+        effect = Effect(active=False, text="no use on this server reads it")
+        if any(cause.kind is CauseKind.BACKEND for cause in causes):
+            effect = effect_of(capability, value, self.rules, situation)
+        return resolved_from(capability, value, causes, effect)
 
     def _value(self, name: str, phase: Phase | None) -> Resolved:
         return self.server[name] if phase is None else self.phases[phase][name]
@@ -318,16 +324,6 @@ def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
     return f"  {name}: {values} ({', '.join(causes)})"
 
 
-def resolved_under(
-    rules: RuleSet, situation: Situation, capability: str, value: object, causes: Sequence[Cause]
-) -> Resolved:
-    """Put a value and its causes together with what it does on a server."""
-    effect = Effect(active=False, text="no use on this server reads it")
-    if any(cause.kind is CauseKind.BACKEND for cause in causes):
-        effect = effect_of(capability, value, rules, situation)
-    return resolved_from(capability, value, causes, effect)
-
-
 def resolved_from(
     capability: str, value: object, causes: Iterable[Cause], effect: Effect
 ) -> Resolved:
@@ -351,7 +347,3 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
     return tuple(sorted(problems, key=lambda found: (found.code, found.message, found.remedy)))
-
-
-def _in_plans() -> list[str]:
-    return [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]

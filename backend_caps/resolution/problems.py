@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.declaration import declared
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import ANY, UNDECLARED, Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
-from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import ResolutionError, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -61,11 +60,6 @@ def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault,
     }
 
 
-def role_problem(backend: str, _slot: str, role: Role, takes: str) -> Problem:
-    """Write down a role that a backend does not take."""
-    return plan_problem("role-unsupported", name=backend, actual=role.value, needed=takes)
-
-
 def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
     """Return the roles that a backend takes; None where it does not say, or not yet."""
     if use.declaration is None:
@@ -78,46 +72,32 @@ def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
     """List what is wrong with a plan, each problem once."""
-    found = (
-        *plan.rules.problems,
-        *_of_algorithm(plan),
-        *_of_facts(plan),
-        *_of_uses(plan),
-        *problems_of_values(plan),
-    )
-    return in_order(set(found))
+    of_premises = {*plan.rules.problems, *_of_flags(plan)}
+    return in_order({*of_premises, *_of_uses(plan), *problems_of_values(plan)})
 
 
-def _of_facts(plan: Plan) -> Iterator[Problem]:
+def _of_flags(plan: Plan) -> Iterator[Problem]:
+    algorithm, known = plan.flags.speculative_algorithm, plan.rules.algorithms
+    if algorithm is not None and known and algorithm not in known:
+        names, rules = ", ".join(sorted(known)), plan.rules.name
+        yield plan_problem("algorithm-not-checked", rules=rules, algorithm=algorithm, known=names)
     for name in plan.flags.contradicted(plan.facts):
         said, fact = (text_of(getattr(each, name)) for each in (plan.flags, plan.facts))
         own = {"option": option_of(name), "name": name, "said": said, "fact": fact}
         yield plan_problem("facts-contradict-flags", **own)
 
 
-def _of_algorithm(plan: Plan) -> Iterator[Problem]:
-    algorithm, known = plan.flags.speculative_algorithm, plan.rules.algorithms
-    if algorithm is not None and known and algorithm not in known:
-        names = ", ".join(sorted(known))
-        rules = plan.rules.name
-        yield plan_problem("algorithm-not-checked", rules=rules, algorithm=algorithm, known=names)
-
-
 def _of_uses(plan: Plan) -> Iterator[Problem]:
-    yield from _of_engine_default([use for use in plan.uses if use.kind is UseKind.ENGINE_DEFAULT])
     named = [use for use in plan.uses if use.kind is not UseKind.ENGINE_DEFAULT]
+    if by_default := [use for use in plan.uses if use.kind is UseKind.ENGINE_DEFAULT]:
+        phases = ", ".join(sorted({use.phase.value for use in by_default}))
+        yield plan_problem("engine-default", phases=phases, slot=by_default[0].slot)
     situation = plan.flags.situation(plan.facts)
     yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
     for use in named:
         if use.declaration is None and use.problem is not None:
             yield use.problem
         yield from (problem_of(reason, use) for reason in _reasons(use, plan))
-
-
-def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
-    if uses:
-        phases = ", ".join(sorted({use.phase.value for use in uses}))
-        yield plan_problem("engine-default", phases=phases, slot=uses[0].slot)
 
 
 def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
@@ -138,21 +118,21 @@ def misfits_of(use: Use, plan: Plan) -> Iterator[Reason]:
 
 def _reasons(use: Use, plan: Plan) -> Iterator[Reason]:
     """List why a use does not fit machine and model, or was not checked against them."""
-    if use.declaration is None:
-        return
-    taken = _taken(use, use.declaration, plan.flags.situation(plan.facts))
+    taken = _taken(use, plan.flags.situation(plan.facts))
     for reason in unsupported_reasons(taken, plan.flags.with_facts(plan.facts)):
         if reason.needed is not None or not use.readings:  # an engine's class cannot say it
             yield reason
 
 
-def _taken(use: Use, declaration: Declaration, situation: Situation) -> Mapping[str, object]:
-    """List what a use takes of machine and model, by capability."""
+def _taken(use: Use, situation: Situation) -> Mapping[str, object]:
+    """List what a use takes of machine and model, by capability; nothing is known: anything."""
+    if use.declaration is None:
+        return dict.fromkeys(CHECKED_AGAINST, ANY)
     own = use.placed(situation)
     unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
     taken: dict[str, object] = {}
     for name in CHECKED_AGAINST:
-        value, origin, _ = declared(declaration, name, own)
+        value, origin, _ = declared(use.declaration, name, own)
         is_unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
         taken[name] = unsaid if is_unsaid else value
     return taken
@@ -177,9 +157,7 @@ def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator
     """Tell what uses restrict and nobody said."""
     unknown, situation = unknown_facts(flags, facts), flags.situation(facts)
     for use in uses:
-        if use.declaration is None:
-            continue
-        for name, value in _taken(use, use.declaration, situation).items():
+        for name, value in _taken(use, situation).items():
             fact, needed = CHECKED_AGAINST[name], text_of(value)
             if fact in unknown and value not in (ANY, UNDECLARED):
                 yield Problem(
@@ -213,35 +191,24 @@ def problems_of_values(plan: Plan) -> Iterator[Problem]:
         yield plan_problem("page-size-conflict", actual=asked, needed=needed)
     yield from _of_topk(plan)
     if plan.flags.enable_two_batch_overlap and plan["two_batch_overlap"].value is False:
-        yield plan_problem(
-            "two-batch-overlap-unsupported",
-            actual="two-batch overlap on",
-            needed="two-batch overlap off",
-            names=_names(plan["two_batch_overlap"]),
-        )
-    yield from _of_determinism(plan)
-
-
-def _of_determinism(plan: Plan) -> Iterator[Problem]:
-    if not plan.flags.enable_deterministic_inference:
-        return
-    for name, what in _DETERMINISM.items():
+        actual, needed = "two-batch overlap on", "two-batch overlap off"
+        names = _names(plan["two_batch_overlap"])
+        code = "two-batch-overlap-unsupported"
+        yield plan_problem(code, actual=actual, needed=needed, names=names)
+    for name, what in _DETERMINISM.items() if plan.flags.enable_deterministic_inference else ():
         if plan[name].value is False:
-            yield plan_problem(
-                "deterministic-inference-unsupported",
-                actual=f"{name} no",
-                needed=f"{name} yes",
-                what=what,
-                names=_names(plan[name]),
-            )
+            code, names = "deterministic-inference-unsupported", _names(plan[name])
+            needed = f"{name} yes"
+            yield plan_problem(code, actual=f"{name} no", needed=needed, what=what, names=names)
 
 
 def _of_topk(plan: Plan) -> Iterator[Problem]:
     topk, limit = plan.flags.speculative_eagle_topk, plan["max_speculative_topk"]
     if not limit.effect.active or limit.value == NO_LIMIT:
         return
-    needed = f"at most {text_of(limit.value)}"
-    own = {"limit": text_of(limit.value), "names": _names(limit), "who_take": _who_take(limit)}
+    needed, names = f"at most {text_of(limit.value)}", _names(limit)
+    who_take = f"{names} {'takes' if len(_deciding(limit)) == 1 else 'take'}"
+    own = {"limit": text_of(limit.value), "names": names, "who_take": who_take}
     if topk is None:
         yield plan_problem("speculative-topk-not-checked", needed=needed, **own)
     elif isinstance(limit.value, int) and topk > limit.value:
@@ -257,13 +224,10 @@ def _restricting(resolved: Resolved) -> Iterator[Cause]:
     return (cause for cause in resolved.causes if cause.value != best)
 
 
-def _who_take(resolved: Resolved) -> str:
-    return f"{_names(resolved)} {'takes' if len(_at_fault(resolved)) == 1 else 'take'}"
-
-
 def _names(resolved: Resolved) -> str:
-    return ", ".join(sorted(map(repr, _at_fault(resolved))))
+    return ", ".join(sorted(map(repr, _deciding(resolved))))
 
 
-def _at_fault(resolved: Resolved) -> set[str]:
+def _deciding(resolved: Resolved) -> set[str]:
+    """Name what gives a value."""
     return {cause.name for cause in resolved.causes if cause.value == resolved.value}

@@ -6,30 +6,21 @@ Only without rules is the environment read, for the version of the installed eng
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.declaration import Stated, added, declared
+from backend_caps.capability.facts import Facts, Situation, Truth
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import RELAY_LOOP, Kind, Phase, Scope
+from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
+from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities
 from backend_caps.resolution.errors import FlagsError, PlanRefusedError, ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import (
-    Cause,
-    CauseKind,
-    Choice,
-    Plan,
-    Policy,
-    Resolved,
-    in_order,
-    resolved_under,
-)
+from backend_caps.resolution.plan import Cause, CauseKind, Choice, Plan, Policy, Resolved, in_order
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, made_of
 
 
@@ -75,22 +66,23 @@ def resolve(
     situation = flags.situation(facts)
     uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))
     _check(uses, situation)
-    overrides = _overrides(unsafe_override)
-    join = _Join(uses, situation, rules, overrides)
     plan = Plan(
-        server={name: join.resolved(name, None) for name in _scoped(Scope.SERVER)},
-        phases={
-            phase: {name: join.resolved(name, phase) for name in _scoped(Scope.PHASE)}
-            for phase in Phase
-        },
+        server={},
+        phases={},
         uses=uses,
         flags=flags,
         facts=facts,
         rules=rules,
         policy=Policy(policy),
-        overrides=tuple(overrides.items()),
+        overrides=tuple(_overrides(unsafe_override).items()),
         choices=choices,
     )
+    resolved = partial(_resolved, plan, situation)
+    server = {name: resolved(name, None) for name in _scoped(Scope.SERVER)}
+    phases = {
+        phase: {name: resolved(name, phase) for name in _scoped(Scope.PHASE)} for phase in Phase
+    }
+    plan = replace(plan, server=server, phases=phases)
     return under_policy(plan, problems_of(plan))
 
 
@@ -119,60 +111,113 @@ def _scoped(scope: Scope) -> Iterator[str]:
 def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
     stated = {} if unsafe_override is None else unsafe_override.stated()
     for name, value in stated.items():
-        if CAPABILITIES[name].scope is Scope.USE:
-            held = [each for each in CAPABILITIES if CAPABILITIES[each].scope is not Scope.USE]
+        if name not in IN_PLANS:
             raise FlagsError(
                 "override",
                 f"unsafe_override {name}={text_of(value)} cannot be applied; expected a capability "
-                f"that a plan holds: {', '.join(held)}. Correct its name or value.",
+                f"that a plan holds: {', '.join(IN_PLANS)}. Correct its name or value.",
             )
     return stated
 
 
-@dataclass(frozen=True, slots=True)
-class _Join:
-    """The fold over uses, rules and overrides, for one server."""
-
-    uses: tuple[Use, ...]
-    situation: Situation
-    rules: RuleSet
-    overrides: Mapping[str, object]
-
-    def resolved(self, capability: str, phase: Phase | None) -> Resolved:
-        kind = CAPABILITIES[capability]
-        causes = [*self._of_uses(capability, kind, phase), *self._of_rules(capability, phase)]
-        value = reduce(kind.join, (cause.value for cause in causes), kind.best)
-        if capability in self.overrides:
-            value = self.overrides[capability]
-            causes.append(_override(capability, phase, value))
-        return resolved_under(self.rules, self.situation, capability, value, causes)
-
-    def _of_uses(self, capability: str, kind: Kind, phase: Phase | None) -> Iterator[Cause]:
-        for use in self.uses:
-            counts = self._counts(use, kind) and phase in (None, use.phase)
-            cause = cause_of_use(use, capability, self.situation) if counts else None
-            if cause is not None:
-                yield cause
-
-    def _counts(self, use: Use, kind: Kind) -> bool:
-        if (use.role, use.phase) in kind.counted:
-            return True
-        # A prompt's lengths are the scheduler's, but for rows that were mixed in.
-        return kind.counted is RELAY_LOOP and self.rules.relays_prompts(self.situation)
-
-    def _of_rules(self, capability: str, phase: Phase | None) -> Iterator[Cause]:
-        for rule in self.rules.rules:
-            yield from causes_of_rule(rule, capability, phase, self.situation)
+def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | None) -> Resolved:
+    """Fold a plan's uses, rules and overrides to one value."""
+    kind, overrides = CAPABILITIES[capability], dict(plan.overrides)
+    counted = kind.counted
+    # A prompt's lengths are the scheduler's, but for rows that were mixed in.
+    if counted is RELAY_LOOP and plan.rules.relays_prompts(situation):
+        counted = EVERY_USE
+    uses = [u for u in plan.uses if (u.role, u.phase) in counted and phase in (None, u.phase)]
+    of_uses = (cause_of_use(use, capability, situation) for use in uses)
+    of_rules = (cause_of_rule(rule, capability, phase, situation) for rule in plan.rules.rules)
+    causes = [cause for cause in (*of_uses, *of_rules) if cause is not None]
+    value = reduce(kind.join, (cause.value for cause in causes), kind.best)
+    if capability in overrides:
+        value = overrides[capability]
+        own = Cause(
+            kind=CauseKind.OVERRIDE,
+            name=capability,
+            phase=phase,
+            value=value,
+            reason="unsafe_override: the operator put it in place of the joined value",
+            origin=Origin.OVERRIDDEN,
+        )
+        causes.append(own)
+    return plan.resolved(situation, capability, value, causes)
 
 
-def _override(capability: str, phase: Phase | None, value: object) -> Cause:
+def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
+    """Say what a use contributes; nothing where a composite leaves it to its parts."""
+    kind = CAPABILITIES[capability]
+    own = use.placed(situation)
+    if use.declaration is None:
+        assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
+        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), own)
+    if use.adds_only:
+        adds = added(use.declaration, capability, own)
+        return None if adds is None else _cause(use, adds, own)
+    stated = declared(use.declaration, capability, own)
+    if kind.requires is not None and stated[0] != kind.worst:
+        value, origin, _ = declared(use.declaration, kind.requires, own)
+        if value != CAPABILITIES[kind.requires].best:
+            says = f"declares {capability}={text_of(stated[0])}"
+            words = f"{says}, but not {kind.requires}, which it needs"
+            stated = kind.worst, origin, words
+    return _cause(use, _explained(use, capability, stated), own)
+
+
+def _explained(use: Use, capability: str, stated: Stated) -> Stated:
+    """Say why something counts as undeclared: its class inherits it, or evidence is missing."""
+    value, origin, _ = stated
+    reading = use.readings.get(capability)
+    if origin is not Origin.UNDECLARED:
+        return stated
+    if reading is not None and reading.origin is Origin.INHERITED:
+        base = f" of {reading.inherited_from}" if reading.inherited_from else ""
+        words = f"inherits {reading.words}{base}, and does not state it again: counts as undeclared"
+        return value, Origin.INHERITED, words
+    if capability in use.unverified:
+        return value, Origin.UNVERIFIED, use.unverified[capability].words
+    return stated
+
+
+def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
+    value, origin, reason = stated
+    unknown = [str(each) for each in use.conditions if each.truth(situation) is Truth.UNKNOWN]
+    if unknown:
+        reason = f"{reason} (used where {' and '.join(unknown)}: not known yet)"
+    if use.by_auto:
+        reason = f"{reason} (chosen by {use.slot} auto)"
     return Cause(
-        kind=CauseKind.OVERRIDE,
-        name=capability,
-        phase=phase,
+        kind=CauseKind.BACKEND,
+        name=use.backend,
+        role=use.role,
+        phase=use.phase,
         value=value,
-        reason="unsafe_override: the operator put it in place of the joined value",
-        origin=Origin.OVERRIDDEN,
+        reason=reason,
+        origin=origin,
+        source=use.source,
+        via=use.composites,
+    )
+
+
+def cause_of_rule(
+    rule: Rule, capability: str, phase: Phase | None, situation: Situation
+) -> Cause | None:
+    """Say what a rule forces; while its condition is open, it counts."""
+    forced = rule.forces.stated()
+    own = situation if phase is None else {**situation, "phase": phase}
+    truth = rule.truth(own) if capability in forced else Truth.FALSE
+    if truth is Truth.FALSE:
+        return None
+    known = truth is Truth.TRUE
+    return Cause(
+        kind=CauseKind.RULE,
+        name=rule.name,
+        phase=phase,
+        value=forced[capability],
+        reason=f"{rule.reason} ({'' if known else 'not known yet: '}{rule.given})",
+        origin=Origin.FORCED if known else Origin.UNDECIDED,
     )
 
 

@@ -11,18 +11,11 @@ from typing import Annotated, Self
 
 from pydantic import model_validator
 
-from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given, Situation, Truth
-from backend_caps.capability.kind import Scope
-from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.model import FrozenModel, Text
 from backend_caps.capability.provenance import Problem
 from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
-from backend_caps.capability.vocabulary import (
-    CAPABILITIES,
-    Capabilities,
-    GraphMetadata,
-    HostSeqLens,
-)
+from backend_caps.capability.vocabulary import IN_PLANS, Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.resolution.engine import installed_engine, read_data
 from backend_caps.resolution.errors import ResolutionError
 
@@ -33,7 +26,7 @@ class Rule(FrozenModel):
     `engines` names the rule sets that the rule belongs to; empty is every one.
     """
 
-    name: Sentence
+    name: Text
     """What a cause calls it."""
     given: Given
     """The condition."""
@@ -41,7 +34,7 @@ class Rule(FrozenModel):
     """Where any of these is known to hold, the rule does not."""
     forces: Capabilities
     """The values that it joins in."""
-    reason: Sentence
+    reason: Text
     """Why, in words that a report repeats."""
     engines: Annotated[AbstractSet[str], *STORED_AS_SET] = frozenset()
     """The rule sets that it belongs to."""
@@ -57,7 +50,7 @@ class Rule(FrozenModel):
         forced = self.forces.stated()
         if not forced:
             raise ValueError(f"rule {self.name!r} forces nothing; state what it forces.")
-        checked = sorted(name for name in forced if CAPABILITIES[name].scope is Scope.USE)
+        checked = sorted(name for name in forced if name not in IN_PLANS)
         if checked:
             raise ValueError(
                 f"rule {self.name!r} forces {', '.join(checked)}, which a plan does not hold; "
@@ -153,7 +146,6 @@ class Effect:
 _NO_SPECULATION = ("speculative_algorithm", "NONE")
 _NO_OVERLAP = ("disable_overlap_schedule", True)
 _NO_GRAPHS = ("disable_cuda_graph", True)
-_NO_TBO = ("enable_two_batch_overlap", False)
 _NOT_ASKED = ("enable_deterministic_inference", False)
 
 _IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
@@ -165,7 +157,7 @@ _IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
     "graph_metadata": {_NO_GRAPHS: "CUDA graphs are switched off"},
     "sync_free_prepare": {_NO_OVERLAP: "without overlap the host waits anyway"},
     "shared_reads_end": {_NO_OVERLAP: "without overlap nothing is overwritten meanwhile"},
-    "two_batch_overlap": {_NO_TBO: "two-batch overlap is switched off"},
+    "two_batch_overlap": {("enable_two_batch_overlap", False): "two-batch overlap is switched off"},
     "deterministic": {_NOT_ASKED: "deterministic inference is switched off"},
     "batch_invariant": {_NOT_ASKED: "deterministic inference is switched off"},
     "max_speculative_topk": {_NO_SPECULATION: "there are no draft trees"},

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
@@ -21,7 +20,6 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import ResolutionError, leaves_of, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -33,10 +31,9 @@ from backend_caps.resolution.problems import (
     not_known,
     problem_of,
     role_faults,
-    role_problem,
     unknown_facts,
 )
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, left_out, made_of, named_by_flags, unread, uses_of
 
@@ -118,12 +115,14 @@ def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
     own = [use for use in uses if _is_of(use, field, AUTO)]
     if not own:
         return None
-    known = _Known(setting.problems(own), setting.problems(uses))
+    # A perfect backend stands there: what is wrong even so is not the candidate's.
+    known = setting.resolved(own).problems, setting.resolved(uses).problems
     installed = named_by_flags({**left_out(setting.backends), **setting.backends})
-    tried = [_candidate(setting, field, backend, known) for backend in installed.values()]
+    tried = [_candidate(setting, field, each, known) for each in installed.values()]
     if policy is Policy.STRICT:
-        every = [(each, (*each.reasons, *each.unchecked)) for each in tried]
-        tried = [replace(each, reasons=reasons, unchecked=()) for each, reasons in every]
+        tried = [
+            replace(each, reasons=(*each.reasons, *each.unchecked), unchecked=()) for each in tried
+        ]
     return Choice(
         flag=option_of(field),
         candidates=tuple(sorted(tried, key=lambda each: each.sort_key)),
@@ -267,22 +266,12 @@ class _Setting:
         """Resolve some uses of it, keeping problems as data."""
         return resolve(uses, self.flags, rules=self.rules, facts=self.facts, policy=Policy.QUIET)
 
-    def problems(self, uses: Iterable[Use]) -> frozenset[Problem]:
-        """List what is wrong with some uses of it."""
-        return frozenset(self.resolved(uses).problems)
-
     def named(self, field: str, name: str | None) -> _Setting:
         """Put a name into one of its flags."""
         return replace(self, flags=self.flags.updated({field: name}))
 
 
-class _Known(NamedTuple):
-    """What is wrong with a server whatever stands in a flag's place: a perfect backend does."""
-
-    alone: frozenset[Problem]
-    """With the flag's uses, were there no others."""
-    whole: frozenset[Problem]
-    """With all of them."""
+_Known = tuple[Collection[Problem], Collection[Problem]]
 
 
 def _is_of(use: Use, field: str, name: str) -> bool:
@@ -291,7 +280,12 @@ def _is_of(use: Use, field: str, name: str) -> bool:
 
 
 def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -> Candidate:
-    """Try a backend in the place of a flag that says `auto`."""
+    """Try a backend in a flag's place: its uses alone, and with the others beside them.
+
+    Alone first: a limit of another backend could hide the candidate's own.
+
+    `known` is what is wrong whatever stands in the flag's place: with its uses alone, and with all.
+    """
     tried = Candidate(name=backend.name, source=backend.source)
     if backend.status is not Status.OK:
         return replace(tried, reasons=unread(backend))
@@ -299,30 +293,23 @@ def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -
     try:
         uses = with_it.uses()
     except (BackendCapsError, ExceptionGroup) as error:
-        return replace(tried, reasons=tuple(_unusable(fault) for fault in leaves_of(error)))
-    return _tried(tried, with_it, field, uses, known)
-
-
-def _tried(
-    tried: Candidate, with_it: _Setting, field: str, uses: tuple[Use, ...], known: _Known
-) -> Candidate:
-    """Take what is wrong with the candidate's uses alone, and with those of the others beside it.
-
-    Alone first: a limit of somebody else's could hide the candidate's own.
-    """
+        reasons = (plan_problem("composite-unusable", fault=fault) for fault in leaves_of(error))
+        return replace(tried, reasons=tuple(reasons))
     own = [use for use in uses if _is_of(use, field, tried.name)]
     faults = role_faults(own, with_it.situation)
     alone = with_it.resolved(_in_their_roles(own, faults))
     whole = with_it.resolved(_in_their_roles(uses, faults))
     codes = {found.code for found in alone.problems}
     found = {
-        *(role_problem(*fault, takes) for fault, takes in faults.items()),
-        *(each for each in alone.problems if each not in known.alone),
-        *(each for each in whole.problems if each not in known.whole and each.code not in codes),
+        *(
+            plan_problem("role-unsupported", name=name, actual=role.value, needed=takes)
+            for (name, _, role), takes in faults.items()
+        ),
+        *(each for each in alone.problems if each not in known[0]),
+        *(each for each in whole.problems if each not in known[1] and each.code not in codes),
         *not_known(own, with_it.flags, with_it.facts),
     }
-    ordered = in_order(found)
-    mirror = whole["host_seq_lens"]
+    ordered, mirror = in_order(found), whole["host_seq_lens"]
     return replace(
         tried,
         priority=_priority(own, with_it.situation),
@@ -363,7 +350,3 @@ def _priority(uses: Iterable[Use], situation: Situation) -> int:
     of_parts = all(is_part for is_part, _ in stated)
     values = (value for is_part, value in stated if is_part is of_parts)
     return min((value for value in values if isinstance(value, int)), default=0)
-
-
-def _unusable(fault: BackendCapsError) -> Problem:
-    return plan_problem("composite-unusable", fault=fault)

@@ -6,13 +6,12 @@ backend of its own is filled with the backend that really runs there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status, Unverified
-from backend_caps.capability.declaration import Declaration, Part
+from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
@@ -107,10 +106,8 @@ class Use:
     def failing(self, situation: Situation) -> int | None:
         """Return the place in `via` of the first condition known to fail; None: none is."""
         own = self.placed(situation)
-        for place, handover in enumerate(self.via):
-            if handover.given is not None and handover.given.truth(own) is Truth.FALSE:
-                return place
-        return None
+        truths = (each.given and each.given.truth(own) for each in self.via)
+        return next((at for at, truth in enumerate(truths) if truth is Truth.FALSE), None)
 
     @property
     def sort_key(self) -> tuple[str, ...]:
@@ -154,18 +151,13 @@ def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
             stopped.append((use, failing))
         if not use.adds_only:
             handing.update(_composites(use)[:failing])
-    yield from _left_without_part(stopped, handing)
-
-
-def _left_without_part(
-    stopped: Iterable[tuple[Use, int]], handing: AbstractSet[_Composite]
-) -> Iterator[Use]:
-    """List the composites that stop uses and hand none on, each with its failing conditions."""
+    # The composites that stop uses and hand none on, each with its failing conditions.
     failed: dict[Use, set[str]] = {}
-    for use, failing in stopped:
-        if _composites(use)[failing] not in handing:
-            condition = str(use.via[failing].given)
-            failed.setdefault(_whole(use, failing), set()).add(condition)
+    for use, end in stopped:
+        if _composites(use)[end] not in handing:
+            # The composite takes the place of the use; its own source is not known here.
+            whole = replace(_bare(use), backend=use.via[end].composite, via=use.via[:end])
+            failed.setdefault(whole, set()).add(str(use.via[end].given))
     for whole, conditions in failed.items():
         word = "not" if len(conditions) == 1 else "neither"
         yield _without_part(whole, f": {word} {' nor '.join(sorted(conditions))}")
@@ -175,11 +167,6 @@ def _composites(use: Use) -> tuple[_Composite, ...]:
     """List the composites on the way to a use, outermost first, for its place in the server."""
     names = use.composites
     return tuple((use.slot, use.role, use.phase, names[: end + 1]) for end in range(len(names)))
-
-
-def _whole(use: Use, failing: int) -> Use:
-    """Put the composite in the place of the use; its own source is not known here."""
-    return replace(_bare(use), backend=use.via[failing].composite, via=use.via[:failing])
 
 
 def _without_part(whole: Use, why: str = "") -> Use:
@@ -222,10 +209,8 @@ def _use(role: Role, phase: Phase, name: _Name, kind: UseKind = UseKind.NAMED) -
 
 def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:
     """List the wrapper of two backends, where there are two, and it has a record of its own."""
-    own = {
-        _named(flags, f"{phase}_attention_backend", "attention_backend")
-        for phase in ("prefill", "decode")
-    }
+    phases = ("prefill", "decode")
+    own = {_named(flags, f"{each}_attention_backend", "attention_backend") for each in phases}
     if PAIR in backends and len({backend for _, backend in own}) > 1:
         slot = " and ".join(sorted(flag for flag, _ in own))
         yield _use(Role.TARGET, Phase.DECODE, (slot, PAIR), UseKind.PAIR)
@@ -260,25 +245,21 @@ def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
         return
     declaration = _declaration(backend, use.slot)
     use = replace(
-        use, declaration=declaration, source=backend.source, unverified=backend.unverified
+        use,
+        declaration=declaration,
+        source=backend.source,
+        unverified=backend.unverified,
+        readings={} if backend.engine_class is None else backend.engine_class.readings,
     )
-    if backend.engine_class is not None:
-        use = replace(use, readings=backend.engine_class.readings)
-    if not declaration.parts:
-        yield use
-        return
-    if declaration.capabilities.stated() or declaration.conditions:
-        yield replace(use, adds_only=True)
-    yield from _of_parts(use, declaration.parts, backends)
-
-
-def _of_parts(whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]) -> Iterator[Use]:
-    taken = [part for part in parts if part.takes(whole.role, whole.phase)]
-    for part in taken:
-        via = (*whole.via, Handover(composite=whole.backend, given=part.given))
-        yield from _expanded(replace(_bare(whole), backend=part.backend, via=via), backends)
-    if not taken:
-        yield _without_part(whole)
+    parts = [part for part in declaration.parts if part.takes(use.role, use.phase)]
+    is_composite = bool(declaration.parts)
+    if not is_composite or declaration.capabilities.stated() or declaration.conditions:
+        yield replace(use, adds_only=is_composite)
+    for part in parts:
+        via = (*use.via, Handover(composite=name, given=part.given))
+        yield from _expanded(replace(_bare(use), backend=part.backend, via=via), backends)
+    if is_composite and not parts:
+        yield _without_part(use)
 
 
 def _bare(use: Use) -> Use:
@@ -326,7 +307,9 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
         told = f"{slot} names a backend that is left out: {first.message}"
         return replace(use, problem=replace(first, message=told))
     declared = sorted(named_by_flags(known))
-    owner = _engine_with(name)
+    # A name that an engine has itself never misspells a plugin's.
+    having = (each for each in ENGINES if name in engine(each).attention_backends)
+    owner = next((version.partition("-")[0] for version in having), None)
     meant = nearest(name, [*declared, *kept_out]) if owner is None else None
     if meant is not None:
         raise FlagsError(
@@ -339,9 +322,3 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
     own = {"who": who, "name": name, "slot": slot, "others": ", ".join(declared) or "there is none"}
     problem = plan_problem("backend-missing", meant=unread_engine, **own)
     return replace(use, problem=problem, unread_engine=unread_engine)
-
-
-def _engine_with(name: str) -> str | None:
-    """Name the engine that has a backend itself: such a name never misspells a plugin's."""
-    versions = (each for each in ENGINES if name in engine(each).attention_backends)
-    return next((version.partition("-")[0] for version in versions), None)

@@ -8,22 +8,12 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from backend_caps.runtime.chunk_sizes import ChunkSizes
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of a prompt, to run in the next step."""
-
-    request: Request
-    """Whose prompt."""
-    num_tokens: int
-    """How much of it."""
 
 
 class WaitingLine:
@@ -33,19 +23,12 @@ class WaitingLine:
 
     Args:
         memory: rows and pages.
-        max_prefill_tokens: the most prompt tokens of a step.
-        chunked_prefill_size: the most prompt tokens of a step where prompts may be cut; None
-            runs every prompt whole.
+        options: the most prompt tokens of a step, and whether prompts are cut.
         num_slots_behind: slots behind a stretch of a prompt that its step writes to as well.
     """
 
     def __init__(
-        self,
-        memory: RequestMemory,
-        *,
-        max_prefill_tokens: int,
-        chunked_prefill_size: int | None,
-        num_slots_behind: int = 0,
+        self, memory: RequestMemory, options: EngineOptions, num_slots_behind: int = 0
     ) -> None:
         self.memory = memory
         self.num_slots_behind = num_slots_behind
@@ -54,8 +37,9 @@ class WaitingLine:
         self._cut: Request | None = None
         self.chunk_sizes: ChunkSizes | None = None
         """Cuts prompts further than `chunked_prefill_size`, by where they stand."""
-        self._is_cutting = chunked_prefill_size is not None
-        self._budget = min(chunked_prefill_size or max_prefill_tokens, max_prefill_tokens)
+        self._is_cutting = options.chunked_prefill_size is not None
+        most = options.max_prefill_tokens
+        self._budget = min(options.chunked_prefill_size or most, most)
 
     def __len__(self) -> int:
         """Count the requests that wait."""
@@ -69,8 +53,8 @@ class WaitingLine:
         """Put a request at the end of the line, or where it stood before it was retracted."""
         insort(self._line, request, key=attrgetter("number"))
 
-    def admit(self, num_kept: int) -> list[Stretch]:
-        """Choose the stretches of the next step, and give their requests rows.
+    def admit(self, num_kept: int) -> dict[Request, int]:
+        """Choose how much of which prompts the next step runs, and give the requests rows.
 
         A prompt is begun only where all of it fits now, and the first step behind it: one that is
         given up half run, or before it has made a token more, was run in vain.
@@ -81,7 +65,7 @@ class WaitingLine:
         """
         budget = self._budget
         free = self.memory.pages.num_free - num_kept
-        stretches: list[Stretch] = []
+        stretches: dict[Request, int] = {}
         while budget > 0 and (request := self._first()) is not None and request.states is None:
             count = self._stretch_of(request, budget)
             if stretches and count > budget:
@@ -92,7 +76,7 @@ class WaitingLine:
             # A plain step takes a page at most, and a request without room for it can wait for one.
             behind = 0 if self.memory.rows.lookahead else 1
             free, budget = free - pages - behind, budget - count
-            stretches.append(Stretch(request, count))
+            stretches[request] = count
             self._cut = request if count < request.num_left_to_prefill else None
             if self._cut is not None:
                 break

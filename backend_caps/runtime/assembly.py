@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
 from backend_caps.capability.kind import Role
-from backend_caps.relay.streams import StepStreams
+from backend_caps.relay import StepStreams
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.configuration import draft_folder, shape_of
 from backend_caps.runtime.disaggregation import PromptTransfer, fingerprint
-from backend_caps.runtime.errors import EngineError
+from backend_caps.runtime.errors import EngineError, check_size
 from backend_caps.runtime.graphs.capture import HalvesModel, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import CaptureObserver
-from backend_caps.runtime.memory import make_pools
+from backend_caps.runtime.memory import (
+    FULL_CONTEXTS,
+    PagePool,
+    Pools,
+    ReqToTokenPool,
+    RequestMemory,
+    Resources,
+    TokenToKVPool,
+    make_cache,
+    num_pages_of,
+)
 from backend_caps.runtime.model.draft import DraftModel
+from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
+from backend_caps.runtime.model.eagle3 import Eagle3Head
 from backend_caps.runtime.model.layers import LMHead
-from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.options import (
     EngineOptions,
     check_fit,
     check_token_counts,
     graph_sizes_of,
+    page_size_of,
 )
 from backend_caps.runtime.scheduler import Decoding, PlainDecoding
-from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting
+from backend_caps.runtime.speculation import Algorithm, SpecSettings, misfit
+from backend_caps.runtime.speculative.drafter import Drafter, ModelDrafter, capture_draft
+from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.runner import SpeculativeDecoding, SpeculativeRunner
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.step import (
@@ -71,36 +87,29 @@ class Parts:
         capture_observer: CaptureObserver | None,
     ) -> None:
         plan, self._configuration = configuration.plan, configuration
-        self.step_streams = StepStreams.drawn_from(configuration.streams)
-        """The streams of steps."""
-        self.staging = staging = Staging(configuration.streams)
-        """Carries host numbers to the device."""
         self._observer = capture_observer
         settings = self._settings = _settings(configuration, options, draft_model_path)
         lookahead = 0 if settings is None else settings.lookahead
         self.model = load_llama(
             model_path,
-            staging.streams.device,
+            configuration.streams.device,
             dtype=options.dtype,
             num_positions=plan.flags.context_length,
             lookahead=lookahead,
         )
         """The target, where there is a draft."""
-        self._draft_model: DraftModel | None = None
-        if settings is not None:
-            self._draft_model = load_draft(settings, self.model, draft_model_path)
-        check_fit(plan, self.model, staging.streams)
-        check_token_counts(plan, options, settings, self.model.num_positions - lookahead)
-        memory, self._pools = make_pools(plan, self.model, options, staging, lookahead)
-        self.waiting = WaitingLine(
-            memory,
-            max_prefill_tokens=options.max_prefill_tokens,
-            chunked_prefill_size=options.chunked_prefill_size,
-            num_slots_behind=0 if settings is None else settings.prompt_slots,
+        self._draft_model = (
+            None if settings is None else load_draft(settings, self.model, draft_model_path)
         )
+        check_fit(plan, self.model, configuration.streams)
+        check_token_counts(plan, options, settings, self.model.num_positions - lookahead)
+        self.resources = make_resources(configuration, self.model, options, lookahead)
+        """What all steps share."""
+        num_slots_behind = 0 if settings is None else settings.prompt_slots
+        self.waiting = WaitingLine(self.resources.memory, options, num_slots_behind)
         """With the memory that requests have."""
         self._make_target()
-        self._drafting: Drafting | None = None
+        self._draft_cache: TokenToKVPool | None = None
         if settings is not None:
             self._make_speculative(settings)
         self.transfer = self._make_transfer(plan.flags.disaggregation_mode)
@@ -109,17 +118,17 @@ class Parts:
     def _make_target(self) -> None:
         """Build the target's attention and capture its forwards: under speculation, its states."""
         configuration, model, settings = self._configuration, self.model, self._settings
-        backends = PhaseBackends(configuration.plan.uses, Role.TARGET, self._pools)
+        pools = self.resources.pools
+        backends = PhaseBackends(configuration.plan.uses, Role.TARGET, pools)
         two_batch = self._make_halves(backends)
         head = None if settings is not None else model.lm_head
-        is_masked = settings is not None and not settings.is_chain
-        num_queries = settings.num_draft_tokens if settings is not None and is_masked else 0
+        num_queries = 0 if settings is None or settings.is_chain else settings.num_draft_tokens
         captured = capture_graphs(
             partial(states_of if head is None else scores_of, model),
             backends,
             configuration,
-            stream=self.step_streams.forward,
-            mask_size=num_queries * self._pools.req_to_token_pool.req_to_token.shape[1],
+            stream=self.resources.step_streams.forward,
+            mask_size=num_queries * pools.req_to_token_pool.req_to_token.shape[1],
             in_pieces=PieceModel(states=model.hidden_states, head=head),
             halves=None if two_batch is None else _halves_model(two_batch, head),
             observer=self._observer,
@@ -135,7 +144,7 @@ class Parts:
         self.worker = Worker(model, backends, {} if settings is not None else graphs, two_batch)
         """Runs plain forwards of the target."""
         self._target = TargetRunner(model, backends, graphs, two_batch)
-        self.runner: StepRunner = PlainRunner(self.worker, configuration.future_map, self.staging)
+        self.runner: StepRunner = PlainRunner(self.worker, configuration.future_map)
         """Runs a step's forwards."""
         self.decoding: Decoding = PlainDecoding()
         """Makes the next step of running requests."""
@@ -151,48 +160,130 @@ class Parts:
 
     def _make_speculative(self, settings: SpecSettings) -> None:
         """Make what drafts, and what runs steps with it."""
-        configuration, relay = self._configuration, self._configuration.future_map
-        drafting = self._drafting = make_drafting(
-            configuration,
-            settings,
-            self.model,
-            self._draft_model,
-            self._pools,
-            self.staging,
-            forward_stream=self.step_streams.forward,
-            capture_observer=self._observer,
-        )
-        if drafting.shape != configuration.draft:
-            raise _misfit("draft shape", str(configuration.draft), str(drafting.shape))
-        self.backends = (*self.backends, *(own.backends for own in drafting.forwards.values()))
-        self.graphs |= {role: own.captured for role, own in drafting.forwards.items()}
-        self.runner = SpeculativeRunner(
-            target=self._target,
-            drafter=drafting.drafter,
-            settings=settings,
-            relay=relay,
-            pools=self._pools,
-            staging=self.staging,
-        )
+        configuration, resources = self._configuration, self.resources
+        model, shape = self._draft_model, None
+        drafter: Drafter
+        if model is None:
+            drafter = NgramDrafter(settings, resources.staging)
+        else:
+            drafter = self._make_drafter(settings, model)
+            hidden_size = model.config.hidden_size if model.reads_hidden else None
+            shape = shape_of(settings, hidden_size, self.model.dtype)
+        if shape != configuration.draft:
+            raise _misfit("draft shape", str(configuration.draft), str(shape))
+        self.runner = SpeculativeRunner(self._target, drafter, settings, resources)
         is_overlapped = configuration.plan.relays_speculation
-        self.decoding = SpeculativeDecoding(settings, relay, overlapped=is_overlapped)
+        self.decoding = SpeculativeDecoding(settings, resources.relay, overlapped=is_overlapped)
+
+    def _make_drafter(self, settings: SpecSettings, model: DraftModel) -> ModelDrafter:
+        """Build a draft model's memory and attention, and capture its forwards."""
+        configuration, pools = self._configuration, self.resources.pools
+        plan, target, table = configuration.plan, self.model, pools.req_to_token_pool.req_to_token
+        check_fit(plan, target, configuration.streams, model.config)
+        num_slots = pools.token_to_kv_pool.num_slots
+        self._draft_cache = make_cache(plan, model.config, target, num_slots)
+        site = replace(pools, token_to_kv_pool=self._draft_cache)
+        masked = 0 if settings.is_chain else settings.topk * table.shape[1]
+        forwards = {
+            role: capture_draft(
+                model,
+                PhaseBackends(plan.uses, role, site),
+                configuration,
+                stream=self.resources.step_streams.forward,
+                mask_size=mask_size,
+                observer=self._observer,
+            )
+            for role, mask_size in ((Role.DRAFT, masked), (Role.DRAFT_EXTEND, 0))
+        }
+        self.backends = (*self.backends, *(own.backends for own in forwards.values()))
+        self.graphs |= {role: own.captured for role, own in forwards.items()}
+        return ModelDrafter(model, forwards, settings, table)
 
     def _make_transfer(self, mode: str) -> PromptTransfer | None:
         if mode == "null":
             return None
-        drafting, model, draft = self._drafting, self.model, self._draft_model
+        model, draft = self.model, self._draft_model
         return PromptTransfer(
             sends=mode == "prefill",
-            memory=self.waiting.memory,
-            target=self._pools.token_to_kv_pool,
-            draft=None if drafting is None else drafting.cache,
+            resources=self.resources,
+            draft=self._draft_cache,
             num_slots_behind=self.waiting.num_slots_behind,
             model=fingerprint(model.config, model),
             draft_model=None if draft is None else fingerprint(draft.config, draft),
-            relay=self._configuration.future_map,
-            staging=self.staging,
-            step_streams=self.step_streams,
         )
+
+
+def make_resources(
+    configuration: Configuration, model: LlamaModel, options: EngineOptions, lookahead: int = 0
+) -> Resources:
+    """Make the page table and the KV cache, what hands out their rows and pages, and streams.
+
+    Args:
+        configuration: its plan says how large pages are, and what they hold; has the relay.
+        model: whose keys and values; it tells apart the positions of a context and `lookahead`.
+        options: how much room there is.
+        lookahead: slots behind the longest context that speculative steps write to.
+
+    Raises:
+        EngineError: `page-size`: no page size suits every backend; `pool-shape`: the KV cache
+            would hold less than a page.
+    """
+    plan = configuration.plan
+    page_size = page_size_of(plan)
+    num_pages = FULL_CONTEXTS * num_pages_of(model.num_positions, page_size)
+    if options.max_total_tokens is not None:
+        num_pages = options.max_total_tokens // page_size
+    check_size(f"max_total_tokens in pages of {page_size}", num_pages)
+    rows = ReqToTokenPool(
+        max_requests=options.max_running_requests,
+        max_context_len=model.num_positions - lookahead,
+        page_size=page_size,
+        device=model.device,
+        lookahead=lookahead,
+    )
+    cache = make_cache(plan, model.config, model, (num_pages + 1) * page_size)
+    return Resources(
+        memory=RequestMemory(rows, PagePool(num_pages), Staging(configuration.streams)),
+        pools=Pools(rows, cache),
+        relay=configuration.future_map,
+        step_streams=StepStreams.drawn_from(configuration.streams),
+    )
+
+
+def load_draft(
+    settings: SpecSettings, target: LlamaModel, draft_model_path: str | Path | None
+) -> DraftModel | None:
+    """Load the draft model, and let its target return what it reads; None where none drafts.
+
+    The target's `aux_layer_ids` are set, so call it before the target's forwards are captured.
+
+    Raises:
+        EngineError: `speculation`: trees have more branches than the draft has tokens;
+            `draft-model`: the algorithm drafts with a model, and none is named.
+        BackendCapsError: the model cannot be loaded.
+    """
+    _check_topk(settings, target.config.vocab_size, "model")
+    if not settings.has_draft_model:
+        return None
+    folder = draft_folder(draft_model_path, settings.algorithm)
+    model = _LOADERS[settings.algorithm](folder, target, num_positions=target.num_positions)
+    _check_topk(settings, model.vocab_size, "draft")
+    if isinstance(model, Eagle3Head):
+        target.aux_layer_ids = model.config.layers_read(target.config.num_hidden_layers)
+    return model
+
+
+def _check_topk(settings: SpecSettings, vocab_size: int, whose: str) -> None:
+    if settings.topk > vocab_size:
+        expected = f"at most the {whose}'s {vocab_size} tokens"
+        raise misfit("--speculative-eagle-topk", settings.topk, expected)
+
+
+_LOADERS: Mapping[Algorithm, Callable[..., DraftModel]] = {
+    Algorithm.EAGLE: load_eagle,
+    Algorithm.EAGLE3: load_eagle3,
+    Algorithm.STANDALONE: load_standalone,
+}
 
 
 def _halves_model(two_batch: TwoBatchRunner, head: LMHead | None) -> HalvesModel:
@@ -210,18 +301,6 @@ def _misfit(field: str, configured: str, needed: str) -> EngineError:
         "options. Make the configuration by configure_engine, with the model_path, "
         "draft_model_path and options that the engine gets.",
     )
-
-
-def _check_options(
-    configuration: Configuration, options: EngineOptions, settings: SpecSettings | None
-) -> None:
-    """Refuse options other than those the configuration was made with."""
-    pool_size, sizes = options.max_running_requests + 1, graph_sizes_of(options, settings)
-    configured = _sizes_by_name(configuration.future_map.pool_size, configuration.graph_sizes)
-    for name, needed in _sizes_by_name(pool_size, sizes).items():
-        found = configured.get(name, "none")
-        if found != needed:
-            raise _misfit(name, found, needed)
 
 
 def _sizes_by_name(pool_size: int, graphs: Mapping[Role, GraphSizes]) -> Mapping[str, str]:
@@ -252,5 +331,9 @@ def _settings(
             f"a draft model was given, {str(draft_model_path)!r}, and the plan has {asked}; EAGLE, "
             f"EAGLE3 or STANDALONE was expected. Name one of these, or leave the model out.",
         )
-    _check_options(configuration, options, settings)
+    needed = _sizes_by_name(options.max_running_requests + 1, graph_sizes_of(options, settings))
+    configured = _sizes_by_name(configuration.future_map.pool_size, configuration.graph_sizes)
+    for name, size in needed.items():
+        if (found := configured.get(name, "none")) != size:
+            raise _misfit(name, found, size)
     return settings

@@ -164,6 +164,16 @@ class PhaseBackends:
             )
         return backend
 
+    def prepared(self, phase: Phase, batch: ForwardBatch) -> ForwardContext:
+        """Prepare an eager forward's metadata, and return what its layers get.
+
+        Raises:
+            EngineError: `phase`: as of `of`.
+        """
+        backend = self.of(phase)
+        backend.init_forward_metadata(batch)
+        return ForwardContext(backend, batch)
+
 
 def _built(use: Use, site: BackendSite) -> AttentionBackend:
     implementation = load_implementation(use)

@@ -22,7 +22,6 @@ from backend_caps.capability.kind import Phase
 from backend_caps.relay import SpecInfo
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.staging import Staging
 
 
 def token_positions(
@@ -78,9 +77,7 @@ class ScheduleBatch:
     """One step's requests. All its methods run on the schedule stream, and none makes it wait."""
 
     memory: RequestMemory
-    """Gives requests their pages, and knows where their tokens stand."""
-    staging: Staging
-    """Carries host numbers to the device."""
+    """Gives requests their pages, knows where their tokens stand, and has the staging."""
     mode: ForwardMode
     """What kind of step it is."""
     requests: tuple[Request, ...] = ()
@@ -125,21 +122,46 @@ class ScheduleBatch:
     """The draft worker's state; None outside speculative decode."""
 
     @classmethod
-    def empty(cls, memory: RequestMemory, staging: Staging) -> Self:
+    def empty(cls, memory: RequestMemory) -> Self:
         """Make a batch without requests: one to merge others into, or an idle step."""
-        empty = torch.zeros(0, dtype=torch.int64, device=staging.streams.device)
-        empty_cpu = torch.zeros(0, dtype=torch.int64)
+        empty = torch.zeros(0, dtype=torch.int64, device=memory.staging.streams.device)
+        batch = cls.of_requests(memory, (), (), empty, empty)
+        batch.mode = ForwardMode.IDLE
+        batch.input_ids = batch.out_cache_loc = empty
+        return batch
+
+    @classmethod
+    def of_requests(
+        cls,
+        memory: RequestMemory,
+        requests: Sequence[Request],
+        lengths: Sequence[int],
+        rows: Tensor,
+        seq_lens: Tensor,
+    ) -> Self:
+        """Make a batch of requests whose rows and lengths are on the host and on the device.
+
+        rows      [B] int64, device
+        seq_lens  [B] int64, device
+
+        Args:
+            memory: where the requests have rows and pages.
+            requests: B of them.
+            lengths: the same as `seq_lens`.
+            rows: as above.
+            seq_lens: as above.
+        """
         return cls(
             memory=memory,
-            staging=staging,
-            mode=ForwardMode.IDLE,
-            req_pool_indices=empty,
-            req_pool_indices_cpu=empty_cpu,
-            seq_lens=empty,
-            seq_lens_cpu=empty_cpu,
-            seq_lens_sum=0,
-            input_ids=empty,
-            out_cache_loc=empty,
+            mode=ForwardMode.EXTEND,
+            requests=tuple(requests),
+            generations=tuple(request.generation for request in requests),
+            req_pool_indices=rows,
+            req_pool_indices_cpu=_host([request.row for request in requests]),
+            seq_lens=seq_lens,
+            seq_lens_cpu=_host(lengths),
+            seq_lens_sum=sum(lengths),
+            samples=(True,) * len(requests),
         )
 
     @classmethod
@@ -148,7 +170,6 @@ class ScheduleBatch:
         requests: Sequence[Request],
         num_tokens: Sequence[int],
         memory: RequestMemory,
-        staging: Staging,
         num_slots_behind: int = 0,
     ) -> Self:
         """Make a batch of the next stretch of each request's prompt.
@@ -158,42 +179,32 @@ class ScheduleBatch:
         Args:
             requests: each has a row.
             num_tokens: how many tokens of each.
-            memory: gives them their pages.
-            staging: carries lengths and tokens to the device.
+            memory: gives them their pages, and carries lengths and tokens to the device.
             num_slots_behind: slots behind each stretch that the step writes to as well.
 
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.
         """
-        prefixes = tuple(request.num_prefilled for request in requests)
+        staging, prefixes = memory.staging, tuple(request.num_prefilled for request in requests)
         ends = [start + count for start, count in zip(prefixes, num_tokens, strict=True)]
         rows = [request.row for request in requests]
         memory.grow(rows, [end + num_slots_behind for end in ends])
         stretches = zip(requests, prefixes, ends, strict=True)
         ids = [token for own, start, end in stretches for token in own.prefill[start:end]]
         numbers = staging.upload((rows, ends, prefixes, num_tokens))
-        req_pool_indices, seq_lens, device_prefixes, device_lens = numbers.unbind()
+        device_rows, seq_lens, device_prefixes, device_lens = numbers.unbind()
         owners, positions = token_positions(device_prefixes, device_lens, len(ids))
         for request, end in zip(requests, ends, strict=True):
             request.num_prefilled = end
-        return cls(
-            memory=memory,
-            staging=staging,
-            mode=ForwardMode.EXTEND,
-            requests=tuple(requests),
-            generations=tuple(request.generation for request in requests),
-            req_pool_indices=req_pool_indices,
-            req_pool_indices_cpu=torch.tensor(rows),
-            seq_lens=seq_lens,
-            seq_lens_cpu=torch.tensor(ends),
-            seq_lens_sum=sum(ends),
-            prefill_input_ids_cpu=staging.stage(ids),
-            out_cache_loc=memory.slots_of(req_pool_indices[owners], positions),
-            extend_seq_lens=tuple(num_tokens),
-            extend_prefix_lens=prefixes,
-            samples=tuple(not request.num_left_to_prefill for request in requests),
-            next_prompt_ids=tuple(_next_prompt_id(request) for request in requests),
+        batch = cls.of_requests(memory, requests, ends, device_rows, seq_lens)
+        batch.prefill_input_ids_cpu = staging.stage(ids)
+        batch.out_cache_loc = memory.slots_of(device_rows[owners], positions)
+        batch.extend_seq_lens, batch.extend_prefix_lens = tuple(num_tokens), prefixes
+        batch.samples = tuple(not request.num_left_to_prefill for request in requests)
+        batch.next_prompt_ids = tuple(
+            own.prefill[own.num_prefilled] if own.num_left_to_prefill else -1 for own in requests
         )
+        return batch
 
     def prepare_for_decode(self) -> None:
         """Make this batch's next step: one more token of each request.
@@ -274,7 +285,7 @@ class ScheduleBatch:
         if running.seq_lens_cpu is not None:
             before = [length - 1 for length in running.seq_lens_cpu.tolist()]
             return lens, (*self.extend_prefix_lens, *before), None
-        prompts = self.staging.upload((self.extend_seq_lens, self.extend_prefix_lens))
+        prompts = self.memory.staging.upload((self.extend_seq_lens, self.extend_prefix_lens))
         ones = torch.ones_like(running.seq_lens)
         mixed = torch.cat((prompts, torch.stack((ones, running.seq_lens - 1))), dim=1)
         device_lens, device_before = mixed.unbind()
@@ -284,8 +295,8 @@ class ScheduleBatch:
         """Keep only these requests, by their places in the batch."""
         if len(keep) == len(self.requests):
             return
-        kept = self.staging.upload((keep,))[0]
-        kept_cpu = torch.tensor(keep, dtype=torch.int64)
+        kept = self.memory.staging.upload((keep,))[0]
+        kept_cpu = _host(keep)
         self.requests = tuple(self.requests[place] for place in keep)
         self.generations = tuple(self.generations[place] for place in keep)
         self.samples = tuple(self.samples[place] for place in keep)
@@ -346,6 +357,5 @@ def _plus_one(lengths_cpu: Tensor | None) -> Tensor | None:
     return None if lengths_cpu is None else lengths_cpu + 1
 
 
-def _next_prompt_id(request: Request) -> int:
-    """Return the token that a prompt goes on by behind what was launched of it; -1 at its end."""
-    return request.prefill[request.num_prefilled] if request.num_left_to_prefill else -1
+def _host(numbers: Sequence[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)

@@ -13,14 +13,11 @@ from math import isqrt
 
 import torch
 
-from backend_caps.relay import FutureMap
-from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.memory import Resources
 from backend_caps.runtime.request import Request, Sampling
-from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import now_s
 
 MIN_SAMPLES = 8
@@ -151,21 +148,15 @@ def _least_squares(samples: Sequence[ChunkSample]) -> ChunkTimeFit:
 
 @dataclass(frozen=True, slots=True)
 class ChunkProfiler:
-    """Time prefills, with an engine's own pools, relay and streams.
+    """Time prefills, with an engine's pools, relay and streams.
 
     Nothing else may run on them meanwhile: a server profiles before its first request.
     """
 
     forward: Callable[[ForwardBatch], object]
     """Enqueues a forward on the current stream."""
-    memory: RequestMemory
-    """Rows and pages; as many are free afterwards as before."""
-    relay: FutureMap
-    """Puts staged tokens where the forward reads them."""
-    staging: Staging
-    """Carries host numbers to the device."""
-    step_streams: StepStreams
-    """The streams of steps."""
+    resources: Resources
+    """The engine's; as many rows and pages are free afterwards as before."""
     vocab_size: int
     """Tokens that the model knows."""
     clock: Callable[[], float] = now_s
@@ -174,10 +165,9 @@ class ChunkProfiler:
     @property
     def max_tokens(self) -> int:
         """The longest prompt that the pools hold now; a row is as wide as the context at least."""
-        rows, pages = self.memory.rows, self.memory.pages
-        if not rows.num_free:
-            return 0
-        return min(rows.max_context_len, pages.num_free * self.memory.page_size)
+        memory = self.resources.memory
+        num_slots = memory.pages.num_free * memory.page_size
+        return min(memory.rows.max_context_len, num_slots) if memory.rows.num_free else 0
 
     def profile(self, chunked_prefill_size: int, granularity: int) -> ChunkSizes:
         """Time chunks, fit their times, and say how prompts are cut.
@@ -188,20 +178,16 @@ class ChunkProfiler:
             EngineError: `chunk-sizes`: no size is within the limits.
         """
         fixed = ChunkSizes(chunked_prefill_size=chunked_prefill_size, granularity=granularity)
-        fit = self._fit(chunked_prefill_size)
-        if isinstance(fit, str):
-            return replace(fixed, off=fit)
-        return replace(fixed, fit=fit)
-
-    def _fit(self, chunked_prefill_size: int) -> ChunkTimeFit | str:
         samples: list[ChunkSample] = []
         for num_tokens in chunk_lengths(chunked_prefill_size, self.max_tokens):
             try:
                 samples.append(self.time_chunk(num_tokens))
             except Exception as error:  # noqa: BLE001 - a backend raises what it likes
-                return f"the forward of {num_tokens} tokens raised {type(error).__name__}: {error}"
+                raised = f"{type(error).__name__}: {error}"
+                return replace(fixed, off=f"the forward of {num_tokens} tokens raised {raised}")
         # The first one also pays for lazy initialization, on every device.
-        return fit_chunk_times(samples[1:])
+        fit = fit_chunk_times(samples[1:])
+        return replace(fixed, off=fit) if isinstance(fit, str) else replace(fixed, fit=fit)
 
     @torch.inference_mode()
     def time_chunk(self, num_tokens: int) -> ChunkSample:
@@ -212,32 +198,31 @@ class ChunkProfiler:
         Stream: prepared on the schedule stream, run on the forward stream.
         Sync: the whole device, before and after the forward. Allocates: a batch and its forward.
         """
-        rows = self.memory.rows
-        assert rows.num_free, "a chunk is timed where `max_tokens` says that it fits"
+        memory, step_streams = self.resources.memory, self.resources.step_streams
+        assert memory.rows.num_free, "a chunk is timed where `max_tokens` says that it fits"
         prompt = tuple(place % self.vocab_size for place in range(num_tokens))
         request = Request(
             number=0, prompt=prompt, sampling=Sampling(max_new_tokens=1), stop_token_ids=frozenset()
         )
-        request.enter(*rows.alloc())
+        request.enter(*memory.rows.alloc())
         try:
-            with self.staging.streams.using(self.step_streams.schedule):
-                batch = ScheduleBatch.prepare_for_extend(
-                    [request], [num_tokens], self.memory, self.staging
-                )
+            with self.resources.streams.using(step_streams.schedule):
+                batch = ScheduleBatch.prepare_for_extend([request], [num_tokens], memory)
             return ChunkSample(num_tokens=num_tokens, time_s=self._time_forward(batch.copy()))
         finally:
-            self.memory.release(request.row)
+            memory.release(request.row)
             # A forward that raised may have enqueued reads of the table that others write next.
-            self.step_streams.schedule.wait_stream(self.step_streams.forward)
+            step_streams.schedule.wait_stream(step_streams.forward)
 
     def _time_forward(self, batch: ScheduleBatch) -> float:
-        self.staging.streams.synchronize()
+        streams = self.resources.streams
+        streams.synchronize()
         began_s = self.clock()
-        with self.staging.streams.using(self.step_streams.forward):
+        with streams.using(self.resources.step_streams.forward):
             # Prompt tokens are still on the host here: they cross at forward entry.
-            self.relay.resolve_future(batch)
-            self.forward(ForwardBatch.init_new(batch, self.staging))
-        self.staging.streams.synchronize()
+            self.resources.relay.resolve_future(batch)
+            self.forward(ForwardBatch.init_new(batch))
+        streams.synchronize()
         return self.clock() - began_s
 
 

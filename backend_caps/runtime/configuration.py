@@ -25,11 +25,12 @@ from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.eagle3 import Eagle3Config
 from backend_caps.runtime.model.llama import dtype_of
 from backend_caps.runtime.options import EngineOptions, check_flags, graph_sizes_of
-from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.runtime.speculative.drafting import draft_shape
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.startup.agreement import Ranks, send_failure
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.configure import check_device, configure
@@ -77,9 +78,7 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
     """
     options = options or EngineOptions()
     try:
-        check_flags(flags)
-        config = LlamaConfig.from_folder(model_path)
-        sizes = _sizes(flags, config, options, draft_model_path)
+        config, sizes = _sizes(flags, model_path, options, draft_model_path)
         dtype = str(dtype_of(options.dtype, config)).removeprefix("torch.")
     except BackendCapsError as error:
         if group is not None:
@@ -128,8 +127,7 @@ def configuration_of(
     check_flags(plan.flags)
     if streams is None:
         check_device(device)
-    config = LlamaConfig.from_folder(model_path)
-    sizes = _sizes(plan.flags, config, options or EngineOptions(), draft_model_path)
+    _, sizes = _sizes(plan.flags, model_path, options or EngineOptions(), draft_model_path)
     return Configuration.from_plan(plan, **sizes, device=device, debug=debug, streams=streams)
 
 
@@ -143,16 +141,46 @@ class _Sizes(TypedDict):
 
 def _sizes(
     flags: ServerFlags,
-    config: LlamaConfig,
+    model_path: str | Path,
     options: EngineOptions,
     draft_model_path: str | Path | None,
-) -> _Sizes:
-    settings = SpecSettings.from_flags(flags)
-    draft = None
+) -> tuple[LlamaConfig, _Sizes]:
+    """Read the sizes from config.json alone: the target's, and that of an EAGLE3 head."""
+    check_flags(flags)
+    config = LlamaConfig.from_folder(model_path)
+    settings, draft = SpecSettings.from_flags(flags), None
     if settings is not None:
-        draft = draft_shape(settings, config, dtype_of(options.dtype, config), draft_model_path)
-    return _Sizes(
-        pool_size=options.max_running_requests + 1,
-        draft=draft,
-        graph_sizes=graph_sizes_of(options, settings),
+        dtype, hidden_size = dtype_of(options.dtype, config), None
+        if settings.algorithm is Algorithm.EAGLE:
+            hidden_size = config.hidden_size
+        elif settings.algorithm is Algorithm.EAGLE3:
+            folder = draft_folder(draft_model_path, settings.algorithm)
+            hidden_size = Eagle3Config.from_folder(folder).hidden_size
+        draft = shape_of(settings, hidden_size, dtype) if settings.has_draft_model else None
+    pool_size, graph_sizes = options.max_running_requests + 1, graph_sizes_of(options, settings)
+    return config, _Sizes(pool_size=pool_size, draft=draft, graph_sizes=graph_sizes)
+
+
+def draft_folder(draft_model_path: str | Path | None, algorithm: Algorithm) -> str | Path:
+    """Return the folder of what drafts.
+
+    Raises:
+        EngineError: `draft-model`: none is named.
+    """
+    if draft_model_path is not None:
+        return draft_model_path
+    raise EngineError(
+        "draft-model",
+        f"--speculative-algorithm {algorithm.value} drafts with a model, and none was given; a "
+        f"Hugging Face folder of one was expected. Name it: Engine(..., draft_model_path=...).",
+    )
+
+
+def shape_of(settings: SpecSettings, hidden_size: int | None, dtype: torch.dtype) -> DraftShape:
+    """Say what a draft model hands to the next step; `hidden_size` is None if it reads no state."""
+    return DraftShape(
+        topk=settings.topk,
+        hidden_size=hidden_size,
+        dtype=None if hidden_size is None else dtype,
+        accept_tokens=settings.accept_tokens,
     )

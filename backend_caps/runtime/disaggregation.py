@@ -16,22 +16,21 @@ Shapes: as in `runtime.request`; B requests in a batch, S tokens that a request 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 import torch
 from torch import Tensor
 
-from backend_caps.relay import FutureMap, RelayPayload
-from backend_caps.relay.streams import EventLike, StepStreams, StreamLike
-from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.relay import RelayPayload
+from backend_caps.relay.streams import EventLike, StreamLike
+from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.memory import Layout, RequestMemory, TokenToKVPool
+from backend_caps.runtime.memory import Layout, Resources, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import Weighted
 from backend_caps.runtime.request import PromptStates, Request, Sampling
 from backend_caps.runtime.speculative.drafter import DraftState
-from backend_caps.runtime.staging import Staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,9 +78,8 @@ class PromptTransfer:
 
     sends: bool
     """Whether prompts leave (`--disaggregation-mode prefill`); else they come in."""
-    memory: RequestMemory
-    target: TokenToKVPool
-    """Where keys and values of prompts stand."""
+    resources: Resources
+    """The engine's, with the KV cache of prompts."""
     draft: TokenToKVPool | None
     """The cache of the model that drafts, in the same slots; None where none does."""
     num_slots_behind: int
@@ -90,18 +88,12 @@ class PromptTransfer:
     """The target's fingerprint."""
     draft_model: str | None
     """The fingerprint of the model that drafts."""
-    relay: FutureMap
-    """Has the draft's state, and takes what the next step starts from."""
-    staging: Staging
-    """Carries host numbers to the device."""
-    step_streams: StepStreams
-    """The streams of steps."""
     _transfer: StreamLike = field(init=False)
     _crossings: dict[Request, tuple[PromptStates, EventLike]] = field(default_factory=dict)
     """States on their way to the host: nothing until the event."""
 
     def __post_init__(self) -> None:
-        self._transfer = self.staging.streams.private_stream()
+        self._transfer = self.resources.streams.private_stream()
 
     def send(self, request: Request) -> None:
         """Enqueue the copy of what a prompt left; then its row and pages may be given back.
@@ -111,18 +103,18 @@ class PromptTransfer:
         to pin for it takes this thread the time to lock its pages, some GiB a second.
         Keeps: what it reads, until the copy is done.
         """
-        streams = self.staging.streams
-        row = self.staging.upload(((request.row,),))[0]
+        streams, step_streams = self.resources.streams, self.resources.step_streams
+        row = self.resources.staging.upload(((request.row,),))[0]
         slots = self._slots(row, len(request.prefill))
-        self.step_streams.forward.wait_stream(self.step_streams.schedule)
-        with streams.using(self.step_streams.forward):
-            states = self._with_draft_state(self._load(slots, len(request.prefill)), row)
-            for lent in (row, slots):
-                streams.keep_alive(lent)
+        step_streams.forward.wait_stream(step_streams.schedule)
+        with streams.using(step_streams.forward):
+            states = self._load(slots, len(request.prefill), row)
+            for read in (row, slots):
+                streams.keep_alive(read)
         copied = streams.event()
-        self._transfer.wait_stream(self.step_streams.forward)
+        self._transfer.wait_stream(step_streams.forward)
         with streams.using(self._transfer):
-            on_host = states.mapped(self.staging.to_host)
+            on_host = states.mapped(self.resources.staging.to_host)
             for own in states.tensors.values():
                 streams.keep_alive(own)
             copied.record(self._transfer)
@@ -180,8 +172,11 @@ class PromptTransfer:
         Raises:
             EngineError: `handover`: it cannot go on with it, for all the reasons that are named.
         """
-        layouts = dict(self._layouts(len(handover.prompt)))
-        layouts |= {own.name: (own.row_shape, own.dtype) for own in self.relay.layout.draft}
+        layouts: dict[str, Layout] = {}
+        for names, cache, size in self._caches(len(handover.prompt)):
+            layouts |= zip(names, cache.layouts(size), strict=True)
+        draft_state = self.resources.relay.layout.draft
+        layouts |= {own.name: (own.row_shape, own.dtype) for own in draft_state}
         if problems := "; ".join(self._misfits(handover, layouts)):
             raise EngineError(
                 "handover",
@@ -204,37 +199,50 @@ class PromptTransfer:
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.
         """
-        streams = self.staging.streams
+        streams, step_streams = self.resources.streams, self.resources.step_streams
         batch, numbers = self._batch_of(requests)
         slots = [
             self._slots(numbers[0, place : place + 1], len(own.prefill))
             for place, own in enumerate(requests)
         ]
-        self._transfer.wait_stream(self.step_streams.schedule)
+        self._transfer.wait_stream(step_streams.schedule)
         with streams.using(self._transfer):
+            carry = self.resources.staging.carry
             arrived = [
-                own.states.mapped(self.staging.carry) for own in requests if own.states is not None
+                own.states.mapped(carry).tensors for own in requests if own.states is not None
             ]
-            self._transfer.wait_stream(self.step_streams.forward)
-            for own, states in zip(slots, arrived, strict=True):
-                self._store(own, states)
-            self._tell_relay(batch, _payload(numbers[2], arrived))
-            for lent in (numbers, *slots):
-                streams.keep_alive(lent)
+            self._transfer.wait_stream(step_streams.forward)
+            for request, own, states in zip(requests, slots, arrived, strict=True):
+                for (keys, values), cache, size in self._caches(len(request.prefill)):
+                    cache.store(own[:size], states[keys], states[values])
+            self._pass_on(batch, numbers[2], arrived)
+            for read in (numbers, *slots):
+                streams.keep_alive(read)
         for request in requests:
             request.states = None
         return batch
 
-    def _tell_relay(self, batch: ScheduleBatch, payload: RelayPayload) -> None:
+    def _pass_on(
+        self, batch: ScheduleBatch, tokens: Tensor, arrived: Sequence[Mapping[str, Tensor]]
+    ) -> None:
         """Give the relay what the next step starts from, and put the forward stream behind it.
 
-        Outside speculation lengths stay with the batch: the relay carries tokens alone.
+        tokens  [B] int64, device
+
+        Outside speculation lengths stay with the batch: the relay carries tokens alone. A field of
+        a draft's state is in none of the requests' states, or in each.
         """
-        rows, forward = batch.req_pool_indices, self.step_streams.forward
-        if self.relay.speculative:
-            self.relay.bootstrap(rows, batch.seq_lens, payload, forward_stream=forward)
+        relay, forward = self.resources.relay, self.resources.step_streams.forward
+        draft_state = {
+            name: torch.stack([own[name] for own in arrived])
+            for name in ("topk_p", "topk_index", "hidden_states")
+            if name in arrived[0]
+        }
+        rows, payload = batch.req_pool_indices, RelayPayload(tokens, **draft_state)
+        if relay.speculative:
+            relay.bootstrap(rows, batch.seq_lens, payload, forward_stream=forward)
             return
-        self.relay.stash(rows, payload)
+        relay.stash(rows, payload)
         forward.wait_stream(self._transfer)
 
     def _batch_of(self, requests: Sequence[Request]) -> tuple[ScheduleBatch, Tensor]:
@@ -243,47 +251,22 @@ class PromptTransfer:
         returns  the batch
                  [3, B] int64, device  rows, lengths and tokens
         """
-        memory = self.memory
-        rows = [request.row for request in requests]
+        memory, rows = self.resources.memory, [request.row for request in requests]
         lengths = [len(request.prefill) for request in requests]
         memory.grow(rows, [length + self.num_slots_behind for length in lengths])
-        numbers = self.staging.upload((rows, lengths, [own.output[-1] for own in requests]))
-        batch = ScheduleBatch(
-            memory=memory,
-            staging=self.staging,
-            mode=ForwardMode.EXTEND,
-            requests=tuple(requests),
-            generations=tuple(request.generation for request in requests),
-            req_pool_indices=numbers[0],
-            req_pool_indices_cpu=torch.tensor(rows),
-            seq_lens=numbers[1],
-            seq_lens_cpu=torch.tensor(lengths),
-            seq_lens_sum=sum(lengths),
-            samples=(True,) * len(requests),
-        )
+        numbers = memory.staging.upload((rows, lengths, [own.output[-1] for own in requests]))
+        batch = ScheduleBatch.of_requests(memory, requests, lengths, numbers[0], numbers[1])
         return batch, numbers
 
-    def _with_draft_state(self, states: PromptStates, row: Tensor) -> PromptStates:
-        """Add what a draft model left in the relay, as the next step would find it.
+    def _caches(self, num_tokens: int) -> Iterator[tuple[tuple[str, str], TokenToKVPool, int]]:
+        """List the KV caches of a prompt of so many tokens.
 
-        row  [1] int64, device
+        Yields:
+            The names of a cache's keys and values in `PromptStates`, the cache, and its tokens.
         """
-        if self.draft is None:
-            return states
-        batch = ScheduleBatch.empty(self.memory, self.staging)
-        left = DraftState()
-        batch.req_pool_indices, batch.spec_info = row, left
-        self.relay.resolve_future(batch)
-        fields = self.relay.layout.draft
-        return replace(states, **{own.name: getattr(left, own.name)[0] for own in fields})
-
-    def _layouts(self, num_tokens: int) -> Mapping[str, Layout]:
-        """Return the layouts of keys and values of a prompt of so many tokens, by name."""
-        found = dict(zip(("keys", "values"), self.target.layouts(num_tokens), strict=True))
+        yield ("keys", "values"), self.resources.pools.token_to_kv_pool, num_tokens
         if self.draft is not None:
-            drafted = self.draft.layouts(num_tokens + self.num_slots_behind)
-            found |= zip(("draft_keys", "draft_values"), drafted, strict=True)
-        return found
+            yield ("draft_keys", "draft_values"), self.draft, num_tokens + self.num_slots_behind
 
     def _slots(self, row: Tensor, num_tokens: int) -> Tensor:
         """Look up the slots of a prompt, and of what a draft has read behind it.
@@ -296,36 +279,27 @@ class PromptTransfer:
         """
         size = num_tokens + self.num_slots_behind
         positions = torch.arange(size, device=row.device)
-        return self.memory.slots_of(row.expand(size), positions)
+        return self.resources.memory.slots_of(row.expand(size), positions)
 
-    def _load(self, slots: Tensor, num_tokens: int) -> PromptStates:
-        """Read the keys and values of a prompt into memory of their own.
+    def _load(self, slots: Tensor, num_tokens: int, row: Tensor) -> PromptStates:
+        """Read what a prompt left into memory of its own, as the next step would find it.
 
         slots       [S] int64, device
         num_tokens  T
+        row         [1] int64, device
 
         Stream: the current one, which must be the forward stream. Sync: none.
         """
-        keys, values = self.target.load(slots[:num_tokens])
-        draft_keys, draft_values = (None, None) if self.draft is None else self.draft.load(slots)
-        return PromptStates(
-            keys=keys, values=values, draft_keys=draft_keys, draft_values=draft_values
-        )
-
-    def _store(self, slots: Tensor, states: PromptStates) -> None:
-        """Write the keys and values of a prompt to its slots.
-
-        slots   [S] int64, device
-        states  device
-
-        Stream: the current one, behind all that was given to the forward stream. Sync: none.
-        Keeps: nothing; all is copied from.
-        """
-        self.target.store(slots[: states.keys.shape[1]], states.keys, states.values)
+        states: dict[str, Tensor] = {}
+        for names, cache, size in self._caches(num_tokens):
+            states |= zip(names, cache.load(slots[:size]), strict=True)
         if self.draft is not None:
-            assert states.draft_keys is not None, "a handover that fits has them"
-            assert states.draft_values is not None, "a handover that fits has them"
-            self.draft.store(slots, states.draft_keys, states.draft_values)
+            batch, left = ScheduleBatch.empty(self.resources.memory), DraftState()
+            batch.req_pool_indices, batch.spec_info = row, left
+            self.resources.relay.resolve_future(batch)
+            fields = self.resources.relay.layout.draft
+            states |= {own.name: getattr(left, own.name)[0] for own in fields}
+        return PromptStates(**states)
 
     def _misfits(self, handover: Handover, layouts: Mapping[str, Layout]) -> Iterator[str]:
         """List what a handover has otherwise than `layouts` and the models here.
@@ -348,16 +322,3 @@ class PromptTransfer:
                 yield f"its {name} have shape {tuple(own.shape)} instead of {shape}"
             if own.dtype is not dtype:
                 yield f"its {name} are {own.dtype} instead of {dtype}"
-
-
-def _payload(tokens: Tensor, arrived: Sequence[PromptStates]) -> RelayPayload:
-    """Make what the relay takes: tokens [B], and what there is of a draft's states.
-
-    A field is in none of the requests' states, or in each.
-    """
-    drafted = {
-        name: torch.stack([own.tensors[name] for own in arrived])
-        for name in ("topk_p", "topk_index", "hidden_states")
-        if name in arrived[0].tensors
-    }
-    return RelayPayload(tokens, **drafted)

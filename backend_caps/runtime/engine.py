@@ -65,20 +65,19 @@ class Engine:
         self.streams = configuration.streams
         self.device = self.streams.device
         parts = Parts(configuration, self.options, model_path, draft_model_path, capture_observer)
-        self.staging, self.step_streams = parts.staging, parts.step_streams
-        self.model, self.memory, self.graphs = parts.model, parts.waiting.memory, parts.graphs
+        self.resources, self.model, self.graphs = parts.resources, parts.model, parts.graphs
+        self.memory, self.step_streams = self.resources.memory, self.resources.step_streams
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
-        follows = parts.decoding.follows_results
-        self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
+        follows, flags = parts.decoding.follows_results, configuration.plan.flags
+        self.overlaps = not (flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
-        self._worker, self.waiting = parts.worker, parts.waiting
-        self._transfer = parts.transfer
+        self._worker, self._transfer, self.waiting = parts.worker, parts.transfer, parts.waiting
         self.scheduler = Scheduler(
-            launcher=StepLauncher(parts.runner, self.relay, self.staging, self.step_streams),
+            launcher=StepLauncher(parts.runner, self.resources),
             waiting=parts.waiting,
             decoding=parts.decoding,
-            mixed=self.plan.flags.enable_mixed_chunk,
+            mixed=flags.enable_mixed_chunk,
             observer=observer or EveryObserver(()),
             transfer=parts.transfer,
         )
@@ -325,8 +324,8 @@ class Engine:
     @property
     def spec_v2_attn_backends(self) -> tuple[Use, ...]:
         """List the uses that steps run: of the target, the draft and its draft-extend."""
-        uses = {own.role: own.uses.values() for own in self.all_backends}
-        return tuple(use for of_role in uses.values() for use in of_role)
+        by_role = {own.role: own for own in self.all_backends}
+        return tuple(use for own in by_role.values() for use in own.uses.values())
 
     def balance_chunks(self) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.
@@ -340,14 +339,8 @@ class Engine:
                 page.
         """
         self._require_running()
-        profiler = ChunkProfiler(
-            self._worker.forward,
-            self.memory,
-            self.relay,
-            self.staging,
-            self.step_streams,
-            self.model.config.vocab_size,
-        )
+        vocab_size = self.model.config.vocab_size
+        profiler = ChunkProfiler(self._worker.forward, self.resources, vocab_size)
         size = self.options.chunked_prefill_size or 0
         self.waiting.chunk_sizes = sizes = profiler.profile(size, self.memory.page_size)
         return sizes

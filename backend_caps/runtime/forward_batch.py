@@ -8,7 +8,7 @@ Shapes: B requests in the batch, T tokens in all, M entries in a tree mask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -17,7 +17,14 @@ from torch import Tensor
 from backend_caps.relay import require_input_ids
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch, token_positions
 from backend_caps.runtime.model.sampling import SamplingBatch
-from backend_caps.runtime.staging import Staging
+
+_OF_TOKENS = ("input_ids", "positions", "out_cache_loc")
+_OF_REQUESTS = (
+    *("req_pool_indices", "seq_lens", "seq_lens_cpu", "seq_lens_cpu_upper_bound"),
+    *("extend_seq_lens", "extend_prefix_lens", "extend_seq_lens_cpu", "extend_prefix_lens_cpu"),
+    "last_token_indices",
+)
+"""Fields with an entry for each token, and for each request."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,8 +101,25 @@ class ForwardBatch:
         last = self.last_token_indices
         return rows if last is None else rows.index_select(0, last)
 
+    def part(self, requests: slice, tokens: slice) -> Self:
+        """Cut some requests out of the batch, with their tokens; what is None stays None.
+
+        Masks, `mixed_lens_cpu` and `sampling` are left out. The mirror's sum is computed anew.
+
+        Stream: the current one. Sync: none. Allocates: `last_token_indices`, unless the part has
+        the first requests; all else are views. Keeps: nothing.
+        """
+        cut = {name: getattr(self, name)[tokens] for name in _OF_TOKENS}
+        for name in _OF_REQUESTS:
+            whole = getattr(self, name)
+            cut[name] = None if whole is None else whole[requests]
+        if tokens.start and cut["last_token_indices"] is not None:
+            cut["last_token_indices"] = cut["last_token_indices"] - tokens.start
+        bare = replace(self, sampling=None, tree_mask=None, mixed_lens_cpu=None, half_masks=None)
+        return replace(bare, **cut, seq_lens_sum=sum_of(cut["seq_lens_cpu"]))
+
     @classmethod
-    def init_new(cls, batch: ScheduleBatch, staging: Staging) -> Self:
+    def init_new(cls, batch: ScheduleBatch) -> Self:
         """Make a step's tensors, once its tokens are there (`FutureMap.resolve_future`).
 
         Extend lengths come as host numbers or as device tensors, both of one kind. Host numbers
@@ -108,7 +132,7 @@ class ForwardBatch:
         Raises:
             RelayError: the tokens are not there.
         """
-        input_ids = require_input_ids(batch)
+        input_ids, known = require_input_ids(batch), batch.seq_lens_sum
         assert batch.out_cache_loc is not None, "a prepared batch has slots"
         made = cls(
             mode=batch.mode,
@@ -118,47 +142,38 @@ class ForwardBatch:
             seq_lens=batch.seq_lens,
             out_cache_loc=batch.out_cache_loc,
             seq_lens_cpu=batch.seq_lens_cpu,
-            seq_lens_sum=mirror_sum(batch),
+            seq_lens_sum=sum_of(batch.seq_lens_cpu) if known is None else known,
             seq_lens_cpu_upper_bound=batch.upper_bound,
-            sampling=sampling_of(batch, staging),
+            sampling=sampling_of(batch),
         )
         if batch.extend_seq_lens is None:
             made.positions = batch.seq_lens - 1
         else:
-            made._place_extends(batch, staging)
+            made._place_extends(batch)
         return made
 
-    def _place_extends(self, batch: ScheduleBatch, staging: Staging) -> None:
+    def _place_extends(self, batch: ScheduleBatch) -> None:
         lens, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
-        if isinstance(lens, Tensor):
-            assert isinstance(prefixes, Tensor), "both are on the device, or both on the host"
-            self.extend_seq_lens, self.extend_prefix_lens = lens, prefixes
-            self.mixed_lens_cpu = batch.mixed_lens_cpu
-        else:
-            assert isinstance(lens, tuple), "both are on the device, or both on the host"
-            assert isinstance(prefixes, tuple), "both are on the device, or both on the host"
-            self.extend_seq_lens, self.extend_prefix_lens = staging.upload(
-                (lens, prefixes)
-            ).unbind()
+        if isinstance(lens, tuple) and isinstance(prefixes, tuple):
             self.extend_seq_lens_cpu, self.extend_prefix_lens_cpu = lens, prefixes
-        _, self.positions = token_positions(
-            self.extend_prefix_lens, self.extend_seq_lens, self.num_tokens
-        )
-        self.last_token_indices = self.extend_seq_lens.cumsum(0) - 1
+            lens, prefixes = batch.memory.staging.upload((lens, prefixes)).unbind()
+        assert isinstance(lens, Tensor), "both are on the device, or both on the host"
+        assert isinstance(prefixes, Tensor), "both are on the device, or both on the host"
+        self.extend_seq_lens, self.extend_prefix_lens = lens, prefixes
+        self.mixed_lens_cpu = batch.mixed_lens_cpu
+        _, self.positions = token_positions(prefixes, lens, self.num_tokens)
+        self.last_token_indices = lens.cumsum(0) - 1
 
 
-def mirror_sum(batch: ScheduleBatch) -> int | None:
-    """Return the sum of a batch's mirror, computed where it is not there yet; None without one."""
-    if batch.seq_lens_sum is not None or batch.seq_lens_cpu is None:
-        return batch.seq_lens_sum
-    lengths: list[int] = batch.seq_lens_cpu.tolist()
-    return sum(lengths)
+def sum_of(seq_lens_cpu: Tensor | None) -> int | None:
+    """Return the sum of a mirror; None without one."""
+    return None if seq_lens_cpu is None else sum(seq_lens_cpu.tolist())
 
 
 _FIXED_ONE = 2.0**32
 
 
-def sampling_of(batch: ScheduleBatch, staging: Staging) -> SamplingBatch | None:
+def sampling_of(batch: ScheduleBatch) -> SamplingBatch | None:
     """Gather how the requests' tokens are chosen; None where every one is greedy.
 
     A token's position is its context's length, so the noise is the same whenever it is computed.
@@ -169,7 +184,7 @@ def sampling_of(batch: ScheduleBatch, staging: Staging) -> SamplingBatch | None:
     wanted = [request.sampling for request in batch.requests]
     if all(own.is_greedy for own in wanted):
         return None
-    columns = staging.upload(
+    columns = batch.memory.staging.upload(
         (
             [_fixed(0.0 if own.is_greedy else own.temperature) for own in wanted],
             [_fixed(own.top_p) for own in wanted],

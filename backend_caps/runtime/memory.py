@@ -17,12 +17,14 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from backend_caps.relay import FutureMap, StepStreams
+from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.errors import OutOfPagesError, check_size
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel
-from backend_caps.runtime.options import KV_CACHE_DTYPES, EngineOptions, page_size_of
+from backend_caps.runtime.options import KV_CACHE_DTYPES
 from backend_caps.runtime.staging import Staging
 
 
@@ -255,7 +257,7 @@ class RequestMemory:
         self.rows = rows
         self.pages = pages
         self.page_size = rows.page_size
-        self._staging = staging
+        self.staging = staging
         self._of_row: list[list[int]] = [[] for _ in range(rows.pool_size)]
         table = rows.req_to_token
         self._within_page = torch.arange(self.page_size, device=table.device)
@@ -282,8 +284,8 @@ class RequestMemory:
         Raises:
             OutOfPagesError: there are too few pages; no row gets any.
         """
-        missing = self.pages_missing(rows, lengths)
-        growing = [row for row, count in zip(rows, missing, strict=True) for _ in range(count)]
+        missing = zip(rows, self.pages_missing(rows, lengths), strict=True)
+        growing = [row for row, count in missing for _ in range(count)]
         if not growing:
             return
         size, pages = self.page_size, self.pages.alloc(len(growing))
@@ -292,7 +294,11 @@ class RequestMemory:
             own = self._of_row[row]
             starts.append(len(own) * size)
             own.append(page)
-        self._enter(growing, starts, [page * size for page in pages])
+        packed = self.staging.upload((growing, starts, [page * size for page in pages]))
+        device_rows, device_starts, slots = packed[:, :, None].unbind()
+        table = self.rows.req_to_token
+        entries = (slots + self._within_page).to(table.dtype)
+        table[device_rows, device_starts + self._within_page] = entries
 
     def release(self, row: int) -> None:
         """Give a row and its pages back.
@@ -316,13 +322,6 @@ class RequestMemory:
         """
         return self.rows.req_to_token[rows, positions].to(torch.int64)
 
-    def _enter(self, rows_cpu: list[int], starts_cpu: list[int], slots_cpu: list[int]) -> None:
-        """Write pages to the table, each by its row, its first position and its first slot."""
-        packed = self._staging.upload((rows_cpu, starts_cpu, slots_cpu))
-        rows, starts, slots = packed[:, :, None].unbind()
-        table = self.rows.req_to_token
-        table[rows, starts + self._within_page] = (slots + self._within_page).to(table.dtype)
-
 
 def num_pages_of(num_tokens: int, page_size: int) -> int:
     """Count the pages that hold so many tokens."""
@@ -337,40 +336,32 @@ class Pools:
     token_to_kv_pool: TokenToKVPool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What all steps of an engine share."""
+
+    memory: RequestMemory
+    """Rows and pages of its requests."""
+    pools: Pools
+    """The page table, and the target's KV cache."""
+    relay: FutureMap
+    """Carries lengths, tokens and the draft's state to the next step."""
+    step_streams: StepStreams
+    """The streams of steps."""
+
+    @property
+    def staging(self) -> Staging:
+        """What carries host numbers to the device."""
+        return self.memory.staging
+
+    @property
+    def streams(self) -> DeviceStreams:
+        """The device's streams."""
+        return self.memory.staging.streams
+
+
 FULL_CONTEXTS = 8
 """Full contexts that the KV cache has room for, where no option says how many tokens it holds."""
-
-
-def make_pools(
-    plan: Plan, model: LlamaModel, options: EngineOptions, staging: Staging, lookahead: int = 0
-) -> tuple[RequestMemory, Pools]:
-    """Make the page table and the KV cache, and the memory that hands out rows and pages.
-
-    Args:
-        plan: says how large pages are, and what they hold.
-        model: whose keys and values; it tells apart the positions of a context and `lookahead`.
-        options: how much room there is.
-        staging: carries new entries of the table to the device.
-        lookahead: slots behind the longest context that speculative steps write to.
-
-    Raises:
-        EngineError: `page-size`: no page size suits every backend; `pool-shape`: the KV cache
-            would hold less than a page.
-    """
-    page_size = page_size_of(plan)
-    num_pages = FULL_CONTEXTS * num_pages_of(model.num_positions, page_size)
-    if options.max_total_tokens is not None:
-        num_pages = options.max_total_tokens // page_size
-    check_size(f"max_total_tokens in pages of {page_size}", num_pages)
-    rows = ReqToTokenPool(
-        max_requests=options.max_running_requests,
-        max_context_len=model.num_positions - lookahead,
-        page_size=page_size,
-        device=model.device,
-        lookahead=lookahead,
-    )
-    cache = make_cache(plan, model.config, model, (num_pages + 1) * page_size)
-    return RequestMemory(rows, PagePool(num_pages), staging), Pools(rows, cache)
 
 
 def make_cache(

@@ -80,7 +80,7 @@ class Metrics:
         self._retractions = _counter(own, "retractions")
         self._steps = _counter(own, "steps", "mode", "run")
         self._host = _histogram(own, "step_host_seconds")
-        self._streams = _StreamMetrics(self.registry) if has_streams else None
+        self._streams = _StreamMetrics(own) if has_streams else None
 
     def observe(self, stats: StepStats) -> None:
         """Take in a step whose result was processed."""

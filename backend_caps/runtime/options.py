@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 
 import torch
@@ -19,10 +18,9 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch, HostSeqLens
 from backend_caps.relay.streams import DeviceStreams
-from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.runtime.errors import EngineError, UnfitBackendError, check_size
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel
@@ -69,8 +67,8 @@ class EngineOptions:
     largest step."""
 
     def __post_init__(self) -> None:
-        for name, size in zip(_SIZES, attrgetter(*_SIZES)(self), strict=True):
-            if size is not None:
+        for name in _SIZES:
+            if (size := getattr(self, name)) is not None:
                 check_size(name, size)
 
 

@@ -158,10 +158,11 @@ class Scheduler:
             self._process(self.launcher.launch(self._empty_batch(), StepClock(now_s())))
 
     def _on_schedule_stream(self) -> AbstractContextManager[object]:
-        return self.launcher.staging.streams.using(self.launcher.step_streams.schedule)
+        resources = self.launcher.resources
+        return resources.streams.using(resources.step_streams.schedule)
 
     def _empty_batch(self) -> ScheduleBatch:
-        return ScheduleBatch.empty(self.waiting.memory, self.launcher.staging)
+        return ScheduleBatch.empty(self.waiting.memory)
 
     def _settle(self, step: Step | None) -> Sequence[NewToken]:
         """Put a step in the place of the one under way, and process that one's result."""
@@ -177,12 +178,9 @@ class Scheduler:
         stretches = self.waiting.admit(self._num_pages_kept())
         if not stretches:
             return self._decode_batch(clock)
+        memory, num_behind = self.waiting.memory, self.waiting.num_slots_behind
         batch = ScheduleBatch.prepare_for_extend(
-            [stretch.request for stretch in stretches],
-            [stretch.num_tokens for stretch in stretches],
-            self.waiting.memory,
-            self.launcher.staging,
-            self.waiting.num_slots_behind,
+            [*stretches], [*stretches.values()], memory, num_behind
         )
         self.decoding.enter(batch.requests)
         if mixes:
@@ -221,13 +219,10 @@ class Scheduler:
 
     def _drop_done(self) -> None:
         """Drop requests that need no further launch."""
-        requests = self._running.requests
-        keep = [
-            place
-            for place, request in enumerate(requests)
-            if request.finish_reason is None and not request.is_launched_out
-        ]
-        self._running.filter(keep)
+        places = enumerate(self._running.requests)
+        self._running.filter(
+            [place for place, own in places if not (own.is_finished or own.is_launched_out)]
+        )
 
     def _make_room(self) -> bool:
         """Retract until a step of each running request fits; tell whether any can be run now.

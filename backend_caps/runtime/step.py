@@ -19,15 +19,15 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.relay import FutureMap, RelayPayload
-from backend_caps.relay.streams import EventLike, StepStreams
+from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import PhaseGraphs
 from backend_caps.runtime.graphs.runner import Computed
+from backend_caps.runtime.memory import Resources
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.sampling import sample_tokens
-from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.startup.graph_modes import GraphMode
@@ -73,24 +73,19 @@ class _Forwards:
         """
         phase, observer = batch.mode.phase, self.backends.observer
         observer.began(self.backends.role, phase)
-        graphs = self.graphs.get(phase)
+        graphs, two_batch = self.graphs.get(phase), self.two_batch
         if graphs is not None and graphs.holds(batch):
             computed = graphs.replay(batch)
-        else:
-            computed = self._eager(batch, phase, scores=scores)
-        observer.ended(computed.graph_mode)
-        return computed
-
-    def _eager(self, batch: ForwardBatch, phase: Phase, *, scores: bool) -> Computed:
-        two_batch = self.two_batch
-        if two_batch is not None and two_batch.cuts(phase, batch.batch_size):
+        elif two_batch is not None and two_batch.cuts(phase, batch.batch_size):
             hidden = two_batch.hidden_states(batch, phase)
             output = self.model.logits(batch.last_of(hidden)) if scores else hidden
-            return Computed(output=output, in_halves=True)
-        backend = self.backends.of(phase)
-        backend.init_forward_metadata(batch)
-        forward = scores_of if scores else states_of
-        return Computed(output=forward(self.model, ForwardContext(backend, batch)))
+            computed = Computed(output=output, in_halves=True)
+        else:
+            context = self.backends.prepared(phase, batch)
+            forward = scores_of if scores else states_of
+            computed = Computed(output=forward(self.model, context))
+        observer.ended(computed.graph_mode)
+        return computed
 
 
 class Worker(_Forwards):
@@ -198,15 +193,13 @@ class PlainRunner:
     """Runs it."""
     relay: FutureMap
     """Carries its tokens to the next one."""
-    staging: Staging
-    """Carries host numbers to the device."""
 
     def run(self, batch: ScheduleBatch, clock: StepClock) -> StepOutput:
         """Run the forward, and stash a token a request.
 
         Stream: the current one, which must be the forward stream. Sync: the backend's.
         """
-        forward = ForwardBatch.init_new(batch, self.staging)
+        forward = ForwardBatch.init_new(batch)
         clock.model_s = now_s()
         output = self.worker.forward(forward)
         clock.model_done_s = now_s()
@@ -220,12 +213,8 @@ class StepLauncher:
 
     runner: StepRunner
     """Runs a step's forwards."""
-    relay: FutureMap
-    """Carries each step's tokens to the next."""
-    staging: Staging
-    """Carries host numbers to the device."""
-    step_streams: StepStreams
-    """The three that steps run on."""
+    resources: Resources
+    """The relay, and the streams that steps run on."""
     _bytes_staged: int = 0
 
     def launch(self, batch: ScheduleBatch, clock: StepClock) -> Step:
@@ -236,15 +225,16 @@ class StepLauncher:
         """
         if not clock.lengths_s:
             clock.built_s = clock.lengths_s = now_s()
-        own = batch.copy()
+        own, relay, step_streams = batch.copy(), self.resources.relay, self.resources.step_streams
         if own.mode is ForwardMode.DECODE:
-            self.relay.set_input_ids_sentinel(own)
-            self.relay.count_plain_step(own)
-        self.step_streams.forward.wait_stream(self.step_streams.schedule)
-        with self.staging.streams.using(self.step_streams.forward):
-            self.relay.resolve_future(own)
+            relay.set_input_ids_sentinel(own)
+            relay.count_plain_step(own)
+        step_streams.forward.wait_stream(step_streams.schedule)
+        with self.resources.streams.using(step_streams.forward):
+            relay.resolve_future(own)
             output = self.runner.run(own, clock)
         tokens_cpu, copied = self._to_host(output.tokens)
+        before, self._bytes_staged = self._bytes_staged, self.resources.staging.num_bytes
         clock.launched_s = now_s()
         return Step(
             batch=own,
@@ -252,8 +242,8 @@ class StepLauncher:
             tokens_cpu=tokens_cpu,
             copied=copied,
             clock=clock,
-            bytes_to_host=output.tokens.nbytes + self.relay.bytes_to_host(clock.num_lengths),
-            bytes_to_device=self._count_staged(),
+            bytes_to_host=output.tokens.nbytes + relay.bytes_to_host(clock.num_lengths),
+            bytes_to_device=self._bytes_staged - before,
         )
 
     def barrier(self, step: Step) -> None:
@@ -262,11 +252,11 @@ class StepLauncher:
         The scheduler writes the page table. Where no event marks the last read, it is behind all
         that the forward stream has.
         """
-        reads_done = step.output.reads_done
+        step_streams, reads_done = self.resources.step_streams, step.output.reads_done
         if reads_done is None:
-            self.step_streams.schedule.wait_stream(self.step_streams.forward)
+            step_streams.schedule.wait_stream(step_streams.forward)
         else:
-            self.step_streams.schedule.wait_event(reads_done)
+            step_streams.schedule.wait_event(reads_done)
 
     def tokens(self, step: Step) -> list[list[int]]:
         """Return what each request got of a step: a token, or several of a speculative one.
@@ -282,17 +272,14 @@ class StepLauncher:
 
     def _to_host(self, tokens: Tensor) -> tuple[Tensor, EventLike]:
         """Copy a step's tokens on a stream of its own, behind the forward."""
-        copied = self.staging.streams.event()
-        if not self.staging.streams.traits.has_pinned_memory:
-            copied.record(self.step_streams.forward)
+        streams, step_streams = self.resources.streams, self.resources.step_streams
+        copied = streams.event()
+        if not streams.traits.has_pinned_memory:
+            copied.record(step_streams.forward)
             return tokens, copied
-        tokens_cpu = self.staging.streams.empty_pinned(tokens.numel()).view(tokens.shape)
-        self.step_streams.host_copy.wait_stream(self.step_streams.forward)
-        with self.staging.streams.using(self.step_streams.host_copy):
+        tokens_cpu = streams.empty_pinned(tokens.numel()).view(tokens.shape)
+        step_streams.host_copy.wait_stream(step_streams.forward)
+        with streams.using(step_streams.host_copy):
             tokens_cpu.copy_(tokens, non_blocking=True)
-            copied.record(self.step_streams.host_copy)
+            copied.record(step_streams.host_copy)
         return tokens_cpu, copied
-
-    def _count_staged(self) -> int:
-        before, self._bytes_staged = self._bytes_staged, self.staging.num_bytes
-        return self._bytes_staged - before

@@ -10,8 +10,6 @@ Shapes: B requests and T tokens in the batch, H features of a token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +20,6 @@ from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer, DecoderLayer
 from backend_caps.runtime.model.llama import AuxStates, LlamaModel
-
-_Cut = TypeVar("_Cut", Tensor, tuple[int, ...])
 
 
 def split(batch: ForwardBatch) -> tuple[ForwardBatch, ForwardBatch]:
@@ -40,12 +36,15 @@ def split(batch: ForwardBatch) -> tuple[ForwardBatch, ForwardBatch]:
     """
     num_first = max(1, batch.batch_size // 2)
     num_tokens = _tokens_before(batch, num_first)
-    first_mask, second_mask = _masks(batch)
-    first, second = slice(0, num_first), slice(num_first, None)
-    return (
-        _half(batch, first, slice(0, num_tokens), first_mask),
-        _half(batch, second, slice(num_tokens, None), second_mask),
-    )
+    first = batch.part(slice(0, num_first), slice(0, num_tokens))
+    second = batch.part(slice(num_first, None), slice(num_tokens, None))
+    if batch.half_masks is not None:
+        first.tree_mask, second.tree_mask = batch.half_masks
+    elif batch.tree_mask is not None:
+        # Where a half's mask ends in the whole one's layout only the device knows.
+        assert batch.batch_size == 1, "a tree mask is laid out in halves, or its batch runs whole"
+        first.tree_mask, second.tree_mask = batch.tree_mask, batch.tree_mask[:0]
+    return first, second
 
 
 class TwoBatchRunner:
@@ -88,12 +87,8 @@ class TwoBatchRunner:
         Raises:
             EngineError: `phase`: no backend serves the phase.
         """
-        contexts = []
-        for backends, half in zip(self.backends, split(batch), strict=True):
-            backend = backends.of(phase)
-            backend.init_forward_metadata(half)
-            contexts.append(ForwardContext(backend, half))
-        return self.states(contexts)
+        halves = zip(self.backends, split(batch), strict=True)
+        return self.states([backends.prepared(phase, half) for backends, half in halves])
 
     def states(self, contexts: Sequence[ForwardContext]) -> Tensor:
         """Compute both halves, whose metadata is prepared, as `hidden_states` does.
@@ -160,44 +155,6 @@ class _HalfForward:
         return attended
 
 
-def _half(
-    batch: ForwardBatch, requests: slice, tokens: slice, tree_mask: Tensor | None
-) -> ForwardBatch:
-    """Cut one half out of a batch."""
-    lasts, starts_at = _cut(batch.last_token_indices, requests), tokens.start
-    mirror = _cut(batch.seq_lens_cpu, requests)
-    return replace(
-        batch,
-        input_ids=batch.input_ids[tokens],
-        positions=batch.positions[tokens],
-        req_pool_indices=batch.req_pool_indices[requests],
-        seq_lens=batch.seq_lens[requests],
-        out_cache_loc=batch.out_cache_loc[tokens],
-        seq_lens_cpu=mirror,
-        seq_lens_sum=None if mirror is None else sum(mirror.tolist()),
-        seq_lens_cpu_upper_bound=_cut(batch.seq_lens_cpu_upper_bound, requests),
-        extend_seq_lens=_cut(batch.extend_seq_lens, requests),
-        extend_prefix_lens=_cut(batch.extend_prefix_lens, requests),
-        extend_seq_lens_cpu=_cut(batch.extend_seq_lens_cpu, requests),
-        extend_prefix_lens_cpu=_cut(batch.extend_prefix_lens_cpu, requests),
-        last_token_indices=lasts if lasts is None or not starts_at else lasts - starts_at,
-        sampling=None,
-        tree_mask=tree_mask,
-        mixed_lens_cpu=None,
-        half_masks=None,
-    )
-
-
-def _masks(batch: ForwardBatch) -> tuple[Tensor | None, Tensor | None]:
-    """Return each half's tree mask: where one ends in the other's layout only the device knows."""
-    if batch.half_masks is not None:
-        return batch.half_masks
-    if batch.tree_mask is None:
-        return None, None
-    assert batch.batch_size == 1, "a tree mask is laid out in halves, or its batch runs whole"
-    return batch.tree_mask, batch.tree_mask[:0]
-
-
 def _tokens_before(batch: ForwardBatch, num_requests: int) -> int:
     """Count the tokens of the batch's first requests."""
     if batch.extend_seq_lens is None:
@@ -205,7 +162,3 @@ def _tokens_before(batch: ForwardBatch, num_requests: int) -> int:
     lens_cpu = batch.mixed_lens_cpu or batch.extend_seq_lens_cpu
     assert lens_cpu is not None, "the scheduler cuts what requests bring"
     return sum(lens_cpu[:num_requests])
-
-
-def _cut(own: _Cut | None, part: slice) -> _Cut | None:
-    return None if own is None else own[part]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -40,13 +41,13 @@ def _unreadable(path: Path, cause: str) -> SettingsError:
     )
 
 
+@dataclass(slots=True)
 class _Reader:
     """Puts the keys of one file into a layer, with their lines."""
 
-    def __init__(self, path: Path, loader: yaml.SafeLoader, layer: LayerValues) -> None:
-        self._path = path
-        self._loader = loader
-        self._layer = layer
+    _path: Path
+    _loader: yaml.SafeLoader
+    _layer: LayerValues
 
     def read(self, root: yaml.MappingNode) -> None:
         """Read every setting; of a section, every name in it."""
@@ -55,7 +56,11 @@ class _Reader:
         for key, node, place in self._items(root, "-"):
             layer.places[key,] = place
             if key in SECTIONS and isinstance(node, yaml.MappingNode):
-                layer.values[key] = self._section(key, node)
+                section: dict[str, object] = {}
+                layer.values[key] = section
+                for name, value, at in self._items(node, "_" if key == FACTS else "-"):
+                    layer.places[key, name] = at
+                    section[name] = self._loader.construct_object(value, deep=True)
                 continue
             value = self._loader.construct_object(node, deep=True)
             is_blank = key in SECTIONS and value is None  # every line of it is a comment
@@ -63,13 +68,6 @@ class _Reader:
             if isinstance(node, yaml.SequenceNode):
                 for number, item in enumerate(node.value):
                     layer.places[key, str(number)] = self._place(item)
-
-    def _section(self, section: str, node: yaml.MappingNode) -> dict[str, object]:
-        values: dict[str, object] = {}
-        for name, value, place in self._items(node, "_" if section == FACTS else "-"):
-            self._layer.places[section, name] = place
-            values[name] = self._loader.construct_object(value, deep=True)
-        return values
 
     def _items(self, node: yaml.MappingNode, dash: str) -> Iterator[tuple[str, yaml.Node, str]]:
         """List a mapping's keys as settings spell them, with their values and places."""

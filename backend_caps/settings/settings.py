@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -43,16 +43,11 @@ from backend_caps.settings.sources import (
     FACTS,
     SERVER,
     LayerValues,
-    Parser,
     PlacedValue,
     SettingLayer,
     SettingsError,
-    folders,
     in_order,
-    names,
-    number,
     read_environment,
-    switch,
     unknown_setting,
     variable_of,
     wrong_value,
@@ -64,11 +59,9 @@ _NEAR = 0.6
 """Similarity from which a name is taken for a misspelled setting."""
 _EXPECTED = {
     "bool_type": "true or false",
-    "finite_number": "a number of seconds",
-    "float_type": "a number of seconds",
+    **dict.fromkeys(("finite_number", "float_type"), "a number of seconds"),
     "model_type": "a mapping of names to values",
-    "string_too_short": "a name",
-    "string_type": "a name",
+    **dict.fromkeys(("string_too_short", "string_type"), "a name"),
     "tuple_type": "a list",
 }
 """What is expected, in place of pydantic's words for Python types."""
@@ -183,6 +176,10 @@ class Settings(FrozenModel):
         raise_all("settings", in_order([*traced.faults, *server.faults]))
         return traced.settings.model_copy(update={"server": server.flags})
 
+    def given(self) -> Mapping[str, object]:
+        """List what is set, by name; the rest are defaults."""
+        return {name: value for name, value in self if name in self.model_fields_set}
+
     def discover(self) -> Registry:
         """Find the plugins as these settings say; faults come as data."""
         allow = None
@@ -199,17 +196,6 @@ class Settings(FrozenModel):
 
 KEYS: Mapping[str, str] = {name: key_of(name) for name in Settings.model_fields}
 """The settings' names, and the keys that files have for them."""
-_NAMES = {key: name for name, key in KEYS.items()}
-_PARSERS: Mapping[str, Parser] = {
-    **{key: str for key in _NAMES if key not in {FACTS, SERVER}},
-    "agreement-deadline": number,
-    "discovery-deadline": number,
-    "path": folders,
-    "plugins": names,
-    "require-evidence": switch,
-    "verbose": switch,
-}
-"""By key, how a variable's text is read."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,10 +235,6 @@ class TracedSettings:
     _file_values: LayerValues
     _environ: Mapping[str, str]
 
-    def given(self) -> Mapping[str, object]:
-        """List what is set, by name, `server` left out; the rest are defaults."""
-        return _given(self.settings)
-
     def check(self) -> None:
         """Refuse what is wrong whichever engine it is.
 
@@ -269,8 +251,18 @@ class TracedSettings:
 
     def server(self, engine_name: str | Engine | None) -> TracedFlags:
         """Read the flags of the file's section and of the environment, as an engine spells them."""
-        traced = TracedFlags()
-        self._put_file(traced, engine_name)
+        traced, section, places = TracedFlags(), ServerFlags(), dict[str, str]()
+        # Each flag of the file by itself, so that a fault has its line.
+        for key, value in self.server_section().items():
+            place = self._file_values.place(SERVER, key)
+            try:
+                flag = ServerFlags.from_mapping({key: value}, engine_name=engine_name)
+            except (BackendCapsError, ExceptionGroup) as error:
+                traced.faults += [_server_fault(place, fault) for fault in leaves_of(error)]
+            else:
+                section = flag.over(section)
+                places |= dict.fromkeys(flag.given(), place)
+        traced.put(section, SettingLayer.FILE, places)
         try:
             flags = ServerFlags.from_environ(self._environ)
         except (BackendCapsError, ExceptionGroup) as error:
@@ -280,20 +272,6 @@ class TracedSettings:
             traced.put(flags, SettingLayer.ENVIRONMENT, variables)
         return traced
 
-    def _put_file(self, traced: TracedFlags, engine_name: str | Engine | None) -> None:
-        """Read each flag by itself, so that a fault has its line."""
-        section, places = ServerFlags(), dict[str, str]()
-        for key, value in self.server_section().items():
-            place = self._file_values.place(SERVER, key)
-            try:
-                flag = ServerFlags.from_mapping({key: value}, engine_name=engine_name)
-            except (BackendCapsError, ExceptionGroup) as error:
-                traced.faults += [_server_fault(place, fault) for fault in leaves_of(error)]
-            else:
-                section = flag.over(section)
-                places.update(dict.fromkeys(flag.given(), place))
-        traced.put(section, SettingLayer.FILE, places)
-
     def server_section(self) -> Mapping[str, object]:
         """List the file's flags of the server, in its own words; null is not given."""
         section = self._file_values.section(SERVER)
@@ -301,10 +279,9 @@ class TracedSettings:
 
 
 def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
-    match fault:
-        case FlagsError(code="unknown-flag" | "ambiguous-flag"):
-            return SettingsError("server-flag-name", f"{place}: {fault}", place)
-    return SettingsError("server-flag", f"{place}: {fault}", place)
+    is_name = isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}
+    code = "server-flag-name" if is_name else "server-flag"
+    return SettingsError(code, f"{place}: {fault}", place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:
@@ -330,15 +307,19 @@ def trace_settings(
     facts: dict[str, object] = {}
     placed_values: dict[str, tuple[PlacedValue, ...]] = {}
     faults: list[BackendCapsError] = []
-    for layer in (file, read_environment(environ, _PARSERS)):
-        checked, wrong = _checked(layer)
+    for layer in (file, read_environment(environ, KEYS.values())):
+        own, wrong = _checked(layer)
         faults += [*layer.faults, *wrong]
-        for path, value in _flat(checked):
+        known, given = own.facts.known(), own.given()
+        paths: dict[tuple[str, ...], object] = {(KEYS[name],): given[name] for name in given}
+        paths.pop((FACTS,), None)  # each fact has a place of its own
+        paths |= {(FACTS, name): fact for name, fact in known.items()}
+        for path, value in paths.items():
             key = ".".join(path)
             placed = PlacedValue(layer=layer.layer, place=layer.place(*path), value=value)
             placed_values[key] = (placed, *placed_values.get(key, ()))
-        values.update(checked)
-        facts.update(_known(checked))
+        values |= given
+        facts |= known
     merged = {**values, FACTS: Facts.model_validate(facts)} if facts else values
     return TracedSettings(
         settings=Settings.model_validate(merged),
@@ -350,21 +331,18 @@ def trace_settings(
     )
 
 
-def _checked(layer: LayerValues) -> tuple[dict[str, object], list[BackendCapsError]]:
-    """Validate one layer's values, by the settings' names; none of them where one is wrong."""
-    if not layer.values:
-        return {}, []
+def _checked(layer: LayerValues) -> tuple[Settings, list[BackendCapsError]]:
+    """Validate one layer's values; none of them counts where one is wrong."""
     faults: list[BackendCapsError] = []
-    server = layer.values.get(SERVER, {})
+    stated = dict(layer.values)
+    server = stated.pop(SERVER, {})
     if not isinstance(server, dict):
         expected = _EXPECTED["model_type"]
         faults.append(wrong_value(layer.place(SERVER), SERVER, server, expected))
-    stated = {key: value for key, value in layer.values.items() if key != SERVER}
     try:
-        settings = Settings.model_validate(stated, context=layer.folder)
+        return Settings.model_validate(stated, context=layer.folder), faults
     except ValidationError as error:
-        return {}, [*faults, *(_fault(layer, detail) for detail in error.errors())]
-    return _given(settings), faults
+        return Settings(), [*faults, *(_fault(layer, detail) for detail in error.errors())]
 
 
 def _fault(layer: LayerValues, detail: ErrorDetails) -> BackendCapsError:
@@ -372,22 +350,7 @@ def _fault(layer: LayerValues, detail: ErrorDetails) -> BackendCapsError:
     place = layer.place(*path)
     name = ".".join(path[:2]) if path[0] == FACTS else path[0]
     if detail["type"] == "extra_forbidden":
-        known = tuple(Facts.model_fields if path[0] == FACTS else _NAMES)
+        known = tuple(Facts.model_fields if path[0] == FACTS else KEYS.values())
         return unknown_setting(place, name, known, nearest(path[-1], known, cutoff=_NEAR))
     text = re.sub(r"^\w+ should (be|have) ", "", detail["msg"])
     return wrong_value(place, name, detail["input"], _EXPECTED.get(detail["type"], text))
-
-
-def _given(settings: Settings) -> dict[str, object]:
-    return {name: value for name, value in settings if name in settings.model_fields_set}
-
-
-def _known(values: Mapping[str, object]) -> Mapping[str, object]:
-    facts = values.get(FACTS)
-    return facts.known() if isinstance(facts, Facts) else {}
-
-
-def _flat(values: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """List values by their path: a setting's key, and in a section the name too."""
-    yield from (((KEYS[name],), value) for name, value in values.items() if name != FACTS)
-    yield from (((FACTS, fact), known) for fact, known in _known(values).items())

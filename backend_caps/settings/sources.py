@@ -60,23 +60,21 @@ class SettingsError(CodedError):
 
 def in_order(faults: Iterable[BackendCapsError]) -> list[BackendCapsError]:
     """Sort faults by place, lines of a file as numbers."""
-    return sorted(faults, key=_place_key)
+
+    def key(fault: BackendCapsError) -> tuple[str, int]:
+        place = fault.place if isinstance(fault, SettingsError) else ""
+        file, _, line = place.rpartition(":")
+        return (file, int(line)) if line.isdecimal() else (place, 0)
+
+    return sorted(faults, key=key)
 
 
-def _place_key(fault: BackendCapsError) -> tuple[str, int]:
-    place = fault.place if isinstance(fault, SettingsError) else ""
-    file, _, line = place.rpartition(":")
-    return (file, int(line)) if line.isdecimal() else (place, 0)
-
-
-def unknown_setting(
-    place: str, name: str, known: Iterable[str], meant: str | None
-) -> SettingsError:
+def unknown_setting(place: str, key: str, known: Iterable[str], meant: str | None) -> SettingsError:
     """Return the error of a name that no setting has."""
     remedy = f"Did you mean {meant!r}?" if meant else "Take it out."
     return SettingsError(
         "unknown",
-        f"{place}: there is no setting {name!r}; expected one of: {', '.join(known)}. {remedy}",
+        f"{place}: there is no setting {key!r}; expected one of: {', '.join(known)}. {remedy}",
         place,
     )
 
@@ -121,27 +119,28 @@ class LayerValues:
         return section if isinstance(section, dict) else {}
 
 
-def switch(text: str) -> object:
-    """Parse yes or no."""
+def _switch(text: str) -> object:
     return YES_OR_NO.get(text.lower(), text)
 
 
-def number(text: str) -> object:
-    """Parse a number."""
+def _number(text: str) -> object:
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def names(text: str) -> object:
-    """Parse names with commas between them; a blank text is an empty list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def folders(text: str) -> object:
-    """Parse paths with the system's separator between them; a blank text is an empty list."""
-    return [folder for folder in text.split(os.pathsep) if folder]
+_LISTS: Mapping[str, Parser] = {
+    "path": lambda text: [folder for folder in text.split(os.pathsep) if folder],
+    "plugins": lambda text: [name.strip() for name in text.split(",") if name.strip()],
+}
+"""By key, how a variable's text is read as a list; a blank one is an empty list."""
+_PARSERS: Mapping[str, Parser] = {
+    **_LISTS,
+    **dict.fromkeys(("agreement-deadline", "discovery-deadline"), _number),
+    **dict.fromkeys(("require-evidence", "verbose"), _switch),
+}
+"""By key, how a variable's text is read; of another key it is the value."""
 
 
 def variable_of(key: str, name: str | None = None) -> str:
@@ -150,23 +149,23 @@ def variable_of(key: str, name: str | None = None) -> str:
     return prefix + (name or key).replace("-", "_").upper()
 
 
-def read_environment(environ: Mapping[str, str], parsers: Mapping[str, Parser]) -> LayerValues:
+def read_environment(environ: Mapping[str, str], settings: Iterable[str]) -> LayerValues:
     """Read the variables of settings; those of server flags are `ServerFlags.from_environ`'s.
 
     A blank variable is not given, unless it holds a list.
 
     Args:
         environ: the environment.
-        parsers: by the settings' keys, how each is read; without sections.
+        settings: their keys.
     """
     layer = LayerValues(layer=SettingLayer.ENVIRONMENT)
-    keys = {variable_of(key): key for key in parsers}
+    keys = {variable_of(key): key for key in settings if key not in SECTIONS}
     known = {each.removeprefix(_PREFIX): each for each in (*keys, CONFIG)}
     for variable in sorted(environ):
         text, key = environ[variable], keys.get(variable)
         if key is not None:
-            if text.strip() or parsers[key] in {names, folders}:
-                layer.values[key] = parsers[key](text)
+            if text.strip() or key in _LISTS:
+                layer.values[key] = _PARSERS.get(key, str)(text)
                 layer.places[key,] = variable
         elif variable.startswith(_FACT_PREFIX):
             _read_fact(layer, variable, text)
@@ -174,10 +173,8 @@ def read_environment(environ: Mapping[str, str], parsers: Mapping[str, Parser]) 
             # The prefix alone is no likeness: other programs' variables may have it.
             near = nearest(variable.removeprefix(_PREFIX), list(known), cutoff=_NEAR)
             if near is not None:
-                fault = unknown_setting(
-                    "environment", variable, sorted(known.values()), known[near]
-                )
-                layer.faults.append(fault)
+                names = sorted(known.values())
+                layer.faults.append(unknown_setting("environment", variable, names, known[near]))
     return layer
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -25,19 +25,17 @@ POISON_WORD = 0x7FFF
 _GRANULE_BYTES = 512
 _serials = itertools.count(1)
 
-FreeLists = dict[tuple[int, int], list["Block"]]
-
 
 class Block:
     """A piece of device memory, in host memory of its own."""
 
-    __slots__ = ("_typed", "free_lists", "num_bytes", "serial", "stream", "users", "words")
+    __slots__ = ("_typed", "num_bytes", "pool", "serial", "stream", "users", "words")
 
-    def __init__(self, num_bytes: int, stream: int, free_lists: FreeLists) -> None:
+    def __init__(self, num_bytes: int, stream: int, pool: Pool) -> None:
         self.serial = next(_serials)
         self.num_bytes = num_bytes
         self.stream = stream
-        self.free_lists = free_lists
+        self.pool = pool
         self.users: set[int] = set()
         # Work in inference mode and outside of it writes to the same blocks.
         with torch.inference_mode(mode=False):
@@ -75,7 +73,9 @@ class Lease:
 class Pool:
     """Memory that is handed out together: the device's, or that of a graph."""
 
-    free_lists: FreeLists = field(default_factory=lambda: defaultdict(list))
+    free_lists: dict[tuple[int, int], list[Block]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     """Freed blocks by stream and size, the last one last."""
     num_bytes: int = 0
     """Of all blocks that were made for it: none is given back."""
@@ -112,7 +112,7 @@ class Allocator:
         free = pool.free_lists[stream, rounded]
         if not free:
             pool.num_bytes += rounded
-            free.append(Block(rounded, stream, pool.free_lists))
+            free.append(Block(rounded, stream, pool))
         self.num_live += 1
         return Lease(free.pop(), self.free)
 
@@ -121,7 +121,7 @@ class Allocator:
         self.num_live -= 1
         if self.is_closed:
             return
-        if block.users and block.free_lists is not self.pool.free_lists:
+        if block.users and block.pool is not self.pool:
             block.users = set()
             self._after_capture.append(block)
         elif block.users:
@@ -136,11 +136,8 @@ class Allocator:
     def end_capture(self) -> None:
         """Hand out again what other streams had of a graph's memory: torch waits as long."""
         parted, self._after_capture = self._after_capture, []
-        if self._keeps_blocks:
-            self._kept.extend(parted)
-            return
         for block in parted:
-            block.free_lists[block.stream, block.num_bytes].append(block)
+            self._release(block)
 
     def _end_partings(self) -> None:
         # Not filtered into a new list: what dies meanwhile is appended to this one.
@@ -155,7 +152,7 @@ class Allocator:
             self._kept.append(block)
         else:
             self._poison(block)
-            block.free_lists[block.stream, block.num_bytes].append(block)
+            block.pool.free_lists[block.stream, block.num_bytes].append(block)
 
 
 # Blocks of the device have positive numbers, so that a race says which it is.
@@ -186,57 +183,31 @@ class PinnedMemory:
         return pinned
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Copy a host tensor into pinned memory."""
+        """Return a host tensor in pinned memory: itself, where it is."""
+        if self.has(tensor):
+            return tensor
         return self.empty(tensor.shape, tensor.dtype).copy_(tensor)
 
     def serial(self, tensor: Tensor) -> int | None:
         """Return the number of the pinned memory that a host tensor lies in."""
         return self._serials.get(_address(tensor)) if self._serials else None
 
+    @staticmethod
+    def owns(serial: int) -> bool:
+        """Return whether a block's number is that of pinned memory, or of the device's."""
+        return serial < 0
+
     def has(self, tensor: Tensor) -> bool:
         """Return whether a host tensor is pinned."""
         return self.serial(tensor) is not None
-
-
-def is_pinned(serial: int) -> bool:
-    """Return whether a block's number is that of pinned memory, or of the device's."""
-    return serial < 0
 
 
 def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-event_serials = itertools.count(1)
-"""Names of events, and of points in graphs, to the race detector."""
-
-
-@dataclass(slots=True, eq=False)
-class Point:
-    """A point in a captured stream's work that another captured stream waits for."""
-
-    clock: dict[int, int]
-    """How much of each captured stream's work is before it."""
-    serial: int = field(default_factory=lambda: next(event_serials))
-    """Names it to the race detector."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """A captured stream reaches a point: what an event's record leaves in a graph."""
-
-    point: Point
-
-
-@dataclass(frozen=True, slots=True)
-class Await:
-    """A captured stream waits for a point: an edge between two branches of a graph."""
-
-    point: Point
-
-
-Step = Op | Reach | Await | Callable[[int], None]
-"""Device work, an edge of the graph, or what an external event does on the stream it is given."""
+Step = Op | Callable[[int], None]
+"""Device work, or what an event does on the stream of this handle at a replay."""
 
 
 @dataclass(slots=True, eq=False)
@@ -255,27 +226,16 @@ class Capture:
     def __post_init__(self) -> None:
         self.clocks[self.origin] = {self.origin: 0}
 
-    def has(self, handle: int) -> bool:
-        """Return whether a stream's work is recorded."""
-        return handle in self.clocks
-
-    def add(self, handle: int, step: Op | Callable[[int], None]) -> None:
-        """Record device work of a stream."""
+    def add(self, handle: int, step: Step) -> None:
+        """Record work of a stream."""
         self.clocks[handle][handle] += 1
         self.steps.append((handle, step))
 
-    def reach(self, handle: int) -> Point:
-        """Record an event at the end of a stream's work."""
-        point = Point(dict(self.clocks[handle]))
-        self.steps.append((handle, Reach(point)))
-        return point
-
-    def wait(self, handle: int, point: Point) -> None:
-        """Make a stream wait for a point; one that has not joined the capture joins it here."""
-        clock = self.clocks.setdefault(handle, {handle: 1})
-        for other, count in point.clock.items():
-            clock[other] = max(clock.get(other, 0), count)
-        self.steps.append((handle, Await(point)))
+    def join(self, handle: int, clock: Mapping[int, int]) -> None:
+        """Order a stream behind the work that a clock counts; a new stream joins the capture."""
+        own = self.clocks.setdefault(handle, {handle: 1})
+        for other, count in clock.items():
+            own[other] = max(own.get(other, 0), count)
 
     @property
     def unjoined(self) -> list[int]:

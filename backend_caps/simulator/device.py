@@ -23,30 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from backend_caps.simulator import streams
-from backend_caps.simulator.dispatch import (
-    MADE_ON_HOST,
-    copy_from,
-    dispatch,
-    is_composite,
-    made_empty,
-    made_on_host,
-)
+from backend_caps.simulator.dispatch import KERNELS, device_type, dispatch, is_composite
 from backend_caps.simulator.errors import SimulatorError, StarvationWarning, call_site
-from backend_caps.simulator.launches import accesses, blocks_of
+from backend_caps.simulator.operators import WHOLE, Call, Effect, blocks_of, operator_of
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.records import HOST
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
-from backend_caps.simulator.tensor import (
-    OPERATORS,
-    WHOLE,
-    AnyOperator,
-    Args,
-    Effect,
-    Kwargs,
-    Operator,
-    SimTensor,
-    aten,
-)
+from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, SimTensor, aten
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""
@@ -68,10 +51,7 @@ class SimModule(ModuleType):
         """Return True."""
         return True
 
-    @staticmethod
-    def is_initialized() -> bool:
-        """Return True."""
-        return True
+    is_initialized = is_available
 
     @staticmethod
     def device_count() -> int:
@@ -93,15 +73,13 @@ class SimModule(ModuleType):
         """Do nothing: random numbers come from the host's generator."""
 
     @staticmethod
-    def get_rng_state(device: streams.DeviceLike = 0) -> Tensor:
+    def get_rng_state(device: streams.DeviceLike = 0) -> Tensor:  # noqa: ARG004 - there is one
         """Return the state of the host's generator, for `torch.random.fork_rng`."""
-        del device  # there is one
         return torch.get_rng_state()
 
     @staticmethod
-    def set_rng_state(state: Tensor, device: streams.DeviceLike = 0) -> None:
+    def set_rng_state(state: Tensor, device: streams.DeviceLike = 0) -> None:  # noqa: ARG004
         """Set the state of the host's generator."""
-        del device
         torch.set_rng_state(state)
 
     @staticmethod
@@ -122,17 +100,11 @@ def register() -> torch.device:
             setattr(module, name, own)
     _setup_privateuseone_for_python_backend(DEVICE_NAME, module)
     SimTensor.dispatch = dispatch
-    implementations: dict[str, Callable[..., object]] = {
-        "aten::_copy_from": copy_from,
-        "aten::empty.memory_format": made_empty(torch.empty),
-        "aten::empty_strided": made_empty(torch.empty_strided),
-        **{OPERATORS[func].name: made_on_host(func) for func in MADE_ON_HOST},
-    }
-    for name, implementation in implementations.items():
-        torch.library.impl(name, "PrivateUse1", implementation, lib=_library())
+    for name, kernel in KERNELS.items():
+        torch.library.impl(name, "PrivateUse1", kernel, lib=_library())
     for func in WHOLE:  # which autograd would take apart
         whole = partial(_dispatched, func)
-        torch.library.impl(OPERATORS[func].name, "AutogradPrivateUse1", whole, lib=_library())
+        torch.library.impl(operator_of(func).name, "AutogradPrivateUse1", whole, lib=_library())
     return torch.device(DEVICE_NAME, 0)
 
 
@@ -152,10 +124,6 @@ Method = Callable[..., object]
 class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See every operator: serve pinned memory, and record accesses to it."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._simulation = simulation
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Keep torch from wrapping the dispatch: that imports dynamo, for three seconds."""
@@ -169,51 +137,37 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Kwargs | None = None,
     ) -> object:
         """Run an operator of the host, or of the device."""
-        kwargs = kwargs or {}
+        kwargs, pinned = kwargs or {}, current().pinned
         if SimTensor in types:
             if not is_composite(func):
                 return dispatch(func, args, kwargs)
             with self:
                 return dispatch(func, args, kwargs)
         if func in _PINS:
-            return pinned_copy(self._simulation, cast("Tensor", args[0]))
+            return pinned.copy(cast("Tensor", args[0]))
         if func is aten.is_pinned.default:
-            return self._simulation.pinned.has(cast("Tensor", args[0]))
-        if _is_on_sim(kwargs) and _is_composed(func):
+            return pinned.has(cast("Tensor", args[0]))
+        if device_type(kwargs) == DEVICE_NAME and _is_composed(func):
             with self:
                 return func._op_dk(_COMPOSED, *args, **kwargs)  # noqa: SLF001 - as `decompose` does
         if kwargs.get("pin_memory"):
-            return self._make_pinned(func, args, {**kwargs, "pin_memory": False})
-        operator = OPERATORS[func]
+            made = cast("Tensor", func(*args, **{**kwargs, "pin_memory": False}))
+            # What nothing has written is poison, and no copy of what lay there.
+            is_empty = func.overloadpacket in _EMPTY
+            return pinned.empty(made.shape, made.dtype) if is_empty else pinned.copy(made)
+        operator = operator_of(func)
         if operator.effect is Effect.COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
-        if self._simulation.detector is not None and operator.effect is not Effect.VIEW:
-            self._note(operator, args, kwargs)
+        if operator.effect is not Effect.VIEW and device_type(kwargs) in {None, "cpu"}:
+            accesses = Call(operator, args, kwargs).accesses()
+            note_host_access(operator.name, *accesses)
         return func(*args, **kwargs)
-
-    def _make_pinned(self, func: AnyOperator, args: Args, kwargs: Kwargs) -> Tensor:
-        made = cast("Tensor", func(*args, **kwargs))
-        if func.overloadpacket in _EMPTY:
-            return self._simulation.pinned.empty(made.shape, made.dtype)
-        return self._simulation.pinned.copy(made)
-
-    def _note(self, operator: Operator, args: Args, kwargs: Kwargs) -> None:
-        device = cast("torch.device | None", kwargs.get("device"))
-        if device is None or device.type == "cpu":
-            reads, writes = accesses(operator, args, kwargs)
-            note_host_access(self._simulation, operator.name, reads, writes)
 
 
 _COMPOSED = torch._C.DispatchKey.CompositeExplicitAutograd  # noqa: SLF001
 _PINS: tuple[AnyOperator, ...] = (aten.pin_memory.default, aten._pin_memory.default)  # noqa: SLF001
 _EMPTY = (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty)
-
-
-def _is_on_sim(kwargs: Kwargs) -> bool:
-    """Return whether options say that a tensor is made on the device."""
-    device = cast("torch.device | None", kwargs.get("device"))
-    return device is not None and device.type == DEVICE_NAME
 
 
 @cache
@@ -228,27 +182,22 @@ def _is_composed(func: AnyOperator) -> bool:
     return has(_COMPOSED) and not has(own)
 
 
-def pinned_copy(simulation: Simulation, tensor: Tensor) -> Tensor:
-    """Return a host tensor in pinned memory: itself, where it is."""
-    return tensor if simulation.pinned.has(tensor) else simulation.pinned.copy(tensor)
-
-
-def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: Blocks) -> None:
+def note_host_access(name: str, reads: Blocks, writes: Blocks) -> None:
     """Pass the host's reads and writes to the race detector."""
-    if simulation.detector is not None and (reads or writes):
-        simulation.detector.launch(HOST, name, call_site(), reads, writes)
+    if reads or writes:
+        current().detector.launch(HOST, name, call_site(), reads, writes)
 
 
 @contextmanager
-def watched_host(simulation: Simulation) -> Iterator[None]:
+def watched_host() -> Iterator[None]:
     """Watch what the host does within a `with` block."""
     with ExitStack() as replaced:
         for name in ("tolist", "numpy", "__array__"):
             method = cast("Method", getattr(torch.Tensor, name))
-            replacement = _reader(simulation, name, method)
+            replacement = _reader(name, method)
             replaced.enter_context(_replaced(torch.Tensor, name, replacement))
-        replaced.enter_context(_replaced(torch, "tensor", _tensor_maker(simulation, torch.tensor)))
-        replaced.enter_context(HostMode(simulation))
+        replaced.enter_context(_replaced(torch, "tensor", _tensor_maker(torch.tensor)))
+        replaced.enter_context(HostMode())  # type: ignore[no-untyped-call]
         yield
 
 
@@ -266,24 +215,24 @@ def _replaced(owner: object, name: str, replacement: Method) -> Iterator[None]:
             setattr(owner, name, before)
 
 
-def _reader(simulation: Simulation, name: str, original: Method) -> Method:
+def _reader(name: str, original: Method) -> Method:
     """Make a method that notes what it reads."""
 
     @wraps(original)
     def read(self: Tensor, *args: object, **kwargs: object) -> object:
-        note_host_access(simulation, f"Tensor.{name}", blocks_of(self), NO_BLOCKS)
+        note_host_access(f"Tensor.{name}", blocks_of(self), NO_BLOCKS)
         return original(self, *args, **kwargs)
 
     return read
 
 
-def _tensor_maker(simulation: Simulation, original: Method) -> Method:
+def _tensor_maker(original: Method) -> Method:
     """Make a `torch.tensor` that can pin: torch's own calls no operator that a mode sees."""
 
     @wraps(original)
     def tensor(data: object, *, pin_memory: bool = False, **options: object) -> object:
         made = original(data, **options)
-        return pinned_copy(simulation, cast("Tensor", made)) if pin_memory else made
+        return current().pinned.copy(cast("Tensor", made)) if pin_memory else made
 
     return tensor
 
@@ -322,7 +271,7 @@ def simulate(
     DEVICE.default.drain()
     simulation = DEVICE.simulation = Simulation(asked, check_races=check_races)
     try:
-        with watched_host(simulation):
+        with watched_host():
             yield simulation
             simulation.drain()
     except BaseException as error:

@@ -9,6 +9,7 @@ host waits for it (lazy), or everything does but for one stream (starve). Random
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Self
 
 import torch
 
-from backend_caps.simulator.errors import SimDeviceError, SimulatorError, Site
+from backend_caps.simulator.errors import SimDeviceError, SimulatorError, Site, call_site
 
 # Work on raw memory runs beside the modes that watch the host, and writes to tensors of inference
 # mode and others, whichever mode the host is in by then.
@@ -37,8 +38,6 @@ class Op:
 
     name: str
     """The operator's name."""
-    site: Site
-    """Where it was launched."""
     work: Callable[[], object]
     """What it does to raw memory; keeps no tensor of the device alive."""
     reads: Blocks = NO_BLOCKS
@@ -51,6 +50,8 @@ class Op:
     """What it brings to the host."""
     bytes_to_device: int = 0
     """What it brings from the host."""
+    site: Site = field(default_factory=call_site)
+    """Where it was launched: by default the line that makes it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +64,8 @@ class Marker:
     """Whether all work before it has run."""
     tick: int = 0
     """The simulated clock when it was passed."""
+    serial: int = field(default_factory=itertools.count(1).__next__)
+    """Names it to the race detector."""
 
 
 @dataclass(slots=True)
@@ -90,10 +93,10 @@ Findings = Callable[[], tuple[str, ...] | None]
 
 
 class QueueEngine:
-    """The queues of a device, and the means to run them item by item.
+    """The queues of a device, which run as late as they may: the lazy order.
 
     Args:
-        races: what to say of races where work fails.
+        races: lists the races so far, for the error of work that fails.
     """
 
     def __init__(self, races: Findings) -> None:
@@ -103,10 +106,9 @@ class QueueEngine:
 
     def queue(self, handle: int) -> Queue:
         """Return a stream's queue."""
-        queue = self.queues.get(handle)
-        if queue is None:
-            queue = self.queues[handle] = Queue(handle)
-        return queue
+        if handle not in self.queues:
+            self.queues[handle] = Queue(handle)
+        return self.queues[handle]
 
     def append(self, handle: int, item: Item) -> None:
         """Put an item at the end of a stream's queue."""
@@ -134,11 +136,8 @@ class QueueEngine:
 
     def is_blocked(self, queue: Queue) -> bool:
         """Return whether a queue has nothing that could run now."""
-        items = queue.items
-        if not items:
-            return True
-        first = items[0]
-        return first.__class__ is Wait and not first.marker.is_done
+        first = queue.items[0] if queue.items else None
+        return first is None or (first.__class__ is Wait and not first.marker.is_done)
 
     def run_next(self, queue: Queue) -> None:
         """Run the first item of a queue that is not blocked.
@@ -166,8 +165,11 @@ class QueueEngine:
                 has_run = True
         return has_run
 
-    def run_to(self, marker: Marker) -> None:
-        """Run what a marker needs, and what that waits for, and nothing else."""
+    def after_launch(self) -> None:
+        """Run what runs by itself, beside the host: nothing."""
+
+    def wait_for(self, marker: Marker) -> None:
+        """Run until a marker is passed: what it needs, and what that waits for."""
         needed = [marker]
         with no_dispatch(), _inference():
             while needed:
@@ -179,8 +181,12 @@ class QueueEngine:
                 else:
                     self.run_next(queue)
 
-    def run_towards(self, marker: Marker) -> None:
-        """Run one operator that a marker needs, and the markers and waits before it."""
+    def advance(self, marker: Marker) -> None:
+        """Run a little, after a query of a marker that is not passed.
+
+        It runs one operator that the marker needs, and the markers and waits before it, so enough
+        queries let the marker be passed.
+        """
         while not marker.is_done:
             queue = self.queue(marker.stream)
             if self.is_blocked(queue):
@@ -279,88 +285,72 @@ def systematic_schedules(num_streams: int) -> tuple[Schedule, ...]:
     return (Schedule(OrderPolicy.EAGER), Schedule(OrderPolicy.LAZY), *starved)
 
 
-class LazyAdversary:
-    """Run the work of an engine in an order that the device could choose: as late as it may."""
+class EagerEngine(QueueEngine):
+    """The order in which whatever can run does, but for one stream where one starves."""
 
-    def after_launch(self, engine: QueueEngine) -> None:
-        """Run what runs by itself, beside the host: nothing."""
-
-    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
-        """Run until a marker is passed: what it needs."""
-        engine.run_to(marker)
-
-    def advance(self, engine: QueueEngine, marker: Marker) -> None:
-        """Run a little, for a host that asked whether a marker is passed and was answered no.
-
-        Asked often enough, it lets the marker be passed: it runs one operator that this needs.
-        """
-        engine.run_towards(marker)
-
-
-class EagerAdversary(LazyAdversary):
-    """Run whatever can run, but for one stream where one starves."""
-
-    def __init__(self, starved: int | None = None) -> None:
+    def __init__(self, races: Findings, starved: int | None) -> None:
+        super().__init__(races)
         self._starved = starved
 
-    def after_launch(self, engine: QueueEngine) -> None:
+    def after_launch(self) -> None:
         """Run every other stream until it is blocked."""
         has_run = True
         while has_run:
             has_run = False
-            for queue in tuple(engine.queues.values()):
+            for queue in tuple(self.queues.values()):
                 if queue.items and queue.handle != self._starved:
-                    has_run |= engine.run_to_block(queue)
+                    has_run |= self.run_to_block(queue)
 
-    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
+    def wait_for(self, marker: Marker) -> None:
         """Run what the marker needs, and then what that lets run."""
-        super().wait_for(engine, marker)
-        self.after_launch(engine)
+        super().wait_for(marker)
+        self.after_launch()
 
-    def advance(self, engine: QueueEngine, marker: Marker) -> None:
+    def advance(self, marker: Marker) -> None:
         """Run one operator that the marker needs, and then what that lets run."""
-        super().advance(engine, marker)
-        self.after_launch(engine)
+        super().advance(marker)
+        self.after_launch()
 
 
-class RandomAdversary(LazyAdversary):
-    """Run a random number of items of random streams."""
+class RandomEngine(QueueEngine):
+    """The order in which a random number of items of random streams run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, races: Findings, seed: int) -> None:
+        super().__init__(races)
         self._random = random.Random(seed)  # noqa: S311 - a schedule keeps no secrets
         # Some runs are nearly lazy and others nearly eager.
         self._most = self._random.choice((1, 2, 4, 8))
 
-    def after_launch(self, engine: QueueEngine) -> None:
+    def after_launch(self) -> None:
         """Run up to a few items."""
         for _ in range(self._random.randrange(self._most + 1)):
-            if not self._run_one(engine):
+            if not self._run_any():
                 return
 
-    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
+    def wait_for(self, marker: Marker) -> None:
         """Run random items until the marker is passed."""
         while not marker.is_done:
-            has_run = self._run_one(engine)
+            has_run = self._run_any()
             assert has_run, f"stream {marker.stream} waits for itself"
 
-    def advance(self, engine: QueueEngine, marker: Marker) -> None:
+    def advance(self, marker: Marker) -> None:
         """Run one random item, and one operator that the marker needs."""
-        self._run_one(engine)
-        super().advance(engine, marker)
+        self._run_any()
+        super().advance(marker)
 
-    def _run_one(self, engine: QueueEngine) -> bool:
-        runnable = [own for own in engine.queues.values() if not engine.is_blocked(own)]
+    def _run_any(self) -> bool:
+        runnable = [own for own in self.queues.values() if not self.is_blocked(own)]
         if runnable:
-            engine.run_one(self._random.choice(runnable))
+            self.run_one(self._random.choice(runnable))
         return bool(runnable)
 
 
-def adversary_of(schedule: Schedule) -> LazyAdversary:
-    """Make what runs the work as a schedule says."""
+def engine_of(schedule: Schedule, races: Findings) -> QueueEngine:
+    """Make the queues that run in a schedule's order."""
     match schedule.policy:
         case OrderPolicy.LAZY:
-            return LazyAdversary()
+            return QueueEngine(races)
         case OrderPolicy.RANDOM:
-            return RandomAdversary(schedule.seed)
+            return RandomEngine(races, schedule.seed)
         case _:
-            return EagerAdversary(schedule.starved)
+            return EagerEngine(races, schedule.starved)

@@ -8,7 +8,6 @@ it reads and writes is pinned memory.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -118,7 +117,7 @@ class DeviceWatcher:
 
 
 HOST = -1
-"""The host's stream handle."""
+"""The host's stream handle, and the name of its event: those of markers are positive."""
 # Weights are read forever and never written.
 _MOST_READS = 16
 
@@ -162,11 +161,12 @@ Step = Callable[Concatenate["RaceDetector", P], None]
 
 
 def _later(take_in: Step[P]) -> Step[P]:
-    """Queue a step of the trace until `races` is called."""
+    """Queue a step of the trace until `races` is called, where races are looked for."""
 
     @wraps(take_in)
     def put_off(self: RaceDetector, *args: P.args, **kwargs: P.kwargs) -> None:
-        self.trace.append(partial(take_in, self, *args, **kwargs))
+        if self.is_on:
+            self.trace.append(partial(take_in, self, *args, **kwargs))
 
     return cast("Step[P]", put_off)
 
@@ -176,20 +176,21 @@ class RaceDetector:
 
     A run is written down, and judged afterwards in a thread of its own, whose stack is short: the
     sanitizer takes the whole stack down at every launch, which is most of what it costs.
+
+    Args:
+        is_on: whether races are looked for; if not, nothing is written down.
     """
 
-    trace: list[Callable[[], None]]
-    """Steps that are not judged yet."""
-
-    def __init__(self) -> None:
-        self.trace = []
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self.trace: list[Callable[[], None]] = []
+        """Steps that are not judged yet."""
         self._races: list[Race] = []
         self._handler = EventHandler()
         self._launches: dict[int, tuple[str, Site]] = {}
-        self._streams: set[int] = set()
-        self._events: set[int] = set()
-        self._fresh_events = itertools.count(-1, -1)
-        self._know(HOST)
+        self._order = self._handler.syncs
+        self._order.create_stream(HOST)
+        self._order.create_event(HOST)
 
     def races(self) -> tuple[Race, ...]:
         """Return the races of the run so far."""
@@ -218,78 +219,60 @@ class RaceDetector:
         self._launches[self._handler.seq_num] = (name, site)
         for error in errors:
             assert isinstance(error, UnsynchronizedAccessError), f"the sanitizer found {error!r}"
-            self._report(error)
+            first, second = map(self._access, (error.previous_access, error.current_access))
+            self._races.append(Race(block=error.data_ptr, first=first, second=second))
         for block in reads:
             self._forget_early_reads(block)
 
     @_later
     def record(self, event: int, stream: int) -> None:
-        """Add an event's record."""
+        """Add the record of an event that is new at each record."""
         self._know(stream)
-        if event not in self._events:
-            self._events.add(event)
-            self._handler._handle_event_creation(event)  # noqa: SLF001
-        self._handler._handle_event_record(event, stream)  # noqa: SLF001
+        self._order.create_event(event)
+        self._order.record_state(event, stream)
 
     @_later
     def wait(self, stream: int, event: int) -> None:
-        """Add a stream's wait for an event's last record."""
-        if event in self._events:
+        """Add a stream's wait for an event; one of another run is no wait."""
+        if event in self._order.recorded_sync_states:
             self._know(stream)
-            self._handler._handle_event_wait(event, stream)  # noqa: SLF001
-
-    def wait_for_stream(self, stream: int, other: int) -> None:
-        """Add a stream's wait for another.
-
-        It does for the host, where it is given work on memory that the host has: a launch comes
-        after all that the host did before.
-        """
-        event = next(self._fresh_events)
-        self.record(event, other)
-        self.wait(stream, event)
-        self.forget(event)
+            self._order.stream_wait_for_event(stream, event)
 
     @_later
-    def forget(self, event: int) -> None:
-        """Delete an event."""
-        if event in self._events:
-            self._events.remove(event)
-            self._handler._handle_event_deletion(event)  # noqa: SLF001
+    def wait_for_host(self, stream: int) -> None:
+        """Order a launch on memory that the host has behind all that the host did before."""
+        self._know(stream)
+        self._order.record_state(HOST, HOST)
+        self._order.stream_wait_for_event(stream, HOST)
 
     @_later
     def synchronize_stream(self, stream: int) -> None:
         """Add a host wait for a stream."""
         self._know(stream)
-        self._handler._handle_stream_synchronization(stream)  # noqa: SLF001
+        self._order.all_streams_wait_for_stream(stream)
 
     @_later
     def synchronize_event(self, event: int) -> None:
         """Add a host wait for an event."""
-        if event in self._events:
-            self._handler._handle_event_synchronization(event)  # noqa: SLF001
+        if event in self._order.recorded_sync_states:
+            self._order.all_streams_wait_for_event(event)
 
     @_later
     def synchronize_device(self, streams: Sequence[int]) -> None:
         """Add a host wait for everything."""
         for stream in streams:
             self._know(stream)
-        self._handler._handle_device_synchronization()  # noqa: SLF001
+        self._order.sync_all_streams()
 
     def _know(self, stream: int) -> None:
-        if stream not in self._streams:
-            self._streams.add(stream)
-            self._handler._handle_stream_creation(stream)  # noqa: SLF001
+        if stream not in self._order.current_sync_states:
+            self._order.create_stream(stream)
 
     def _forget_early_reads(self, block: int) -> None:
         """Keep each stream's last read: what comes after it comes after its earlier ones."""
         info = self._handler.tensors_accessed.accesses[block]
         if len(info.reads) > _MOST_READS:
             info.reads = list({read.stream: read for read in info.reads}.values())
-
-    def _report(self, error: UnsynchronizedAccessError) -> None:
-        first, second = error.previous_access, error.current_access
-        race = Race(block=error.data_ptr, first=self._access(first), second=self._access(second))
-        self._races.append(race)
 
     def _access(self, access: UpstreamAccess) -> Access:
         operator, site = self._launches[access.seq_num]

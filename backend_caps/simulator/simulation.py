@@ -8,26 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend_caps.simulator.allocation import (
-    Allocator,
-    Block,
-    Capture,
-    Lease,
-    PinnedMemory,
-    is_pinned,
-)
+from backend_caps.simulator.allocation import Allocator, Block, Capture, Lease, PinnedMemory
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
-from backend_caps.simulator.queues import (
-    NO_BLOCKS,
-    Marker,
-    Op,
-    QueueEngine,
-    Schedule,
-    Wait,
-    adversary_of,
-)
+from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, Schedule, Wait, engine_of
 from backend_caps.simulator.records import (
-    HOST,
     Counts,
     DeviceWatcher,
     Race,
@@ -65,27 +49,23 @@ class Simulation:
             none is handed out twice, because a reused address looks like a race.
     """
 
-    hidden_syncs: list[HostSync]
-    """Operators that made the host wait: item, nonzero, a copy that blocks."""
-    host_waits: list[HostSync]
-    """Calls of synchronize, of streams, events and the device."""
-    watcher: DeviceWatcher
-    """Watches what is launched, ordered and waited for; by default it does nothing."""
-
     def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
         self.schedule = schedule
         self.pinned = PinnedMemory()
-        self.detector = RaceDetector() if check_races else None
-        self.engine = QueueEngine(self._findings)
+        self.detector = RaceDetector(is_on=check_races)
+        self.engine = engine_of(schedule, self._findings)
         self.capture: Capture | None = None
         self.current_stream = 0
         self._counts = Counts()
-        self.hidden_syncs, self.host_waits = [], []
+        self.hidden_syncs: list[HostSync] = []
+        """Operators that made the host wait: item, nonzero, a copy that blocks."""
+        self.host_waits: list[HostSync] = []
+        """Calls of synchronize, of streams, events and the device."""
         self.watcher = DeviceWatcher()
+        """Watches what is launched, ordered and waited for; by default it does nothing."""
         self._polled_after = (0, 0, 0)
         # Markers that a line has polled since, and whether its loop was noted as a wait.
         self._polled: dict[tuple[Marker, Site], bool] = {}
-        self._adversary = adversary_of(schedule)
         self._allocator = Allocator(self._free_block, self.engine.mark, keeps_blocks=check_races)
         self._num_drawn = 0
         self.engine.queue(0)
@@ -93,7 +73,7 @@ class Simulation:
     @property
     def races(self) -> tuple[Race, ...]:
         """Pairs of accesses that nothing orders; empty without `check_races`."""
-        return () if self.detector is None else self.detector.races()
+        return self.detector.races()
 
     @property
     def counts(self) -> Counts:
@@ -124,8 +104,7 @@ class Simulation:
         """Return the next stream of the pool, which comes round again as torch's does."""
         handle = self._num_drawn % _POOL_STREAMS + 1
         self._num_drawn += 1
-        self.engine.queue(handle)
-        return handle
+        return self.engine.queue(handle).handle
 
     def launch(self, op: Op) -> None:
         """Put work on the current stream, or into the graph that it is captured in."""
@@ -141,12 +120,11 @@ class Simulation:
         self.watcher.launched(handle, op)
         if op.bytes_to_host or op.bytes_to_device:
             self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
-        if self.detector is not None:
-            if any(is_pinned(block) for block in op.reads | op.writes):
-                self.detector.wait_for_stream(handle, HOST)
-            self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
+        if any(self.pinned.owns(block) for block in op.reads | op.writes):
+            self.detector.wait_for_host(handle)
+        self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
         self.engine.append(handle, op)
-        self._adversary.after_launch(self.engine)
+        self.engine.after_launch()
 
     def count_copy(
         self, *, to_host: int = 0, to_device: int = 0, handle: int | None = None
@@ -169,7 +147,7 @@ class Simulation:
     def capture_of(self, handle: int) -> Capture | None:
         """Return the capture that a stream's work goes into."""
         capture = self.capture
-        return capture if capture is not None and capture.has(handle) else None
+        return capture if capture is not None and handle in capture.clocks else None
 
     def end_capture(self) -> None:
         """Record no more; memory that other streams of the capture had is free from now on."""
@@ -178,27 +156,23 @@ class Simulation:
 
     def branch(self, place: int) -> int:
         """Return the stream that a replayed graph's branch runs on: no stream of the pool."""
-        handle = _POOL_STREAMS + 1 + place
-        self.engine.queue(handle)
-        return handle
+        return self.engine.queue(_POOL_STREAMS + 1 + place).handle
 
-    def record(self, handle: int, event: int, *, counts: bool = True) -> Marker:
+    def record(self, handle: int, *, counts: bool = True) -> Marker:
         """Put the marker of an event at the end of a stream's work.
 
         A point of a graph at a replay is one that does not count.
         """
         self._counts.num_event_records += counts
-        if self.detector is not None:
-            self.detector.record(event, handle)
         marker = self.engine.mark(handle)
+        self.detector.record(marker.serial, handle)
         self.watcher.recorded(marker)
         return marker
 
-    def wait(self, handle: int, event: int, marker: Marker, *, counts: bool = True) -> None:
+    def wait(self, handle: int, marker: Marker, *, counts: bool = True) -> None:
         """Make a stream wait for the marker of an event, or of a point that does not count."""
         self._counts.num_event_waits += counts
-        if self.detector is not None:
-            self.detector.wait(handle, event)
+        self.detector.wait(handle, marker.serial)
         self.watcher.waited(handle, marker)
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
@@ -206,15 +180,15 @@ class Simulation:
     def query_stream(self, handle: int) -> bool:
         """Return whether a stream's work has run; if not, the device runs a little."""
         is_done = self._query(self.engine.tail(handle), WaitKind.STREAM, "Stream.query")
-        if is_done and self.detector is not None:
+        if is_done:
             self.detector.synchronize_stream(handle)
         return is_done
 
-    def query_marker(self, marker: Marker, event: int) -> bool:
+    def query_marker(self, marker: Marker) -> bool:
         """Return whether an event's marker was passed; if not, the device runs a little."""
         is_done = self._query(marker, WaitKind.EVENT, "Event.query")
-        if is_done and self.detector is not None:
-            self.detector.synchronize_event(event)
+        if is_done:
+            self.detector.synchronize_event(marker.serial)
         return is_done
 
     def _query(self, marker: Marker, kind: WaitKind, method: str) -> bool:
@@ -232,22 +206,24 @@ class Simulation:
         elif not was_done:
             self._polled.setdefault(poll, False)
         if not was_done:
-            self._adversary.advance(self.engine, marker)
+            self.engine.advance(marker)
         return was_done
 
     def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:
         """Make the host wait for all that a stream has."""
         self._note_sync(cause, Waited(kind, handle), None)
-        if self.detector is not None:
-            self.detector.synchronize_stream(handle)
-        self._adversary.wait_for(self.engine, self.engine.mark(handle))
+        self.detector.synchronize_stream(handle)
+        self.engine.wait_for(self.engine.mark(handle))
 
-    def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
+    def wait_for_current(self, cause: str) -> None:
+        """Make the host wait for the current stream, in an operator that needs its results."""
+        self.synchronize_stream(self.current_stream, cause, WaitKind.HIDDEN)
+
+    def synchronize_marker(self, marker: Marker, cause: str) -> None:
         """Make the host wait for what an event is bound to."""
         self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream), marker)
-        if self.detector is not None:
-            self.detector.synchronize_event(event)
-        self._adversary.wait_for(self.engine, marker)
+        self.detector.synchronize_event(marker.serial)
+        self.engine.wait_for(marker)
 
     def synchronize_device(self, cause: str) -> None:
         """Make the host wait for everything; once the run is over there is nothing."""
@@ -258,10 +234,9 @@ class Simulation:
 
     def drain(self) -> None:
         """Run everything that was launched."""
-        if self.detector is not None:
-            self.detector.synchronize_device(tuple(self.engine.queues))
+        self.detector.synchronize_device(tuple(self.engine.queues))
         for handle in tuple(self.engine.queues):
-            self._adversary.wait_for(self.engine, self.engine.mark(handle))
+            self.engine.wait_for(self.engine.mark(handle))
 
     def close(self) -> None:
         """Let tensors that outlive the run die without a trace, and events wait for nothing."""
@@ -280,7 +255,7 @@ class Simulation:
 
     def _findings(self) -> tuple[str, ...] | None:
         """List each race once; None without `check_races`."""
-        if self.detector is None:
+        if not self.detector.is_on:
             return None
         return tuple(dict.fromkeys(str(race) for race in self.races))
 
@@ -293,18 +268,15 @@ class Simulation:
 
     def _free_block(self, block: Block) -> None:
         """Put the poisoning of a block at the end of its stream's work, and run nothing."""
-        poisoning = Op("free", _NOWHERE, block.poison, ticks=0)
-        if self.detector is not None:
+        poisoning = Op("free", block.poison, ticks=0, site=_NOWHERE)
+        if self.detector.is_on:
             poisoning.site, poisoning.writes = call_site(), frozenset((block.serial,))
-        if block.free_lists is self._allocator.pool.free_lists:
-            if self.detector is not None:
-                self.detector.launch(
-                    block.stream, "free", poisoning.site, NO_BLOCKS, poisoning.writes
-                )
+        capture = self.capture
+        if block.pool is self._allocator.pool:
+            self.detector.launch(block.stream, "free", poisoning.site, NO_BLOCKS, poisoning.writes)
             self.engine.append(block.stream, poisoning)
-        elif self.capture is not None and block.free_lists is self.capture.pool.free_lists:
-            capture = self.capture
-            handle = block.stream if capture.has(block.stream) else capture.origin
+        elif capture is not None and block.pool is capture.pool:
+            handle = block.stream if block.stream in capture.clocks else capture.origin
             capture.steps.append((handle, poisoning))
 
 

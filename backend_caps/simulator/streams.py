@@ -14,19 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
 
-from backend_caps.simulator.allocation import (
-    Await,
-    Capture,
-    Point,
-    Pool,
-    Reach,
-    Step,
-    event_serials,
-)
+from backend_caps.simulator.allocation import Capture, Pool
 from backend_caps.simulator.errors import SimulatorError
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import WaitKind
@@ -64,10 +57,7 @@ class Stream:
 
     def wait_stream(self, stream: Stream) -> None:
         """Make this stream wait for all work that another has now."""
-        event = Event()
-        event.record(stream)
-        event.wait(self)
-        event.forget()
+        stream.record_event().wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record an event, or a new one, at the end of this stream's work."""
@@ -96,6 +86,27 @@ class Stream:
         return f"<sim stream {self.handle}>"
 
 
+@dataclass(slots=True, eq=False)
+class Point:
+    """A point in a captured stream's work that another captured stream waits for."""
+
+    capture: Capture
+    """The capture that it is in."""
+    clock: dict[int, int]
+    """How much of each captured stream's work is before it."""
+    marker: Marker | None = None
+    """Where the last replay has reached it."""
+
+    def record(self, handle: int) -> None:
+        """Reach the point in a replay: what an event's record leaves in a graph."""
+        self.marker = current().record(handle, counts=False)
+
+    def wait(self, handle: int) -> None:
+        """Wait for the point in a replay: an edge between two branches of a graph."""
+        assert self.marker is not None, "a replay records a point before it waits for it"
+        current().wait(handle, self.marker, counts=False)
+
+
 class Event:
     """A point in a stream's work; a wait binds to the version that was recorded last.
 
@@ -113,10 +124,9 @@ class Event:
         interprocess: bool = False,  # noqa: ARG002
         external: bool = False,
     ) -> None:
-        self._serial = next(event_serials)
         self._is_external = external
         self._marker: Marker | None = None
-        self._captured: tuple[Capture, Point] | None = None
+        self._captured: Point | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Move the point to the end of a stream's work, by default the current one's."""
@@ -127,7 +137,8 @@ class Event:
         elif self._is_external:
             capture.add(handle, self._record_on)
         else:
-            self._captured = capture, capture.reach(handle)
+            self._captured = Point(capture, dict(capture.clocks[handle]))
+            capture.steps.append((handle, self._captured.record))
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make a stream wait for the point; before the first record it is no wait.
@@ -139,10 +150,11 @@ class Event:
         handle = simulation.current_stream if stream is None else stream.handle
         capture = simulation.capture_of(handle)
         if self._captured is not None:
-            own, point = self._captured
-            if own is not simulation.capture:
+            point = self._captured
+            if point.capture is not simulation.capture:
                 self._refuse("its event is in a capture that has ended")
-            own.wait(handle, point)
+            point.capture.join(handle, point.clock)
+            point.capture.steps.append((handle, point.wait))
         elif capture is None:
             self._wait_on(handle)
         elif self._is_external:
@@ -155,7 +167,7 @@ class Event:
         simulation = current()
         simulation.refuse_in_capture("Event.synchronize")
         if self._marker is not None:
-            simulation.synchronize_marker(self._marker, self._serial, "Event.synchronize")
+            simulation.synchronize_marker(self._marker, "Event.synchronize")
 
     def query(self) -> bool:
         """Return whether the point was passed, as it is before the first record.
@@ -163,7 +175,7 @@ class Event:
         At each False the device runs a little. A line that polls again with nothing launched in
         between counts as a host wait.
         """
-        return self._marker is None or current().query_marker(self._marker, self._serial)
+        return self._marker is None or current().query_marker(self._marker)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the operators that ran between two events: the simulated clock has no other tick.
@@ -176,19 +188,13 @@ class Event:
             raise RuntimeError("elapsed_time() needs two events that were recorded and passed")
         return float(end.tick - start.tick)
 
-    def forget(self) -> None:
-        """Drop it from race detection: no wait for it follows."""
-        detector = current().detector
-        if detector is not None:
-            detector.forget(self._serial)
-
     def _record_on(self, handle: int) -> None:
         self._captured = None
-        self._marker = current().record(handle, self._serial)
+        self._marker = current().record(handle)
 
     def _wait_on(self, handle: int) -> None:
         if self._marker is not None:
-            current().wait(handle, self._serial, self._marker)
+            current().wait(handle, self._marker)
 
     def _refuse(self, reason: str) -> NoReturn:
         action = f"a wait for an event ({reason})"
@@ -250,8 +256,7 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
         self._capture: Capture | None = None
         self._pool = Pool()
-        self._steps: tuple[tuple[int, Step], ...] | None = None
-        self._branches: tuple[int, ...] = ()
+        self._captured: Capture | None = None
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
         """Record what the current stream is given from now on.
@@ -260,8 +265,8 @@ class CUDAGraph:
             SimulatorError: a capture goes on, or the graph has one.
         """
         simulation = current()
-        if simulation.capture is not None or self._steps is not None:
-            held = "a capture" if self._steps is not None else "no capture, but another goes on"
+        if simulation.capture is not None or self._captured is not None:
+            held = "a capture" if self._captured is not None else "no capture, but another goes on"
             raise SimulatorError.graph_state("capture_begin", held)
         self._pool = self._pool if pool is None else pool
         self._capture = Capture(pool=self._pool, origin=simulation.current_stream)
@@ -285,8 +290,7 @@ class CUDAGraph:
                 f"capture_end with work of stream {capture.unjoined[0]} left",
                 "a wait of the first stream for all that joined it was expected",
             )
-        self._branches = tuple(capture.clocks)
-        self._steps = tuple(capture.steps)
+        self._captured = capture
 
     def replay(self) -> None:
         """Put the recorded work on the current stream.
@@ -294,31 +298,25 @@ class CUDAGraph:
         Raises:
             SimulatorError: nothing was recorded.
         """
-        if self._steps is None:
+        captured = self._captured
+        if captured is None:
             raise SimulatorError.graph_state("replay", "no capture")
         simulation = current()
         simulation.refuse_in_capture("CUDAGraph.replay")
         simulation.watcher.replay_began(simulation.current_stream)
-        origin, *others = self._branches
+        origin, *others = captured.clocks
         handles = {origin: simulation.current_stream}
         handles |= {other: simulation.branch(place) for place, other in enumerate(others)}
-        reached: dict[Point, Marker] = {}
-        for captured_on, step in self._steps:
-            handle = handles[captured_on]
+        for captured_on, step in captured.steps:
             if isinstance(step, Op):
-                simulation.enqueue(handle, step)
-            elif isinstance(step, Reach):
-                reached[step.point] = simulation.record(handle, step.point.serial, counts=False)
-            elif isinstance(step, Await):
-                marker = reached[step.point]
-                simulation.wait(handle, step.point.serial, marker, counts=False)
+                simulation.enqueue(handles[captured_on], step)
             else:
-                step(handle)
+                step(handles[captured_on])
         simulation.watcher.replay_ended()
 
     def reset(self) -> None:
         """Forget the recorded work, and the memory that no tensor refers to."""
-        self._steps = None
+        self._captured = None
         self._pool = Pool()
 
     def pool(self) -> Pool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -29,7 +30,6 @@ from backend_caps.startup.errors import (
     Difference,
     MissingRanksError,
     RankFailedError,
-    RankNumbers,
     RanksDifferError,
     StartupError,
 )
@@ -41,7 +41,6 @@ from backend_caps.startup.statement import (
     Treatment,
     failure_of,
     host_name,
-    last_statement,
     start_fields,
     statement_of,
     without_path,
@@ -90,6 +89,10 @@ class Ranks:
         """Return ranks as they are, and of a group alone those that differ in nothing."""
         return group if isinstance(group, Ranks) else cls(group=group)
 
+    def channel(self) -> closing[GroupChannel]:
+        """Open a channel between them, which the end of a `with` block closes."""
+        return closing(GroupChannel(self.group, host=host_name(), deadline_s=self.deadline_s))
+
 
 _ARGUMENTS = ("pool_size", "draft", "graph_sizes")
 """What `configure` is given beside the flags, and ranks share."""
@@ -124,19 +127,15 @@ def agree(
 
     Stream: none. Sync: waits for every rank, on the host. Not for use under capture.
     """
-    channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
     per_rank = frozenset(ranks.per_rank)
-    try:
+    with ranks.channel() as channel:
         try:
             plan = decide()
         except Exception as error:
-            fields = start_fields(given, arguments or {}, per_rank)
-            tell_failure(error, channel, fields=fields)
+            tell_failure(error, channel, fields=start_fields(given, arguments or {}, per_rank))
             raise
         own = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
         return agreed(plan, own, channel, check)
-    finally:
-        channel.ended()
 
 
 def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
@@ -152,11 +151,9 @@ def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
 
     Sync: waits for every rank, on the host, until the deadline.
     """
-    channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
-    try:
-        tell_failure(error, channel, fields=start_fields(given, {}, frozenset(ranks.per_rank)))
-    finally:
-        channel.ended()
+    fields = start_fields(given, {}, frozenset(ranks.per_rank))
+    with ranks.channel() as channel:
+        tell_failure(error, channel, fields=fields)
 
 
 def agreed(
@@ -177,11 +174,10 @@ def agreed(
         RanksDifferError: ranks differ in what must be the same.
         MissingRanksError: a round did not end; the channel raises it.
     """
-    mark = own.mark
-    if _all_say(mark, channel, _COMPARING):
+    said = _heard_unless_alike(own, plan, channel, _COMPARING)
+    if not said:
         channel.met(_ENDING)
         return plan
-    said = heard(own, plan, channel)
     require_same(said)
     try:
         joint = judge(plan, said)
@@ -189,9 +185,8 @@ def agreed(
     except Exception as error:  # of this rank's own flags: the others may have a plan
         tell_failure(error, channel, _ENDING)
         raise
-    last = last_statement(joint)
-    if not _all_say(last.mark, channel, _ENDING):
-        require_same(heard(last, joint, channel))
+    last = Statement(fields={"joint plan": (Treatment.EQUAL, joint.fingerprint)})
+    require_same(_heard_unless_alike(last, joint, channel, _ENDING))
     return joint
 
 
@@ -207,11 +202,8 @@ def tell_failure(
         round_name: the round that the others are in.
         fields: what this rank was started with, where the others state it too.
     """
-    own = failure_of(error, fields)
-    said: list[RankStatement] = []
     try:
-        if not _all_say(own.mark, channel, round_name):
-            said = heard(own, None, channel)
+        said = _heard_unless_alike(failure_of(error, fields), None, channel, round_name)
     except MissingRanksError as missing:
         error.add_note(f"The other ranks could not all be told: {missing}")
     else:
@@ -220,12 +212,15 @@ def tell_failure(
             error.add_note(f"The ranks differ: {each.told(hosts_of(said))}.")
 
 
-def _all_say(mark: int, channel: Channel, round_name: str) -> bool:
-    highest, lowest = channel.largest((mark, -mark), round_name)
-    return highest == -lowest
+def _heard_unless_alike(
+    own: Statement, plan: Plan | None, channel: Channel, round_name: str
+) -> list[Statement]:
+    """Compare the marks of all ranks, and return the statements of all where they differ."""
+    highest, lowest = channel.largest((own.mark, -own.mark), round_name)
+    return [] if highest == -lowest else heard(own, plan, channel)
 
 
-def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[RankStatement]:
+def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Statement]:
     """Hear each of those who say something different once: the lowest rank of each.
 
     Args:
@@ -244,20 +239,11 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[RankState
         name = f"the statement of rank {channel.ranks[ranks[0]]}"
         spoken = channel.said_by(ranks[0], words, num_bytes, name)
         numbers = tuple(channel.ranks[rank] for rank in ranks)
-        said.append(RankStatement(Statement.read(spoken), numbers))
+        said.append(replace(Statement.read(spoken), ranks=numbers))
     return said
 
 
-@dataclass(frozen=True, slots=True)
-class RankStatement:
-    """What some ranks state alike."""
-
-    statement: Statement
-    """That of the lowest of them."""
-    ranks: RankNumbers
-
-
-def judge(plan: Plan, said: Sequence[RankStatement]) -> Plan:
+def judge(plan: Plan, said: Sequence[Statement]) -> Plan:
     """Join this rank's plan with those of the others.
 
     Args:
@@ -272,12 +258,20 @@ def judge(plan: Plan, said: Sequence[RankStatement]) -> Plan:
         PlanRefusedError: the policy is strict, and there is a problem with what was joined.
     """
     joint = reduce(Plan.join, _plans(plan, said))
-    told = (_differing(each, said) for each in _differences(said, Treatment.TOLD))
+    told = (
+        Problem(
+            code="ranks-chose-differently",
+            message=f"{each.told(hosts_of(said))}.",
+            remedy="Where the ranks' machines differ this is as it should be; else name one "
+            "backend in the flag.",
+        )
+        for each in _differences(said, Treatment.TOLD)
+    )
     problems = {*plan.problems, *problems_of_values(joint), *told}
     return under_policy(joint, in_order(problems))
 
 
-def require_same(said: Sequence[RankStatement]) -> None:
+def require_same(said: Sequence[Statement]) -> None:
     """Refuse ranks that failed, or that differ in what must be the same.
 
     Raises:
@@ -285,23 +279,22 @@ def require_same(said: Sequence[RankStatement]) -> None:
         RanksDifferError: ranks differ in a field.
     """
     hosts = hosts_of(said)
-    failures = [(own.statement.failure, own.ranks) for own in said if own.statement.failure]
+    failures = [(own.failure, own.ranks) for own in said if own.failure]
     if failures:
-        raise RankFailedError(
-            failures=failures, hosts=hosts, differences=[*differences_beside(said)]
-        )
+        beside = [*differences_beside(said)]
+        raise RankFailedError(failures=failures, hosts=hosts, differences=beside)
     must_be_equal = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
     differences = [each for treatment in must_be_equal for each in _differences(said, treatment)]
     if differences:
         raise RanksDifferError(differences=differences, hosts=hosts)
 
 
-def differences_beside(said: Sequence[RankStatement]) -> Iterator[Difference]:
+def differences_beside(said: Sequence[Statement]) -> Iterator[Difference]:
     """List in what ranks differ of which some have no plan: it may be why these have none.
 
     Compared is what a rank knows before it has a plan, where every rank states it.
     """
-    failed = [own.statement.fields for own in said if own.statement.failure is not None]
+    failed = [own.fields for own in said if own.failure is not None]
     if not all(failed):
         return
     stated = {name for fields in failed for name in fields}
@@ -310,43 +303,26 @@ def differences_beside(said: Sequence[RankStatement]) -> Iterator[Difference]:
             yield each
 
 
-def hosts_of(said: Iterable[RankStatement]) -> Mapping[int, str]:
+def hosts_of(said: Iterable[Statement]) -> Mapping[int, str]:
     """Name the hosts that are known: of the lowest rank of each that speak alike."""
-    return {own.ranks[0]: own.statement.host for own in said}
+    return {own.ranks[0]: own.host for own in said}
 
 
-def _differences(said: Sequence[RankStatement], treatment: Treatment) -> Iterator[Difference]:
-    names = sorted(
-        {
-            name
-            for own in said
-            for name, (treated, _) in own.statement.fields.items()
-            if treated is treatment
-        },
-        key=lambda name: (name != VERSION, name),  # another release explains the others
-    )
-    for name in names:
-        held = ((own.statement.fields.get(name, (treatment, None))[1], own.ranks) for own in said)
+def _differences(said: Sequence[Statement], treatment: Treatment) -> Iterator[Difference]:
+    names = {name for own in said for name, (how, _) in own.fields.items() if how is treatment}
+    # Another release explains the other differences.
+    for name in sorted(names, key=lambda name: (name != VERSION, name)):
         stated = [
-            (_ABSENT if value is None else value, ranks)
-            for value, ranks in held
-            if value is not None or treatment is not Treatment.EQUAL_WHERE_STATED
+            (own.fields[name][1] if name in own.fields else _ABSENT, own.ranks)
+            for own in said
+            if name in own.fields or treatment is not Treatment.EQUAL_WHERE_STATED
         ]
         found = Difference.among(name, stated)
         if found is not None:
             yield found
 
 
-def _differing(difference: Difference, said: Sequence[RankStatement]) -> Problem:
-    return Problem(
-        code="ranks-chose-differently",
-        message=f"{difference.told(hosts_of(said))}.",
-        remedy="Where the ranks' machines differ this is as it should be; else name one backend "
-        "in the flag.",
-    )
-
-
-def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
+def _plans(plan: Plan, said: Sequence[Statement]) -> Iterator[Plan]:
     """Put the values that crossed, of each statement in turn, in the place of this rank's.
 
     A cause that every rank has is this rank's own, with the line of its declaration; another names
@@ -357,9 +333,9 @@ def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
         for phase, own in plan.values()
         for cause in own.causes
     }
-    holders: dict[tuple[Phase | None, str, Cause], list[RankStatement]] = {}
+    holders: dict[tuple[Phase | None, str, Cause], list[Statement]] = {}
     for each in said:
-        for phase, value in each.statement.values:
+        for phase, value in each.values:
             for cause in value.causes:
                 holders.setdefault((phase, value.capability, cause), []).append(each)
 
@@ -368,7 +344,7 @@ def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
         if len(holders[place]) == len(said):
             return cause
         first = min(holders[place], key=lambda each: each.ranks)
-        return replace(cause, rank=first.ranks[0], host=first.statement.host)
+        return replace(cause, rank=first.ranks[0], host=first.host)
 
     def read(
         stated: Mapping[tuple[Phase | None, str], Resolved], phase: Phase | None, own: Resolved
@@ -378,5 +354,5 @@ def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
         return resolved_from(own.capability, value.value, causes, own.effect)
 
     for each in said:
-        stated = {(phase, value.capability): value for phase, value in each.statement.values}
+        stated = {(phase, value.capability): value for phase, value in each.values}
         yield plan.with_values(partial(read, stated))

@@ -24,6 +24,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from backend_caps.discovery.loading import LONGEST_DEADLINE_S
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
@@ -57,23 +58,18 @@ class Channel(Protocol):
     @property
     def ranks(self) -> Sequence[int]:
         """The number that each of these ranks has in the job."""
-        ...
 
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
         """Return the largest of all ranks' int64 values, place by place."""
-        ...
 
     def met(self, round_name: str) -> None:
         """Wait until every rank has come to this round; nothing is said in it."""
-        ...
 
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's int64 values, by rank."""
-        ...
 
     def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
         """Return the bytes of one rank; those of the others are not looked at."""
-        ...
 
 
 class GroupChannel:
@@ -108,13 +104,7 @@ class GroupChannel:
         self._started = time.monotonic()
         self._until = self._started + deadline_s
         self._latest = self._until + _ENDING_S
-        self._presence = Presence(group)
-        self._presence.come(host)
-
-    @property
-    def rank(self) -> int:
-        """This rank's number in the group."""
-        return self._group.rank()
+        self._presence = Presence(group, host)
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -133,18 +123,20 @@ class GroupChannel:
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's values, by rank."""
         found = torch.full((self._group.size(), len(values)), torch.iinfo(torch.int64).min)
-        found[self.rank] = torch.tensor(values, dtype=torch.int64)
+        found[self._group.rank()] = torch.tensor(values, dtype=torch.int64)
         return self._reduced(found, round_name).tolist()
 
     def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
         """Return the bytes of one rank."""
-        said = _tensor_of(own) if rank == self.rank else torch.empty(num_bytes, dtype=torch.uint8)
+        said = torch.empty(num_bytes, dtype=torch.uint8)
+        if rank == self._group.rank():
+            said = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = rank
         self._wait(options, round_name, lambda: self._group.broadcast([said], options))
         return said.numpy().tobytes()
 
-    def ended(self) -> None:
+    def close(self) -> None:
         """Say that this rank takes part in no more rounds."""
         self._presence.leave()
 
@@ -175,14 +167,14 @@ class GroupChannel:
     def _missing(self, round_name: str, error: Exception) -> MissingRanksError:
         seconds = time.monotonic() - self._started
         found = self._presence.of_a_failure()
-        job = self.ranks
+        job, own = self.ranks, self._group.rank()
         return MissingRanksError(
             round=round_name,
             seconds=seconds,
             deadline_s=self._deadline_s,
-            absent=tuple(job[rank] for rank in found.absent if rank != self.rank),
+            absent=tuple(job[rank] for rank in found.absent if rank != own),
             silent=tuple(job[rank] for rank in found.silent),
-            gave_up=tuple(job[rank] for rank in found.gave_up if rank != self.rank),
+            gave_up=tuple(job[rank] for rank in found.gave_up if rank != own),
             hosts={job[rank]: host for rank, host in found.hosts.items()},
             cause=first_sentence(error),
             unknown=found.unknown,
@@ -223,10 +215,6 @@ def _require_gloo(group: dist.ProcessGroup) -> None:
         )
 
 
-def _tensor_of(said: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(said), dtype=torch.uint8)
-
-
 class FoundMissing(BaseModel):
     """Who is missing, as far as the store tells; by numbers in the group."""
 
@@ -240,23 +228,21 @@ class FoundMissing(BaseModel):
 
 
 class Presence:
-    """One rank's words in its group's store, for one agreement.
+    """One rank's words in its group's store, for one agreement: from now on the rank is there.
 
     Args:
         group: whose store it is.
+        host: this rank's machine.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._store = group.get_group_store()
+    def __init__(self, group: dist.ProcessGroup, host: str) -> None:
         self._rank, self._size = group.rank(), group.size()
         number = _NUM_AGREEMENTS.get(group, 0)
         _NUM_AGREEMENTS[group] = number + 1
-        self._prefix = f"backend_caps/agreement/{number}"
+        prefix = f"backend_caps/agreement/{number}"
+        self._store = PrefixStore(prefix, group.get_group_store())
         self._looking: Thread | None = None
         self._gave_up, self._over = Event(), Event()
-
-    def come(self, host: str) -> None:
-        """Say that this rank is there; nothing is waited for."""
         self._say("came", host)
 
     def leave(self) -> None:
@@ -292,7 +278,7 @@ class Presence:
     def _look(self) -> None:
         """Look now and then, until this rank ends or another gave up."""
         try:
-            while not self._over.is_set() and not self._store.check([self._key("asking")]):
+            while not self._over.is_set() and not self._store.check(["asking"]):
                 self._over.wait(LOOKING_S)
         except RuntimeError:  # of any kind: the store's process is gone
             self._gave_up.set()
@@ -304,14 +290,14 @@ class Presence:
     def _find(self, found: list[FoundMissing]) -> None:
         with suppress(RuntimeError):  # of any kind: the store's process is gone
             self._say("left", "")
-            if self._store.add(self._key("asking"), 1) == 1:
-                own = self._missing()
-                self._store.set(self._key("found"), own.model_dump_json())
-                found.append(own)
+            if self._store.add("asking", 1) == 1:
+                known = self._missing()
+                self._store.set("found", known.model_dump_json())
             else:
-                found.extend(self._heard())
-            for known in found:
-                self._wait_until_heard(known)
+                self._store.wait(["found"], timedelta(seconds=FINDING_S))
+                known = FoundMissing.model_validate_json(self._store.get("found"))
+            found.append(known)
+            self._wait_until_heard(known)
 
     def _missing(self) -> FoundMissing:
         """Find out who did not come, and wait a little for the others to leave."""
@@ -325,43 +311,26 @@ class Presence:
             absent=[rank for rank in range(self._size) if rank not in came],
             silent=silent,
             gave_up=[self._rank],
-            hosts={rank: self._store.get(self._of("came", rank)).decode() for rank in silent},
+            hosts={rank: self._store.get(f"came/{rank}").decode() for rank in silent},
         )
-
-    def _heard(self) -> list[FoundMissing]:
-        """Wait for what the first rank finds, as long as this rank waits for it."""
-        until = time.monotonic() + FINDING_S
-        while time.monotonic() < until:
-            if self._store.check([self._key("found")]):
-                return [FoundMissing.model_validate_json(self._store.get(self._key("found")))]
-            time.sleep(_AGAIN_S)
-        return []
 
     def _wait_until_heard(self, known: FoundMissing) -> None:
         """Wait until every rank that is not missing has read who is; not for ever."""
-        num_expected = self._size - len(known.absent) - len(known.silent)
-        num_heard = self._store.add(self._key("heard"), 1)
-        until = time.monotonic() + _HEARING_S
-        while num_heard < num_expected and time.monotonic() < until:
-            time.sleep(_AGAIN_S)
-            num_heard = self._store.add(self._key("heard"), 0)
+        self._say("heard", "")
+        missing = {*known.absent, *known.silent}
+        expected = [f"heard/{rank}" for rank in range(self._size) if rank not in missing]
+        self._store.wait(expected, timedelta(seconds=_HEARING_S))
 
     def _those(self, what: str, ranks: Sequence[int]) -> list[int]:
         """List those of some ranks that left a word."""
-        if ranks and self._store.check([self._of(what, rank) for rank in ranks]):
+        if ranks and self._store.check([f"{what}/{rank}" for rank in ranks]):
             return [*ranks]
-        return [rank for rank in ranks if self._store.check([self._of(what, rank)])]
+        return [rank for rank in ranks if self._store.check([f"{what}/{rank}"])]
 
     def _say(self, what: str, word: str) -> None:
         """Leave a word; a store that is gone takes none, and the rounds tell that."""
         with suppress(RuntimeError):
-            self._store.set(self._of(what, self._rank), word)
-
-    def _of(self, what: str, rank: int) -> str:
-        return self._key(f"{what}/{rank}")
-
-    def _key(self, what: str) -> str:
-        return f"{self._prefix}/{what}"
+            self._store.set(f"{what}/{self._rank}", word)
 
 
 def _no_store() -> str:

@@ -97,18 +97,18 @@ def configure(  # noqa: PLR0913 - what a server is started with
         if streams is None:
             check_device(device)
         known = discover() if registry is None else registry
-        plan = planned(
-            flags,
+        plan = plan_for(
             known,
-            device=device,
-            facts=facts,
-            draft=draft,
-            rules=rules,
+            flags,
+            rules=known.rules(rules),
+            facts=with_device(facts or Facts(), device),
             policy=policy,
             unsafe_override=unsafe_override,
+            stand_ins=stand_ins(device),
         )
+        plan = with_bound(plan, draft)
         # A stand-in for a device is none that a backend could know.
-        check_named(plan, known, but=frozenset({"device"} if _stand_ins(device) else ()))
+        check_named(plan, known, but=frozenset({"device"} if stand_ins(device) else ()))
         if lock is not None:
             check_locked(Path(lock), plan, known)
         return plan
@@ -138,33 +138,13 @@ def configure(  # noqa: PLR0913 - what a server is started with
     )
 
 
-def planned(
-    flags: ServerFlags,
-    registry: Registry,
-    *,
-    device: str | torch.device,
-    facts: Facts | None = None,
-    draft: DraftShape | None = None,
-    rules: str | RuleSet | None = None,
-    policy: Policy | str = Policy.WARN,
-    unsafe_override: Capabilities | None = None,
-) -> Plan:
-    """Choose and resolve for a device; the arguments are those of `configure`.
+def with_bound(plan: Plan, draft: DraftShape | None) -> Plan:
+    """Raise an upper bound that cannot be kept to exact lengths.
 
-    Whether the backends that flags name run there is not asked: a rehearsal runs none of them.
-
-    Raises:
-        BackendCapsError: flags, backends or the plan are refused.
+    Args:
+        plan: of a server.
+        draft: the shape of what a speculative step hands to the next; None without a draft model.
     """
-    plan = plan_for(
-        registry,
-        flags,
-        rules=registry.rules(rules),
-        facts=_with_device(facts or Facts(), torch.device(device)),
-        policy=policy,
-        unsafe_override=unsafe_override,
-        stand_ins=_stand_ins(device),
-    )
     if not _lacks_bound(plan, draft):
         return plan
     return plan.raised(
@@ -175,17 +155,18 @@ def planned(
     )
 
 
-def _stand_ins(device: str | torch.device) -> frozenset[str]:
+def stand_ins(device: str | torch.device) -> frozenset[str]:
     """Return the device's type where it stands in for others."""
     known = torch.device(device)
     traits = DEVICE_TRAITS.get(known.type)
     return frozenset({known.type} if traits is not None and traits.is_stand_in else ())
 
 
-def _with_device(facts: Facts, device: torch.device) -> Facts:
+def with_device(facts: Facts, device: str | torch.device) -> Facts:
     """Fill in what the device itself tells; what was said goes before."""
-    found: dict[str, object] = {"device": device.type}
-    if device.type == "cuda":  # the one whose compute capability there is
+    kind = torch.device(device).type
+    found: dict[str, object] = {"device": kind}
+    if kind == "cuda":  # the one whose compute capability there is
         found["rocm"] = torch.version.hip is not None
         if torch.version.hip is None:
             found["compute_capability"] = torch.cuda.get_device_capability(device)

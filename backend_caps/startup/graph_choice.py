@@ -157,16 +157,10 @@ class _Batches:
         sizes = tuple(own for own in buckets if own.kind is self.kind)
         is_usual = self.kind is KIND_OF_PHASE[self.phase]
         counts = tuple(sorted(set(token_counts))) if is_usual else ()
-        asked, kept_whole = requested(self.plan.flags, self.phase), self._kept_whole()
-        stands = {
-            GraphMode.FULL: self._against_full(has_sizes=bool(sizes)),
-            GraphMode.PIECEWISE: self._against_pieces(has_sizes=bool(counts)),
-        }
-        for mode, against in stands.items():
-            against[Obstacle.TWO_BATCH] = kept_whole is None and self._cuts(mode, asked.request)
+        asked = requested(self.plan.flags, self.phase)
         obstacles = {
-            mode: tuple(own for own in Obstacle if against.get(own))
-            for mode, against in stands.items()
+            GraphMode.FULL: self._obstacles(GraphMode.FULL, asked, sizes),
+            GraphMode.PIECEWISE: self._obstacles(GraphMode.PIECEWISE, asked, counts),
         }
         supported = frozenset(mode for mode, left in obstacles.items() if not left)
         effective = COMBINATIONS[asked.request, supported]
@@ -176,7 +170,7 @@ class _Batches:
             obstacles=obstacles,
             requested=asked,
             effective=effective,
-            two_batch=_two_batch(kept_whole, asked, effective),
+            two_batch=self._two_batch(asked, effective),
             buckets=sizes if effective is GraphMode.FULL else (),
             token_counts=counts if effective is GraphMode.PIECEWISE else (),
         )
@@ -185,35 +179,27 @@ class _Batches:
     def _speculates(self) -> bool:
         return self.plan.flags.speculative_algorithm is not None
 
-    def _against_full(self, *, has_sizes: bool) -> dict[Obstacle, bool]:
-        """Tell what keeps a kind of batch from one graph."""
-        is_target = self.role is Role.TARGET
-        is_draft_prompt = not is_target and self.phase is Phase.PREFILL
-        return {
+    def _obstacles(
+        self, mode: GraphMode, asked: Requested, sizes: Sequence[object]
+    ) -> tuple[Obstacle, ...]:
+        """List what keeps a kind of batch from a mode; of pieces it is nothing of a backend's."""
+        is_full, is_target = mode is GraphMode.FULL, self.role is Role.TARGET
+        is_drafted = not is_target and (self.phase is Phase.PREFILL or not is_full)
+        # A draft head wants the state of every token; a graph of prompts keeps the last ones.
+        is_plain = self.phase is not Phase.VERIFY if is_full else self.phase is Phase.DECODE
+        # Halves begin at another token in each batch of prompts; pieces hold whole batches, and
+        # come before halves where a flag names them.
+        is_mixed = self.kind is BatchKind.MIXED_BATCH
+        cuts = is_mixed if is_full else asked.request is not GraphRequest.PIECEWISE
+        against = {
             Obstacle.DEVICE: not self.traits.has_graphs,
-            Obstacle.BACKEND: self.kind not in self._replayed(),
-            # A draft head wants the state of every token; a graph of prompts keeps the last ones.
-            Obstacle.SPECULATION: is_target and self._speculates and self.phase is not Phase.VERIFY,
-            Obstacle.DRAFT: is_draft_prompt,
-            Obstacle.SIZES: not (has_sizes or is_draft_prompt),
+            Obstacle.BACKEND: is_full and self.kind not in self._replayed(),
+            Obstacle.SPECULATION: is_target and self._speculates and is_plain,
+            Obstacle.DRAFT: is_drafted,
+            Obstacle.TWO_BATCH: cuts and self._kept_whole() is None,
+            Obstacle.SIZES: not (sizes or is_drafted),
         }
-
-    def _against_pieces(self, *, has_sizes: bool) -> dict[Obstacle, bool]:
-        """Tell what keeps batches of a phase from pieces: nothing that a backend declares."""
-        is_draft = self.role is not Role.TARGET
-        is_plain_decode = not is_draft and self._speculates and self.phase is Phase.DECODE
-        return {
-            Obstacle.DEVICE: not self.traits.has_graphs,
-            Obstacle.SPECULATION: is_plain_decode,
-            Obstacle.DRAFT: is_draft,
-            Obstacle.SIZES: not (has_sizes or is_draft),
-        }
-
-    def _cuts(self, mode: GraphMode, request: GraphRequest) -> bool:
-        """Return whether halves keep batches from a mode, unless a flag asks for it by name."""
-        if mode is GraphMode.FULL:  # halves begin at another token in each batch of prompts
-            return self.kind is BatchKind.MIXED_BATCH
-        return request is not GraphRequest.PIECEWISE
+        return tuple(own for own in Obstacle if against[own])
 
     def _kept_whole(self) -> str | None:
         """Say what keeps every batch of a role and phase whole; None where nothing does."""
@@ -234,6 +220,15 @@ class _Batches:
             return "with speculation no plain decode runs"
         return None
 
+    def _two_batch(self, asked: Requested, effective: GraphMode) -> TwoBatch:
+        """Say whether batches run in halves, in the mode that they run in."""
+        kept_whole = self._kept_whole()
+        if kept_whole is None and effective is GraphMode.PIECEWISE:
+            kept_whole = f"switched off: {asked.cause}, and pieces hold whole batches"
+        is_full = effective is GraphMode.FULL
+        halved = "a captured graph has both halves" if is_full else "both halves run eagerly"
+        return TwoBatch(runs_halves=kept_whole is None, because=kept_whole or halved)
+
     def _replayed(self) -> frozenset[object]:
         """Return what may be replayed: what other roles' backends say is about theirs."""
         resolved = self.plan["graph_replay", self.phase]
@@ -243,17 +238,3 @@ class _Batches:
         sets = [own for own in said if isinstance(own, frozenset)]
         assert len(sets) == len(said), "a set of kinds is a frozenset"
         return frozenset.intersection(*sets)
-
-
-def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -> TwoBatch:
-    """Say whether a kind of batch runs in halves, in the mode that it runs in."""
-    if kept_whole is not None:
-        return TwoBatch(runs_halves=False, because=kept_whole)
-    match effective:
-        case GraphMode.FULL:
-            return TwoBatch(runs_halves=True, because="a captured graph has both halves")
-        case GraphMode.PIECEWISE:
-            because = f"switched off: {asked.cause}, and pieces hold whole batches"
-            return TwoBatch(runs_halves=False, because=because)
-        case GraphMode.EAGER:
-            return TwoBatch(runs_halves=True, because="both halves run eagerly")

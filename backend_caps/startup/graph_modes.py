@@ -51,16 +51,11 @@ Supported = frozenset[GraphMode]
 """The modes with graphs that a kind of batch can run in; it can always run eagerly."""
 
 _FULL, _PIECEWISE, _EAGER = GraphMode
-_NEITHER: Supported = frozenset()
-_PIECES: Supported = frozenset({_PIECEWISE})
-_WHOLE: Supported = frozenset({_FULL})
-_BOTH = _WHOLE | _PIECES
-
-_ALLOWED: Mapping[GraphRequest, frozenset[GraphMode]] = {
-    GraphRequest.FULL_OR_PIECEWISE: _BOTH,
-    GraphRequest.FULL: _WHOLE,
-    GraphRequest.PIECEWISE: _PIECES,
-    GraphRequest.EAGER: _NEITHER,
+_ALLOWED: Mapping[GraphRequest, Supported] = {
+    GraphRequest.FULL_OR_PIECEWISE: frozenset({_FULL, _PIECEWISE}),
+    GraphRequest.FULL: frozenset({_FULL}),
+    GraphRequest.PIECEWISE: frozenset({_PIECEWISE}),
+    GraphRequest.EAGER: frozenset(),
 }
 
 COMBINATIONS: Mapping[tuple[GraphRequest, Supported], GraphMode] = MappingProxyType(
@@ -68,7 +63,7 @@ COMBINATIONS: Mapping[tuple[GraphRequest, Supported], GraphMode] = MappingProxyT
         (request, supported): next(
             (mode for mode in (_FULL, _PIECEWISE) if mode in request.modes & supported), _EAGER
         )
-        for request, supported in product(GraphRequest, (_BOTH, _WHOLE, _PIECES, _NEITHER))
+        for request, supported in product(GraphRequest, _ALLOWED.values())
     }
 )
 """The effective mode, by what is requested and what is supported."""
@@ -173,9 +168,8 @@ def mixed_buckets(batch_size: int, token_counts: Iterable[int]) -> tuple[Bucket,
     Raises:
         StartupError: a number is below 1.
     """
-    kind = BatchKind.MIXED_BATCH
     return tuple(
-        Bucket(kind=kind, batch_size=batch_size, num_tokens=count)
+        Bucket(kind=BatchKind.MIXED_BATCH, batch_size=batch_size, num_tokens=count)
         for count in sorted(set(token_counts))
     )
 

@@ -43,21 +43,16 @@ class RankPlace:
         return cls(rank=int(rank), size=int(size), local_rank=local_rank)
 
 
+@dataclass(frozen=True, slots=True)
 class RankGroup:
-    """The ranks of a job, with a group to agree in and one to gather in.
+    """The ranks of a job, with a group to agree in and one to gather in."""
 
-    Args:
-        place: this rank's.
-        agreeing: the group of all ranks that agreements go over.
-        gathering: another, whose rounds may take as long as a run.
-    """
-
-    def __init__(
-        self, place: RankPlace, agreeing: dist.ProcessGroup, gathering: dist.ProcessGroup
-    ) -> None:
-        self.place = place
-        self.agreeing = agreeing
-        self._gathering = gathering
+    place: RankPlace
+    """This rank's."""
+    agreeing: dist.ProcessGroup
+    """The group of all ranks that agreements go over."""
+    gathering: dist.ProcessGroup
+    """Another, whose rounds may take as long as a run."""
 
     def take_device(self, device: str) -> None:
         """Make this rank's GPU the current one, where `cuda` is named without its number."""
@@ -74,7 +69,7 @@ class RankGroup:
         """
         found: list[object] = [None] * self.place.size
         try:
-            dist.all_gather_object(found, said, group=self._gathering)
+            dist.all_gather_object(found, said, group=self.gathering)
         except RuntimeError as error:  # of gloo, which has no class for it
             raise _lost(self.place, "the others' results", error) from error
         return [str(own) for own in found]

@@ -54,17 +54,34 @@ def rehearse(
     generator. Sync: each step, to show what is on the device.
     """
     generator = torch.Generator().manual_seed(seed)
+    most_accepted = (draft.accept_tokens if draft else None) or 1
+    device = future_map.device
     batch = _prefilled(future_map)
-    _forward(future_map, batch, batch.seq_lens, draft, generator)
+
+    def forward(new_lens: Tensor) -> None:
+        """Publish lengths and stash tokens as a forward does at its end."""
+        future_map.publish(batch.req_pool_indices, new_lens)
+        tokens = torch.randint(100, 1000, (len(_ROWS),), generator=generator)
+        payload = RelayPayload(tokens.to(device))
+        if draft is not None:
+            shape = (len(_ROWS), draft.topk)
+            payload.topk_p = torch.rand(shape, generator=generator).to(device)
+            payload.topk_index = torch.zeros(shape, dtype=torch.int64, device=device)
+        future_map.stash(batch.req_pool_indices, payload)
+        batch.input_ids = None
+
+    forward(batch.seq_lens)
     batch.spec_info = RehearsalSpecInfo() if future_map.speculative else None
     generations = torch.zeros(len(_ROWS), dtype=torch.int64)
     future_map.commit_lengths(batch.req_pool_indices_cpu, batch.seq_lens.cpu(), generations)
     processed: Tensor | None = None
     for number in range(1, num_steps + 1):
         yield _step(number, future_map, batch)
-        accepted = _accepted(future_map, draft, generator) if future_map.speculative else 1
-        new_lens = batch.seq_lens + accepted
-        _forward(future_map, batch, new_lens, draft, generator)
+        accepted = torch.ones(len(_ROWS), dtype=torch.int64)
+        if future_map.speculative:
+            accepted = torch.randint(1, most_accepted + 1, (len(_ROWS),), generator=generator)
+        new_lens = batch.seq_lens + accepted.to(device)
+        forward(new_lens)
         if batch.spec_info is None:
             _advance(batch)
         if processed is not None:
@@ -75,22 +92,19 @@ def rehearse(
 def _prefilled(future_map: FutureMap) -> RehearsalBatch:
     lens = torch.tensor([len(prompt) for prompt in _PROMPTS])
     rows = torch.tensor(_ROWS)
+    staged = torch.tensor([token for prompt in _PROMPTS for token in prompt])
+    if future_map.streams.traits.has_pinned_memory:
+        staged = staged.pin_memory()  # its copy to the device does not block the host
     batch = RehearsalBatch(
         req_pool_indices=rows.to(future_map.device),
         req_pool_indices_cpu=rows,
         seq_lens=lens.to(future_map.device),
         seq_lens_cpu=lens,
         seq_lens_sum=int(lens.sum()),
-        prefill_input_ids_cpu=_staged(future_map),
+        prefill_input_ids_cpu=staged,
     )
     future_map.resolve_future(batch)
     return batch
-
-
-def _staged(future_map: FutureMap) -> Tensor:
-    """Put the prompts where a copy to the device does not block the host."""
-    staged = torch.tensor([token for prompt in _PROMPTS for token in prompt])
-    return staged.pin_memory() if future_map.streams.traits.has_pinned_memory else staged
 
 
 def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> StepDocument:
@@ -108,33 +122,6 @@ def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> StepDocu
         input_ids=tokens.tolist(),
         bytes_to_host=crossed,
     )
-
-
-def _forward(
-    future_map: FutureMap,
-    batch: RehearsalBatch,
-    new_lens: Tensor,
-    draft: DraftShape | None,
-    generator: torch.Generator,
-) -> None:
-    """Publish lengths and stash tokens as a forward does at its end."""
-    future_map.publish(batch.req_pool_indices, new_lens)
-    tokens = torch.randint(100, 1000, (len(_ROWS),), generator=generator)
-    payload = RelayPayload(tokens.to(future_map.device))
-    if draft is not None:
-        shape = (len(_ROWS), draft.topk)
-        payload.topk_p = torch.rand(shape, generator=generator).to(future_map.device)
-        payload.topk_index = torch.zeros(shape, dtype=torch.int64, device=future_map.device)
-    future_map.stash(batch.req_pool_indices, payload)
-    batch.input_ids = None
-
-
-def _accepted(
-    future_map: FutureMap, draft: DraftShape | None, generator: torch.Generator
-) -> Tensor:
-    most = (draft.accept_tokens if draft else None) or 1
-    accepted = torch.randint(1, most + 1, (len(_ROWS),), generator=generator)
-    return accepted.to(future_map.device)
 
 
 def _advance(batch: RehearsalBatch) -> None:

@@ -11,21 +11,21 @@ import json
 import pickle
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeAlias
 
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.report.document import legible
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Resolved
 from backend_caps.resolution.uses import Use
+from backend_caps.startup.errors import RankNumbers
 
 VERSION = "backend-caps"
 """The field that says which release a rank runs."""
@@ -52,11 +52,16 @@ Fields: TypeAlias = Mapping[str, tuple[Treatment, str]]
 """By name, what is done about a difference, and what a rank has."""
 
 
+def host_name() -> str:
+    """Name this machine, as others know it."""
+    return socket.gethostname()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a rank says first, before anything is captured."""
+    """What a rank sends the others, before anything is captured."""
 
-    host: str
+    host: str = field(default_factory=host_name)
     fields: Fields
     fingerprint: str = ""
     """The plan's; none where there is no plan."""
@@ -65,6 +70,8 @@ class Statement:
     values: tuple[tuple[Phase | None, Resolved], ...] = ()
     """The plan's, where the statement crosses at length; a cause is without the path of its
     declaration, which is a machine's own."""
+    ranks: RankNumbers = ()
+    """The ranks that state this alike, set where it is received."""
 
     def at_length(self, plan: Plan | None) -> Statement:
         """Return it as it crosses: with the values of the plan, where there is one."""
@@ -86,8 +93,8 @@ class Statement:
             read = pickle.loads(said)  # noqa: S301 - as torch's own collectives of objects do
             if isinstance(read, cls):
                 return read
-        version = (Treatment.EQUAL, "one whose statements are not known here")
-        return cls(host="", fields={VERSION: version})
+        release = (Treatment.EQUAL, "one whose statements are not known here")
+        return cls(host="", fields={VERSION: release})
 
     @property
     def mark(self) -> int:
@@ -124,10 +131,12 @@ def statement_of(
         per_rank: names of flags, facts and arguments in which ranks may differ.
     """
     rules, overrides = plan.rules, (f"{name}={text_of(value)}" for name, value in plan.overrides)
+    family = rules.name.partition("-")[0]
     equal = {
         "policy": plan.policy.value,
         "unsafe_override": ", ".join(overrides) or "none",
-        "engine": _engine(plan),
+        # The installed engine whose rules these are.
+        "engine": f"{family} {_version_of(family)}",
         "per_rank": ", ".join(sorted(per_rank)) or "none",
         # What an engine does, and what its flags force: two sets may have one name.
         "rules": rules.name,
@@ -144,22 +153,19 @@ def statement_of(
         f"choice for {choice.flag}": choice.fitting[0].name if choice.fitting else "none"
         for choice in plan.choices
     }
-    own = {"python": platform.python_version(), "host": host_name()}
+    facts = {f"fact {name}": text_of(value) for name, value in plan.facts.known().items()}
+    # A model is one for all ranks, and a machine is the rank's own.
+    own_facts = {f"fact {name}" for name in _OF_THE_MACHINE | per_rank}
     fields = {
         **_treated(Treatment.EQUAL, equal),
         **_treated(Treatment.EQUAL_WHERE_STATED, equal_where_stated),
         **_treated(Treatment.TOLD, told),
-        **_treated(Treatment.PER_RANK, own),
-        **_facts(plan.facts, per_rank),
+        "python": (Treatment.PER_RANK, platform.python_version()),
+        "host": (Treatment.PER_RANK, host_name()),
+        **_treated(Treatment.EQUAL_WHERE_STATED, facts, own_facts),
         **start_fields(plan.flags if given is None else given, arguments or {}, per_rank),
     }
-    return Statement(host=host_name(), fields=fields, fingerprint=plan.fingerprint)
-
-
-def last_statement(joint: Plan) -> Statement:
-    """Write what a rank says that has come to a joint plan."""
-    fields = {"joint plan": (Treatment.EQUAL, joint.fingerprint)}
-    return Statement(host=host_name(), fields=fields)
+    return Statement(fields=fields, fingerprint=plan.fingerprint)
 
 
 def failure_of(error: Exception, fields: Fields | None = None) -> Statement:
@@ -169,7 +175,7 @@ def failure_of(error: Exception, fields: Fields | None = None) -> Statement:
         error: what was raised.
         fields: what the rank was started with, where the others state it too.
     """
-    return Statement(host=host_name(), fields=fields or {}, failure="; ".join(_faults(error)))
+    return Statement(fields=fields or {}, failure="; ".join(_faults(error)))
 
 
 def start_fields(
@@ -184,11 +190,11 @@ def start_fields(
     """
     # Who says what holds anyway does not differ.
     defaults = {name: field.default for name, field in ServerFlags.model_fields.items()}
-    said = {name: value for name, value in given if value != defaults[name]}
+    flags = {f"{FLAG}{name}": value for name, value in given if value != defaults[name]}
     return {
         VERSION: (Treatment.EQUAL, _version_of("backend-caps")),
-        **_given(FLAG, said, per_rank),
-        **_given("", arguments, per_rank),
+        **_treated(Treatment.EQUAL, flags, {f"{FLAG}{name}" for name in per_rank}),
+        **_treated(Treatment.EQUAL, arguments, per_rank),
     }
 
 
@@ -200,33 +206,13 @@ def _faults(error: Exception) -> Iterator[str]:
         yield f"{type(error).__name__}: {error}".removesuffix(".")
 
 
-def _treated(treatment: Treatment, values: Mapping[str, str]) -> Fields:
-    return {name: (treatment, value) for name, value in values.items()}
-
-
-def _engine(plan: Plan) -> str:
-    """Name the installed engine whose rules these are."""
-    family = plan.rules.name.partition("-")[0]
-    return f"{family} {_version_of(family)}"
-
-
-def _given(kind: str, values: Mapping[str, object], per_rank: frozenset[str]) -> Fields:
+def _treated(
+    treatment: Treatment, values: Mapping[str, object], per_rank: Collection[str] = ()
+) -> Fields:
+    """Write values with what is done about a difference, which is nothing for those per rank."""
     return {
-        f"{kind}{name}": (Treatment.PER_RANK if name in per_rank else Treatment.EQUAL, f"{value}")
+        name: (Treatment.PER_RANK if name in per_rank else treatment, f"{value}")
         for name, value in values.items()
-    }
-
-
-def _facts(facts: Facts, per_rank: frozenset[str]) -> Fields:
-    """Say what is known: a model is one for all ranks, and a machine is the rank's own."""
-    return {
-        f"fact {name}": (
-            Treatment.PER_RANK
-            if name in _OF_THE_MACHINE or name in per_rank
-            else Treatment.EQUAL_WHERE_STATED,
-            text_of(value),
-        )
-        for name, value in facts.known().items()
     }
 
 
@@ -243,8 +229,3 @@ def _version_of(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "not installed"
-
-
-def host_name() -> str:
-    """Name this machine, as others know it."""
-    return socket.gethostname()

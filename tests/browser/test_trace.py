@@ -12,8 +12,12 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page
 
 from backend_caps.report.html import page as pages
-from backend_caps.report.trace_documents import FlowDocument, SliceDocument, TraceDocument
-from backend_caps.report.trace_timeline import events_of
+from backend_caps.report.trace_documents import (
+    FlowDocument,
+    SliceDocument,
+    TraceDocument,
+    events_of,
+)
 from backend_caps.report.trace_views import picture_of, trace_view
 from tests.browser.conftest import Show
 from tests.browser.perfetto import served

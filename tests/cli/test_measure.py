@@ -12,7 +12,7 @@ from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, di
 from backend_caps.insight import measure as measures
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
-from backend_caps.relay.host_lengths import NoLengths
+from backend_caps.relay.host_lengths import HostLengths
 from backend_caps.report.step_costs import LevelDocument, MeasuredDocument, MeasureDocument
 from benchmarks.gpu import Timing
 from tests.cases import cases_of
@@ -200,7 +200,7 @@ def _fails(*_arguments: object) -> None:
 @pytest.mark.slow
 def test_measured_levels_leave_out_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A level below the plan's whose steps fail is left out, with what was raised."""
-    monkeypatch.setattr(NoLengths, "refresh", _fails)
+    monkeypatch.setattr(HostLengths, "refresh", _fails)
 
     measured = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
 

@@ -149,11 +149,10 @@ def test_error_that_is_no_interrupt_keeps_its_traceback(tmp_path: Path) -> None:
 
 
 WATCHED = """
-from backend_caps import __main__
-from backend_caps.supervisor import Log
+from backend_caps import __main__, supervisor
 
-log = Log()
-__main__._watched = lambda: log
+log = supervisor.Log()
+supervisor.watched = lambda: log
 try:
     __main__.main(["check", "--list"])
 finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.discovery.metadata import Entry, Headers, headers, named, our_entries, target
+from backend_caps.discovery.metadata import Entry, headers, named, our_entries, target
 
 GROUP = "backend_caps.backends"
 OURS = b"[backend_caps.backends]\nfa3 = a:B\n"
@@ -103,16 +103,18 @@ def test_named_reads_the_name_off_the_folder(
         pytest.param(
             b"Name: My_Pkg\nVersion: 3\nRequires-Dist: torch\n"
             b"Requires-Dist: Backend_Caps (>=0.1, <2)\n\nName: body\n",
-            Headers("my-pkg", "3", "backend-caps>=0.1,<2"),
+            ("my-pkg", "3", "backend-caps>=0.1,<2"),
             id="whole",
         ),
-        pytest.param(b"", Headers("folder", "1.0", None), id="missing"),
-        pytest.param(b"\xff\xfe: x\nVersion: 2\n", Headers("folder", "2", None), id="not-utf8"),
+        pytest.param(b"", ("folder", "1.0", None), id="missing"),
+        pytest.param(b"\xff\xfe: x\nVersion: 2\n", ("folder", "2", None), id="not-utf8"),
         pytest.param(
-            b"Requires-Dist: backend-caps-triton>1\n", Headers("folder", "1.0", None), id="namesake"
+            b"Requires-Dist: backend-caps-triton>1\n", ("folder", "1.0", None), id="namesake"
         ),
     ],
 )
-def test_headers_fall_back_on_what_the_folder_says(data: bytes, expected: Headers) -> None:
+def test_headers_fall_back_on_what_the_folder_says(
+    data: bytes, expected: tuple[str, str | None, str | None]
+) -> None:
     """Core metadata is read up to its body; what it lacks stays as it was."""
     assert headers(data, "folder", "1.0") == expected

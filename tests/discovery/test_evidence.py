@@ -95,7 +95,7 @@ def test_fresh_evidence_verifies(site: Site, plugin: Plugin) -> None:
 
     standing = _standing(site, registry)
 
-    assert (standing.changes, standing.state("two_batch_overlap")) == ((), ClaimState.VERIFIED)
+    assert (standing.changes, standing.state("two_batch_overlap")[0]) == ((), ClaimState.VERIFIED)
 
 
 def test_backend_without_evidence_has_no_standing(site: Site, plugin: Plugin) -> None:
@@ -184,7 +184,7 @@ def test_file_that_is_no_evidence_is_told(
     standing = _standing(site, registry)
 
     assert (standing.problem or "").startswith(problem)
-    assert standing.state("two_batch_overlap") is ClaimState.DECLARED
+    assert standing.state("two_batch_overlap")[0] is ClaimState.DECLARED
 
 
 def test_file_that_cannot_be_read_is_told(site: Site, plugin: Plugin) -> None:

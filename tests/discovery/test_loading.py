@@ -211,7 +211,7 @@ def test_loading_that_is_closed_unread_ends_its_process(site: Site) -> None:
     loading.close()
 
     (loaded,) = loading.results()
-    assert loaded.claim.problems[0].message == (
+    assert loaded.problems[0].message == (
         "backend 'slow' of slow 1.0 (slow_caps:DECLARATION) was not read: reading was ended before "
         "its turn."
     )

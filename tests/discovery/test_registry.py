@@ -15,7 +15,7 @@ import pytest
 from backend_caps import Declaration, Registry, RuleSet, ServerFlags, discover
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.provenance import Problem, Source, Status
-from backend_caps.discovery.problems import DiscoveryError
+from backend_caps.discovery.registry import DiscoveryError
 from tests.discovery.conftest import DECLARES, Site
 
 RULES = """\

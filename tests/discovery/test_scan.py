@@ -17,9 +17,8 @@ import pytest
 
 import backend_caps
 from backend_caps.discovery.metadata import PathEntry
-from backend_caps.discovery.problems import installed_release
 from backend_caps.discovery.process import Search, identity
-from backend_caps.discovery.scan import AllowList, Scan, admit, scan
+from backend_caps.discovery.scan import AllowList, Scan, admit, installed_release, scan
 from tests.discovery.conftest import Site, table
 
 FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"
@@ -41,7 +40,7 @@ def test_scan_reads_a_claim_with_all_its_metadata(site: Site) -> None:
 
     scanned, claim = site.scan(), site.claim()
 
-    assert scanned.problems == ()
+    assert scanned.problems == []
     assert str(claim) == "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
     assert claim.stated_at == f"{info}/entry_points.txt:2"
     assert (claim.group, claim.requires) == ("backend_caps.backends", "backend-caps>=0.1")
@@ -154,7 +153,7 @@ def test_scan_passes_by_what_is_no_archive(tmp_path: Path) -> None:
 
     scanned = scan(Search.of_folders([file]))
 
-    assert scanned == Scan(claims=(), problems=(), imports=scanned.imports)
+    assert scanned == Scan(imports=scanned.imports)
 
 
 def test_admit_keeps_each_shadowed_release_for_itself(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from torch_native_caps import TORCH_NATIVE
 
 from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_case, run_checks
 from backend_caps.kit.checks import CHECKS
-from backend_caps.kit.checks.batches import TWO_BATCH
-from backend_caps.kit.checks.overlap import SERVING
+from backend_caps.kit.checks.overlap import SERVING, TWO_BATCH
 from tests.kit.made import HONEST, claiming
 from tests.kit.specimens import SUBJECTS
 

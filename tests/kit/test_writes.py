@@ -71,7 +71,7 @@ def test_writable_slots_may_change() -> None:
     scene.pools.keys[0] = 0
 
     assert list(held.changes(writable={0})) == []
-    assert held.slots_changed() == {0}
+    assert held.strays(()) == {0}
 
 
 def test_bits_are_compared() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
-from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.declaration import Declaration, declared
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Scale, Scope
 from backend_caps.capability.provenance import Origin, Source
@@ -16,7 +16,6 @@ from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.statements import comparable, severity
-from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve

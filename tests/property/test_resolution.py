@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backend_caps import Declaration, Facts, Plan, Rule, RuleSet, ServerFlags, Use, resolve
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.resolution.contributions import cause_of_use
+from backend_caps.resolution.resolver import cause_of_use
 from tests.property.order import improvements, is_no_better
 from tests.property.strategies import Situation, flags, law, partly_known, rules, some_uses, uses
 from tests.unit.building import at_rank, missing_use

@@ -121,15 +121,8 @@ def run_profiled(case: Case, folder: Path) -> tuple[Finding, ...]:
 
 def _profile(engine: Engine, simulation: Simulation) -> list[Finding]:
     clock = IdleClock(simulation)
-    profiler = ChunkProfiler(
-        FailingWorker(engine.model, engine.backends, {}).forward,
-        engine.memory,
-        engine.relay,
-        engine.staging,
-        engine.step_streams,
-        VOCAB_SIZE,
-        clock,
-    )
+    worker = FailingWorker(engine.model, engine.backends, {})
+    profiler = ChunkProfiler(worker.forward, engine.resources, VOCAB_SIZE, clock)
     try:
         for size in _SIZES:
             profiler.time_chunk(size)

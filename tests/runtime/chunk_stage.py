@@ -12,7 +12,14 @@ from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams, FutureMap, StepStreams
 from backend_caps.runtime import AttentionLayer, ForwardBatch
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
-from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
+from backend_caps.runtime.memory import (
+    PagePool,
+    Pools,
+    ReqToTokenPool,
+    RequestMemory,
+    Resources,
+    TokenToKVPool,
+)
 from backend_caps.runtime.staging import Staging
 
 VOCAB_SIZE = 50
@@ -64,23 +71,18 @@ class Stage:
 class Rank:
     """A rank's pools, relay and streams."""
 
-    memory: RequestMemory
-    relay: FutureMap
-    staging: Staging
-    step_streams: StepStreams
+    resources: Resources
     kv_pool: TokenToKVPool
 
     def profiler(self, stage: Stage, clock: Callable[[], float] | None = None) -> ChunkProfiler:
         """Make the profiler of a stage."""
-        return ChunkProfiler(
-            stage.forward,
-            self.memory,
-            self.relay,
-            self.staging,
-            self.step_streams,
-            VOCAB_SIZE,
-            stage.clock if clock is None else clock,
-        )
+        clock = stage.clock if clock is None else clock
+        return ChunkProfiler(stage.forward, self.resources, VOCAB_SIZE, clock)
+
+    @property
+    def memory(self) -> RequestMemory:
+        """The rank's rows and pages."""
+        return self.resources.memory
 
     def stage(
         self,
@@ -106,8 +108,6 @@ def make_rank(
 ) -> Rank:
     """Make a rank on the CPU."""
     streams = DeviceStreams("cpu") if streams is None else streams
-    staging = Staging(streams)
-    step_streams = StepStreams.drawn_from(streams)
     rows = ReqToTokenPool(
         max_requests=max_requests,
         max_context_len=max_context_len,
@@ -130,5 +130,10 @@ def make_rank(
         speculative=False,
         streams=streams,
     )
-    memory = RequestMemory(rows, PagePool(num_pages), staging)
-    return Rank(memory, relay, staging, step_streams, kv_pool)
+    resources = Resources(
+        memory=RequestMemory(rows, PagePool(num_pages), Staging(streams)),
+        pools=Pools(rows, kv_pool),
+        relay=relay,
+        step_streams=StepStreams.drawn_from(streams),
+    )
+    return Rank(resources, kv_pool)

@@ -34,8 +34,8 @@ def make_memory(
     page_size: int = 1,
     num_tokens: int = 512,
     max_requests: int = 8,
-) -> tuple[RequestMemory, Staging]:
-    """Make rows and pages, and what carries numbers to them."""
+) -> RequestMemory:
+    """Make rows and pages."""
     staging = Staging(DeviceStreams(device))
     rows = ReqToTokenPool(
         max_requests=max_requests,
@@ -43,14 +43,14 @@ def make_memory(
         page_size=page_size,
         device=staging.streams.device,
     )
-    return RequestMemory(rows, PagePool(num_tokens // page_size), staging), staging
+    return RequestMemory(rows, PagePool(num_tokens // page_size), staging)
 
 
-def make_relay(staging: Staging, *, speculative: bool = False) -> FutureMap:
+def make_relay(memory: RequestMemory, *, speculative: bool = False) -> FutureMap:
     """Make a relay of 16 rows that brings no length to the host."""
     return FutureMap(
         pool_size=16,
-        device=staging.streams.device,
+        device=memory.staging.streams.device,
         host_seq_lens=HostSeqLens.NONE,
         speculative=speculative,
     )
@@ -74,16 +74,14 @@ def enter(memory: RequestMemory, *requests: Request) -> None:
         request.enter(*memory.rows.alloc())
 
 
-def make_batch(
-    memory: RequestMemory, staging: Staging, *lengths: int, first: int = 1
-) -> ScheduleBatch:
+def make_batch(memory: RequestMemory, *lengths: int, first: int = 1) -> ScheduleBatch:
     """Make a batch of requests with prompts of these lengths, which run whole."""
     requests = [
         make_request(number, prompt=[number] * length)
         for number, length in enumerate(lengths, first)
     ]
     enter(memory, *requests)
-    return ScheduleBatch.prepare_for_extend(requests, lengths, memory, staging)
+    return ScheduleBatch.prepare_for_extend(requests, lengths, memory)
 
 
 def table_of(memory: RequestMemory, row: int) -> list[int]:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.runtime.admission import Stretch, WaitingLine, choose_retractions
+from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request
 from tests.property.strategies import law
 from tests.runtime.memories import enter, make_memory, make_request
@@ -21,33 +22,30 @@ def _line(
     num_slots_behind: int = 0,
 ) -> tuple[WaitingLine, list[Request]]:
     """Make a line of requests with prompts of these lengths."""
-    line = WaitingLine(
-        memory,
-        max_prefill_tokens=max_prefill_tokens,
-        chunked_prefill_size=chunked_prefill_size,
-        num_slots_behind=num_slots_behind,
+    options = EngineOptions(
+        max_prefill_tokens=max_prefill_tokens, chunked_prefill_size=chunked_prefill_size
     )
+    line = WaitingLine(memory, options, num_slots_behind)
     requests = [make_request(number, [7] * length) for number, length in enumerate(lengths, 1)]
     for request in requests:
         line.add(request)
     return line, requests
 
 
-def _run(memory: RequestMemory, stretches: Sequence[Stretch]) -> None:
+def _run(memory: RequestMemory, stretches: Mapping[Request, int]) -> None:
     """Do what a step does with its stretches: give them pages, and count their tokens."""
-    for own in stretches:
-        request = own.request
-        memory.grow([request.row], [request.num_prefilled + own.num_tokens])
-        request.num_prefilled += own.num_tokens
+    for request, num_tokens in stretches.items():
+        memory.grow([request.row], [request.num_prefilled + num_tokens])
+        request.num_prefilled += num_tokens
 
 
-def _counts(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    return [(own.request.number, own.num_tokens) for own in stretches]
+def _counts(stretches: Mapping[Request, int]) -> list[tuple[int, int]]:
+    return [(request.number, num_tokens) for request, num_tokens in stretches.items()]
 
 
 def test_admit_takes_whole_prompts_in_order_of_arrival() -> None:
     """Who came first is first, and has a row once it is admitted."""
-    memory, _ = make_memory()
+    memory = make_memory()
     line, requests = _line(memory, 3, 4)
 
     stretches = line.admit(0)
@@ -59,7 +57,7 @@ def test_admit_takes_whole_prompts_in_order_of_arrival() -> None:
 
 def test_admit_cuts_prompts_at_the_chunk() -> None:
     """No step has more than the chunk; the cut prompt goes on first, and others fill its step."""
-    memory, _ = make_memory()
+    memory = make_memory()
     line, _ = _line(memory, 3, 9, 2, chunked_prefill_size=5)
     steps = []
 
@@ -73,7 +71,7 @@ def test_admit_cuts_prompts_at_the_chunk() -> None:
 
 def test_admit_of_a_cut_prompt_counts_the_pages_that_it_has() -> None:
     """A stretch that fits into a page that is begun needs none."""
-    memory, _ = make_memory(page_size=4, num_tokens=8)
+    memory = make_memory(page_size=4, num_tokens=8)
     line, _ = _line(memory, 8, chunked_prefill_size=2)
     _run(memory, line.admit(0))
     memory.pages.alloc(1)
@@ -83,9 +81,10 @@ def test_admit_of_a_cut_prompt_counts_the_pages_that_it_has() -> None:
 
 def test_retracted_request_stands_where_it_came() -> None:
     """Who is taken out of the KV cache is before all who came later, and after who came before."""
-    memory, _ = make_memory()
+    memory = make_memory()
     line, requests = _line(memory, 3, 3, 3)
-    _run(memory, line.admit(0)[1:])
+    stretches = line.admit(0)
+    _run(memory, {own: stretches[own] for own in requests[1:]})
     line.add(make_request(4))
 
     for request in (requests[2], requests[0], requests[1]):
@@ -96,7 +95,7 @@ def test_retracted_request_stands_where_it_came() -> None:
 
 def test_give_up_cut_takes_the_half_run_prompt_back() -> None:
     """The cut prompt gives its pages back, and starts anew at the head of the line."""
-    memory, _ = make_memory()
+    memory = make_memory()
     line, requests = _line(memory, 9, 2, chunked_prefill_size=5)
     _run(memory, line.admit(0))
 
@@ -108,7 +107,7 @@ def test_give_up_cut_takes_the_half_run_prompt_back() -> None:
 
 def test_drop_takes_a_request_out_of_the_line() -> None:
     """Who is given up leaves the line; the others keep their order."""
-    memory, _ = make_memory()
+    memory = make_memory()
     line, requests = _line(memory, 3, 4, 5)
 
     line.drop(requests[1])
@@ -118,7 +117,7 @@ def test_drop_takes_a_request_out_of_the_line() -> None:
 
 def test_drop_takes_out_a_cut_prompt() -> None:
     """A prompt that is given up half run is not gone on with; its row is its own to give back."""
-    memory, _ = make_memory()
+    memory = make_memory()
     line, (request,) = _line(memory, 9, chunked_prefill_size=5)
     _run(memory, line.admit(0))
 
@@ -137,7 +136,7 @@ def test_choose_retractions_takes_the_latest_and_never_the_last(
     stays: list[tuple[int, bool]], num_free: int, page_size: int
 ) -> None:
     """Whoever is chosen came later than who stays, who then fits, or is alone."""
-    memory, _ = make_memory(page_size=page_size, num_tokens=512)
+    memory = make_memory(page_size=page_size, num_tokens=512)
     requests = [make_request(number) for number in range(len(stays))]
     enter(memory, *requests)
     for request, (length, _) in zip(requests, stays, strict=True):
@@ -165,14 +164,14 @@ def test_admit_never_promises_more_than_there_is(
     lengths: list[int], page_size: int, chunk: int | None, num_running: int
 ) -> None:
     """What one step admits is within its budget, in order, and leaves a page for each to run."""
-    memory, _ = make_memory(page_size=page_size, num_tokens=64)
+    memory = make_memory(page_size=page_size, num_tokens=64)
     line, requests = _line(memory, *lengths, max_prefill_tokens=40, chunked_prefill_size=chunk)
 
     stretches = line.admit(num_running)
 
-    assert sum(own.num_tokens for own in stretches) <= (chunk or 40)
-    assert [own.request for own in stretches] == requests[: len(stretches)]
-    needed = sum(num_pages_of(own.num_tokens, page_size) for own in stretches)
+    assert sum(stretches.values()) <= (chunk or 40)
+    assert [*stretches] == requests[: len(stretches)]
+    needed = sum(num_pages_of(count, page_size) for count in stretches.values())
     others = max(0, len(stretches) - 1)
     assert not stretches or needed + num_running + others <= memory.pages.num_free
 
@@ -184,7 +183,7 @@ def test_admit_counts_what_a_step_writes_behind_a_prompt(
     num_slots_behind: int, num_admitted: int
 ) -> None:
     """A page that is begun behind a prompt is one of its step's."""
-    memory, _ = make_memory(page_size=4, num_tokens=16)
+    memory = make_memory(page_size=4, num_tokens=16)
     line, _ = _line(memory, 4, 4, num_slots_behind=num_slots_behind)
 
     assert len(line.admit(0)) == num_admitted
@@ -198,7 +197,7 @@ def test_admit_counts_what_a_step_writes_behind_a_cut_prompt(
     num_slots_behind: int, expected: list[tuple[int, int]]
 ) -> None:
     """A stretch that ends with its page needs the next one for what its step writes behind it."""
-    memory, _ = make_memory(page_size=4, num_tokens=12)
+    memory = make_memory(page_size=4, num_tokens=12)
     line, _ = _line(memory, 8, chunked_prefill_size=4, num_slots_behind=num_slots_behind)
     _run(memory, line.admit(0))
     memory.pages.alloc(1)

@@ -13,7 +13,6 @@ from backend_caps.runtime import ForwardBatch, OutOfPagesError, Sampling
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import sampling_of
 from backend_caps.runtime.model.sampling import SamplingBatch
-from backend_caps.runtime.staging import Staging
 from tests.property.strategies import law
 from tests.runtime.memories import (
     enter,
@@ -46,24 +45,25 @@ def test_mode_names_whose_backend_runs_it(mode: ForwardMode, phase: Phase) -> No
 
 def test_prepare_for_extend_leaves_tokens_on_the_host(device: torch.device) -> None:
     """Prompt tokens wait in staged memory, and the batch has no ids yet."""
-    memory, staging = make_memory(device)
+    memory = make_memory(device)
 
-    batch = make_batch(memory, staging, 2, 3)
+    batch = make_batch(memory, 2, 3)
 
     assert batch.input_ids is None
     assert batch.prefill_input_ids_cpu is not None
     assert batch.prefill_input_ids_cpu.tolist() == [1, 1, 2, 2, 2]
-    assert batch.prefill_input_ids_cpu.is_pinned() is staging.streams.traits.has_pinned_memory
+    has_pinned_memory = memory.staging.streams.traits.has_pinned_memory
+    assert batch.prefill_input_ids_cpu.is_pinned() is has_pinned_memory
 
 
 def test_prepare_for_extend_continues_a_prompt(device: torch.device) -> None:
     """The next stretch of a prompt starts where the last one ended, and says so."""
-    memory, staging = make_memory(device, page_size=4)
+    memory = make_memory(device, page_size=4)
     request = make_request(prompt=range(10, 20))
     enter(memory, request)
-    ScheduleBatch.prepare_for_extend([request], [3], memory, staging)
+    ScheduleBatch.prepare_for_extend([request], [3], memory)
 
-    batch = ScheduleBatch.prepare_for_extend([request], [5], memory, staging)
+    batch = ScheduleBatch.prepare_for_extend([request], [5], memory)
 
     assert batch.prefill_input_ids_cpu is not None
     assert batch.prefill_input_ids_cpu.tolist() == [13, 14, 15, 16, 17]
@@ -75,20 +75,20 @@ def test_prepare_for_extend_continues_a_prompt(device: torch.device) -> None:
 
 def test_prepare_for_extend_changes_nothing_where_pages_run_out() -> None:
     """A prompt that does not fit has no page and no token launched."""
-    memory, staging = make_memory(num_tokens=4)
+    memory = make_memory(num_tokens=4)
     request = make_request(prompt=[5] * 5)
     enter(memory, request)
 
     with pytest.raises(OutOfPagesError):
-        ScheduleBatch.prepare_for_extend([request], [5], memory, staging)
+        ScheduleBatch.prepare_for_extend([request], [5], memory)
 
     assert (request.num_prefilled, memory.pages.num_free) == (0, 4)
 
 
 def test_prepare_for_decode_changes_nothing_where_pages_run_out() -> None:
     """Where a token does not fit, the lengths are what they were."""
-    memory, staging = make_memory(num_tokens=5)
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory(num_tokens=5)
+    batch = make_batch(memory, 2, 3)
     before = values_of(batch)
 
     with pytest.raises(OutOfPagesError):
@@ -99,8 +99,8 @@ def test_prepare_for_decode_changes_nothing_where_pages_run_out() -> None:
 
 def test_prepare_for_decode_forgets_the_prompt() -> None:
     """Of the prompt's step nothing is left: every request brings its last token."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 2, 3)
 
     batch.prepare_for_decode()
 
@@ -113,10 +113,10 @@ def test_prepare_for_decode_forgets_the_prompt() -> None:
 
 def test_mix_with_running_appends_decode_rows(device: torch.device) -> None:
     """Decode rows follow the prompts' as stretches of one token, which the relay brings."""
-    memory, staging = make_memory(device)
-    running = make_batch(memory, staging, 4, 5)
+    memory = make_memory(device)
+    running = make_batch(memory, 4, 5)
     running.prepare_for_decode()
-    batch = make_batch(memory, staging, 3, first=3)
+    batch = make_batch(memory, 3, first=3)
 
     batch.mix_with_running(running)
 
@@ -129,8 +129,8 @@ def test_mix_with_running_appends_decode_rows(device: torch.device) -> None:
 
 def test_filter_forgets_the_step_of_those_who_stay() -> None:
     """What was of the last step alone does not fit a smaller batch, and is gone."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 2, 3)
 
     batch.filter([1])
 
@@ -151,10 +151,8 @@ class _Run:
     """A batch, the lengths that it should have, and what it was before each action."""
 
     def __init__(self, page_size: int) -> None:
-        self._memory, self._staging = make_memory(
-            page_size=page_size, num_tokens=2048, max_requests=40
-        )
-        self.batch = ScheduleBatch.empty(self._memory, self._staging)
+        self._memory = make_memory(page_size=page_size, num_tokens=2048, max_requests=40)
+        self.batch = ScheduleBatch.empty(self._memory)
         self.lengths: list[int] = []
         self.past: list[tuple[ScheduleBatch, dict[str, object]]] = []
 
@@ -183,7 +181,7 @@ class _Run:
     def _prompts(self, lengths: Sequence[int]) -> ScheduleBatch:
         requests = [make_request(prompt=[7] * length) for length in lengths]
         enter(self._memory, *requests)
-        return ScheduleBatch.prepare_for_extend(requests, lengths, self._memory, self._staging)
+        return ScheduleBatch.prepare_for_extend(requests, lengths, self._memory)
 
     def _filter(self, numbers: Sequence[int]) -> None:
         size = len(self.lengths)
@@ -222,10 +220,10 @@ def test_no_tensor_of_a_batch_is_written_to(actions: list[tuple[str, list[int]]]
     assert [values_of(batch) for batch, _ in run.past] == [values for _, values in run.past]
 
 
-def _ready(batch: ScheduleBatch, staging: Staging) -> ScheduleBatch:
+def _ready(batch: ScheduleBatch) -> ScheduleBatch:
     """Resolve a batch's tokens by a relay; a row's last token is 100 and its number."""
-    relay = make_relay(staging)
-    rows = torch.arange(16, device=staging.streams.device)
+    relay = make_relay(batch.memory)
+    rows = torch.arange(16, device=batch.seq_lens.device)
     relay.stash(rows, RelayPayload(rows + 100))
     if batch.mode in {ForwardMode.DECODE, ForwardMode.MIXED}:
         relay.set_input_ids_sentinel(batch)
@@ -233,19 +231,19 @@ def _ready(batch: ScheduleBatch, staging: Staging) -> ScheduleBatch:
     return batch
 
 
-def _mixed(device: torch.device | str) -> tuple[ScheduleBatch, Staging]:
+def _mixed(device: torch.device | str) -> ScheduleBatch:
     """Make a batch of prompts of 3 and 1 tokens, and a decode row at length 5."""
-    memory, staging = make_memory(device)
-    running = make_batch(memory, staging, 4)
+    memory = make_memory(device)
+    running = make_batch(memory, 4)
     running.prepare_for_decode()
-    batch = make_batch(memory, staging, 3, 1, first=2)
+    batch = make_batch(memory, 3, 1, first=2)
     batch.mix_with_running(running)
-    return _ready(batch, staging), staging
+    return _ready(batch)
 
 
 def test_init_new_places_every_token_of_a_mixed_batch(device: torch.device) -> None:
     """Prompt tokens count from their prefix, decode tokens stand at the end of their context."""
-    forward = ForwardBatch.init_new(*_mixed(device))
+    forward = ForwardBatch.init_new(_mixed(device))
 
     assert forward.input_ids.tolist() == [2, 2, 2, 3, 101]
     assert forward.positions.tolist() == [0, 1, 2, 0, 4]
@@ -256,12 +254,12 @@ def test_init_new_places_every_token_of_a_mixed_batch(device: torch.device) -> N
 
 def test_init_new_keeps_host_lengths_where_the_scheduler_cut_there(device: torch.device) -> None:
     """The host's own numbers stay beside the uploaded ones; of a tensor the host has none."""
-    batch, staging = _mixed(device)
+    batch = _mixed(device)
     on_device = batch.copy()
     on_device.extend_seq_lens = torch.tensor(batch.extend_seq_lens, device=device)
     on_device.extend_prefix_lens = torch.tensor(batch.extend_prefix_lens, device=device)
 
-    forward, other = (ForwardBatch.init_new(each, staging) for each in (batch, on_device))
+    forward, other = (ForwardBatch.init_new(each) for each in (batch, on_device))
 
     assert forward.extend_seq_lens_cpu == (3, 1, 1)
     assert forward.extend_prefix_lens_cpu == (0, 0, 4)
@@ -280,31 +278,31 @@ def test_init_new_sums_the_mirror_where_nobody_did(
     mirror: list[int] | None, known: int | None, expected: int | None
 ) -> None:
     """A sum that is known is kept, one that is not is made, and no mirror has none."""
-    memory, staging = make_memory()
-    batch = _ready(make_batch(memory, staging, 3, 4), staging)
+    memory = make_memory()
+    batch = _ready(make_batch(memory, 3, 4))
     batch.seq_lens_cpu = None if mirror is None else torch.tensor(mirror)
     batch.seq_lens_sum = known
 
-    assert ForwardBatch.init_new(batch, staging).seq_lens_sum == expected
+    assert ForwardBatch.init_new(batch).seq_lens_sum == expected
 
 
 def test_init_new_writes_nothing_to_the_schedulers_batch(device: torch.device) -> None:
     """Every field of the batch, and what each tensor holds, is what it was before."""
-    batch, staging = _mixed(device)
+    batch = _mixed(device)
     before = values_of(batch)
 
-    ForwardBatch.init_new(batch, staging)
+    ForwardBatch.init_new(batch)
 
     assert values_of(batch) == before
 
 
 def test_init_new_refuses_tokens_that_are_not_there() -> None:
     """Before the relay has brought the tokens, no forward is made of the batch."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 3)
 
     with pytest.raises(RelayError, match="3 prompt tokens are staged"):
-        ForwardBatch.init_new(batch, staging)
+        ForwardBatch.init_new(batch)
 
 
 GREEDY = Sampling(max_new_tokens=8)
@@ -312,11 +310,11 @@ GREEDY = Sampling(max_new_tokens=8)
 
 def _sampling(device: torch.device | str, *wanted: Sampling) -> SamplingBatch | None:
     """Gather how a batch of requests with contexts of 3, 4, ... tokens wants its tokens."""
-    memory, staging = make_memory(device)
-    batch: ScheduleBatch = make_batch(memory, staging, *range(3, 3 + len(wanted)))
+    memory = make_memory(device)
+    batch: ScheduleBatch = make_batch(memory, *range(3, 3 + len(wanted)))
     for request, own in zip(batch.requests, wanted, strict=True):
         request.sampling = own
-    return sampling_of(batch, staging)
+    return sampling_of(batch)
 
 
 def test_sampling_of_tells_each_request_its_own(device: torch.device) -> None:

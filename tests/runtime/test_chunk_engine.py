@@ -59,8 +59,7 @@ def engine(folder: Path, device: torch.device) -> Engine:
 
 def _profiler(engine: Engine, kind: type[Worker]) -> ChunkProfiler:
     forward = kind(engine.model, engine.backends, {}).forward
-    relay, streams = engine.relay, engine.step_streams
-    return ChunkProfiler(forward, engine.memory, relay, engine.staging, streams, VOCAB_SIZE)
+    return ChunkProfiler(forward, engine.resources, VOCAB_SIZE)
 
 
 @pytest.mark.parametrize("kind", [Worker, BrokenWorker], ids=["that succeeds", "that fails"])

@@ -73,14 +73,14 @@ def test_exact_mirror_waits_no_more_for_a_prompt_taken_over(models: Path) -> Non
 def test_states_that_cross_are_counted(models: Path) -> None:
     """What a step says that it brings to the device has the prompts taken over in it."""
     with _decoding(models, WAYS[1]) as (simulation, engine, handovers):
-        before, staged = simulation.counts, engine.staging.num_bytes
+        before, staged = simulation.counts, engine.resources.staging.num_bytes
 
         for own in handovers:
             engine.take_over(own)
         engine.step()
         spent = simulation.counts - before
 
-    assert engine.staging.num_bytes - staged == spent.bytes_to_device
+    assert engine.resources.staging.num_bytes - staged == spent.bytes_to_device
 
 
 def test_prompts_are_handed_over_without_a_wait_but_for_their_own(models: Path) -> None:

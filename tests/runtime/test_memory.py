@@ -160,14 +160,14 @@ def test_req_to_token_pool_has_room_behind_the_longest_context(
 
 def test_request_memory_enters_nothing_where_nothing_lacks() -> None:
     """Rows that have their pages cost no upload."""
-    memory, staging = memories.make_memory(page_size=4)
+    memory = memories.make_memory(page_size=4)
     memories.enter(memory, memories.make_request())
     memory.grow([1], [1])
-    before = staging.num_bytes
+    before = memory.staging.num_bytes
 
     memory.grow([1], [4])
 
-    assert staging.num_bytes == before
+    assert memory.staging.num_bytes == before
 
 
 NUM_TOKENS = 96
@@ -220,7 +220,7 @@ class _Model:
 @law
 def test_page_table_equals_its_model(page_size: int, actions: list[tuple[str, list[int]]]) -> None:
     """After any growth and release, each row has whole pages, its own, and never page 0."""
-    model = _Model(memories.make_memory(page_size=page_size, num_tokens=NUM_TOKENS)[0])
+    model = _Model(memories.make_memory(page_size=page_size, num_tokens=NUM_TOKENS))
 
     for action, lengths in actions:
         model.act(action, lengths)

@@ -167,8 +167,8 @@ def test_step_tells_its_waits_and_the_hosts_own_time(
 
 def test_total_seq_lens_sums_the_mirror() -> None:
     """With a mirror, the total is the mirror's."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 3, 4)
+    memory = make_memory()
+    batch = make_batch(memory, 3, 4)
     batch.seq_lens_cpu = torch.tensor([10, 20])
 
     assert total_seq_lens(batch) == 30
@@ -176,8 +176,8 @@ def test_total_seq_lens_sums_the_mirror() -> None:
 
 def test_total_seq_lens_without_a_mirror_counts_what_the_host_has_seen() -> None:
     """Where nobody keeps a mirror, prompts and outputs are counted, behind by steps under way."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 3, 4)
+    memory = make_memory()
+    batch = make_batch(memory, 3, 4)
     batch.requests[0].take(9)
     batch.seq_lens_cpu = None
 

@@ -27,8 +27,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped]
 
 from backend_caps.simulator import DEVICE_NAME, SimTensor, register
-from backend_caps.simulator.errors import call_site
-from backend_caps.simulator.launches import blocks_of
+from backend_caps.simulator.operators import blocks_of
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.simulation import current
 
@@ -153,7 +152,7 @@ def _run(
     work = partial(_interpret, self, *raw, grid=grid, warmup=warmup, **named)
     # A kernel does not say what it writes.
     touched = blocks_of(tensors)
-    current().launch(Op(self.fn.__name__, call_site(), work, touched, touched))
+    current().launch(Op(self.fn.__name__, work, touched, touched))
     return None
 
 

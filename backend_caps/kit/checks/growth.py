@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -41,10 +41,9 @@ class HeldMemory:
 
 def growth(moments: Sequence[HeldMemory]) -> tuple[int, int]:
     """Return what device and host hold more, each where it grew from moment to moment; else 0."""
-    device = [own.device for own in moments]
-    host = [own.host.total() for own in moments]
-    more = [own[-1] - own[0] if all(starmap(lt, pairwise(own))) else 0 for own in (device, host)]
-    return more[0], more[1]
+    sizes = zip(*((own.device, own.host.total()) for own in moments), strict=True)
+    device, host = (own[-1] - own[0] if all(starmap(lt, pairwise(own))) else 0 for own in sizes)
+    return device, host
 
 
 def grown_place(moments: Sequence[HeldMemory]) -> str | None:
@@ -69,11 +68,10 @@ def held_memory(
     if simulation is None and device == "cuda":
         torch.cuda.synchronize()
         on_device = torch.cuda.memory_allocated()
-    modules = _modules_of(subject)
-    walk = _Walk(frozenset(modules))
+    modules, met = _modules_of(subject), set[int]()
     host: Counter[str] = Counter()
     for name, value in _names_of(backend, modules):
-        host[name] += walk.size_of(value)
+        host[name] += _size_of(value, modules, met)
     return HeldMemory(device=on_device, host=host)
 
 
@@ -119,44 +117,36 @@ def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tu
                 yield from ((f"{name}.{each}", kept) for each, kept in sorted(vars(value).items()))
 
 
-def _size_of(value: object) -> int:
-    """Return the size of an object itself."""
-    if isinstance(value, _TEXTS):
-        return _OBJECT_BYTES + len(value)
-    return _OBJECT_BYTES + (_ENTRY_BYTES * len(value) if isinstance(value, _CONTAINERS) else 0)
-
-
-class _Walk:
-    """Sum up sizes of what names lead to; what was met before counts no more.
+def _size_of(root: object, modules: Collection[str], met: set[int]) -> int:
+    """Sum up sizes of what an object leads to; what was met before counts no more.
 
     Args:
+        root: the object.
         modules: the names of those whose instances and functions are looked into.
+        met: the ids of what counts no more, to which others are added.
     """
+    size, left = 0, [root]
+    while left:
+        value = left.pop()
+        if id(value) in met or isinstance(value, (type, ModuleType)):
+            continue
+        met.add(id(value))
+        size += _OBJECT_BYTES
+        if isinstance(value, _TEXTS):
+            size += len(value)
+        elif isinstance(value, _CONTAINERS):
+            size += _ENTRY_BYTES * len(value)
+        left.extend(_within(value, modules))
+    return size
 
-    def __init__(self, modules: frozenset[str]) -> None:
-        self._modules = modules
-        self._met: set[int] = set()
 
-    def size_of(self, root: object) -> int:
-        """Sum up what has not been met."""
-        size, left = 0, [root]
-        while left:
-            value = left.pop()
-            if id(value) in self._met or isinstance(value, (type, ModuleType)):
-                continue
-            self._met.add(id(value))
-            size += _size_of(value)
-            left.extend(self._within(value))
-        return size
-
-    def _within(self, value: object) -> Iterable[object]:
-        """List what an object leads to; nothing where it is neither plain nor the backend's."""
-        if isinstance(value, FunctionType):  # never its globals
-            return (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
-        is_cache = isinstance(value, _CACHED) and value.__module__ in self._modules
-        if is_cache or isinstance(value, _CONTAINERS + _CALLABLES):
-            return gc.get_referents(value)
-        return gc.get_referents(value) if type(value).__module__ in self._modules else ()
+def _within(value: object, modules: Collection[str]) -> Iterable[object]:
+    """List what an object leads to; nothing where it is neither plain nor the backend's."""
+    if isinstance(value, FunctionType):  # never its globals
+        return (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+    is_plain = isinstance(value, _CONTAINERS + _CALLABLES)
+    owner = value.__module__ if isinstance(value, _CACHED) else type(value).__module__
+    return gc.get_referents(value) if is_plain or owner in modules else ()
 
 
 _FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
@@ -175,9 +165,8 @@ def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
     with quickly_collected(), rig.running(case.schedule) as simulation:
-        steady = SteadyRun(rig, scenario, case.seed)
+        steady = SteadyRun(rig, scenario_of(case), case.seed)
         measure = partial(held_memory, rig.subject, steady.backend, simulation, rig.device)
         num_steps = case.num_steps
         if num_steps < _ENOUGH:
@@ -212,8 +201,8 @@ def _faults(moments: Sequence[HeldMemory], num_steps: int, device: str) -> Itera
         what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
         yield Fault(what=what)
     elif of_host:
-        held = first.host.total(), last.host.total()
-        yield Fault(what=f"host memory grew from {held[0]} to {held[1]} bytes {expected}")
+        held = f"from {first.host.total()} to {last.host.total()} bytes"
+        yield Fault(what=f"host memory grew {held} {expected}")
 
 
 MEMORY = Check(about=CATALOG["memory"], cases=_cases, run=_run)

@@ -56,8 +56,7 @@ def _outcome(
     try:
         found = run()
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
-        first_line = str(error).partition("\n")[0]
-        told = ": ".join(filter(None, (type(error).__name__, first_line)))
+        told = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
         return f"it raised {told}", rig.subject.line_in(error.__traceback__)
     return rig.difference(found, expected, scenario_of(case)), None
 
@@ -67,13 +66,11 @@ def _run_absent(rig: Rig, case: Case) -> Iterator[Fault]:
     level, run = level_of(rig.subject, scenario_of(case)), partial(run_with_lengths, rig, scenes)
     what, site = _outcome(rig, case, partial(run, HostSeqLens.EXACT), partial(run, level))
     if what is not None:
-        watch = Reads(rig.subject)
+        watch, seen = Reads(rig.subject), ""
         with suppress(Exception):  # what was read before it raised counts
             run(HostSeqLens.EXACT, reads=watch)
-        reads = watch.of(MIRROR | BOUND if level is HostSeqLens.NONE else MIRROR)
         behind = "" if scenes[1] is None else ", behind prompts that had it,"
-        seen = ""
-        if reads:
+        if reads := watch.of(MIRROR | BOUND if level is HostSeqLens.NONE else MIRROR):
             use, where = f"{forward.role.value}/{forward.phase.value}", rig.subject.root
             seen = f"; where it is there, {use} reads {describe_reads(reads, where)}"
         site = site or next((own.site for own in reads), None)
@@ -90,8 +87,7 @@ MIRROR_ABSENT = Check(
 
 def _cases_bound(subject: Subject, effort: Effort) -> Iterable[Case]:
     cases = list(relayed_cases("mirror-bound", subject, effort, _BOUND))
-    yield from cases
-    yield from long_cases(cases, effort)
+    return [*cases, *long_cases(cases, effort)]
 
 
 def _run_bound(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -193,9 +189,8 @@ def _excuse_context(subject: Subject) -> str | None:
 
 
 def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
-    wide = (
-        replace(own, min_context_len=WIDE_CONTEXT) for own in relayed_scenarios(subject, *_WITHOUT)
-    )
+    narrow = relayed_scenarios(subject, *_WITHOUT)
+    wide = (replace(own, min_context_len=WIDE_CONTEXT) for own in narrow)
     return cases_of("context-bound", wide, effort)
 
 
@@ -227,9 +222,8 @@ def _outputs(rig: Rig, scene: Scene, level: HostSeqLens) -> Tensor:
         shortest = int(scene.batch.seq_lens.argmin())
         alone = supplied(scene.select([shortest]), level).on(rig.device)
         for own in (replace(alone, pools=whole.pools), whole):
-            sized = replace(own, batch=_sized(own.batch, level, whole.pools.req_to_token.shape[1]))
-            backend.init_forward_metadata(sized.batch)
-            output = sized.forward(backend)
+            batch = _sized(own.batch, level, whole.pools.req_to_token.shape[1])
+            output = replace(own, batch=batch).attend(backend)
         return on_host(output)
 
 
@@ -237,8 +231,7 @@ def _sized(batch: ForwardBatch, level: HostSeqLens, width: int) -> ForwardBatch:
     """Make the tree mask as large as an engine does that does not know the lengths."""
     if batch.tree_mask is None or level is HostSeqLens.EXACT:
         return batch
-    most = batch.num_tokens * width
-    spare = batch.tree_mask.new_ones(most - len(batch.tree_mask))
+    spare = batch.tree_mask.new_ones(batch.num_tokens * width - len(batch.tree_mask))
     return replace(batch, tree_mask=torch.cat([batch.tree_mask, spare]))
 
 

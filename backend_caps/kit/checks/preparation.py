@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.kit import Case, Check, Fault, Forward, Hint, Rig, Subject
 from backend_caps.kit.check import counted, replayed_forwards, rotated_cases, scenario_of
-from backend_caps.kit.checks.replay import (
-    HINTED,
-    first_right,
-    held,
-    listed,
-    no_graphs,
-    replayed_of,
-    story,
-    unless_held,
-    wrong_replay,
-)
+from backend_caps.kit.checks import replay
 from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.playback import Player
 from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, Reads, host_waits
@@ -39,23 +30,18 @@ def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
     return subject.claim_as(GraphMetadata, "graph_metadata", forward.role, forward.phase)
 
 
-def _run_metadata(rig: Rig, case: Case) -> Iterator[Fault]:
-    return _faults_of(level_of(rig.subject, scenario_of(case).forward), rig, case)
-
-
 def _faults_of(level: GraphMetadata, rig: Rig, case: Case) -> Iterator[Fault]:
     """Hold replays to a level."""
     scenario = scenario_of(case)
-    scenes = story(scenario, case.seed)
+    scenes = replay.story(scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
     with rig.running(case.schedule) as simulation:
-        graphs = Graphs(rig, scenario)
-        graphs.capture()
+        graphs = Graphs(rig, scenario).capture()
         planner = Planner(graphs, rig.subject, simulation)
         graphs.proxy.init_forward_metadata_out_graph = (
             planner.plan if level is _DEVICE else lambda _batch: None  # the graph has to
         )
-        wrong = wrong_replay(graphs, scenes, expected)
+        wrong = replay.wrong_replay(graphs, scenes, expected)
     if level is _DEVICE:
         yield from planner.faults()
     elif wrong is not None:
@@ -72,8 +58,7 @@ class Planner:
     """
 
     def __init__(self, graphs: Graphs, subject: Subject, simulation: Simulation | None) -> None:
-        self._backend = graphs.proxy.backend
-        self._simulation = simulation
+        self._backend, self._simulation = graphs.proxy.backend, simulation
         self._reads = Reads(subject)
         self._spent: list[Counts] = []
         self._waits: list[HostSync] = []
@@ -104,29 +89,30 @@ class Planner:
 
 def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Try the levels above the claimed ones, the best first."""
-    below = [own for own in replayed_of(subject) if level_of(subject, own) is not _IN_GRAPH]
+    levels = {own: level_of(subject, own) for own in replay.replayed_of(subject)}
+    below = [own for own, level in levels.items() if level is not _IN_GRAPH]
     if not below:
         return
-    claimed = min(level_of(subject, own) for own in below)
-    cases = list(rotated_cases("metadata", subject, below, HINTED))
-    level = first_right(
-        [own for own in (_IN_GRAPH, _DEVICE) if own > claimed], _faults_of, rig, cases
-    )
-    if level is not None:
+    claimed = min(levels.values())
+    cases = list(rotated_cases("metadata", subject, below, replay.HINTED))
+    above = [own for own in (_IN_GRAPH, _DEVICE) if own > claimed]
+    if (level := replay.first_right(above, _faults_of, rig, cases)) is not None:
         yield Hint(
             claim="graph_metadata",
-            what=f"declared {claimed.name}; {len(cases)} cases of {listed(below)} kept what "
+            what=f"declared {claimed.name}; {len(cases)} cases of {replay.listed(below)} kept what "
             f"{level.name} asks for; candidate for {level.name}",
         )
 
 
 METADATA = Check(
     about=CATALOG["metadata"],
-    excuse=unless_held("graph_metadata", "it claims HOST, which asks for nothing"),
-    cases=lambda own, effort: rotated_cases("metadata", own, held(own, "graph_metadata"), effort),
-    run=_run_metadata,
+    excuse=replay.unless_held("graph_metadata", "it claims HOST, which asks for nothing"),
+    cases=lambda own, effort: rotated_cases(
+        "metadata", own, replay.held(own, "graph_metadata"), effort
+    ),
+    run=lambda rig, case: _faults_of(level_of(rig.subject, scenario_of(case).forward), rig, case),
     hints=_hints_metadata,
-    unfit=no_graphs,
+    unfit=replay.no_graphs,
 )
 
 
@@ -135,16 +121,15 @@ _MOST_WAITS = 3
 """Of one case: one line in a loop waits many times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TurnWait:
+class _TurnWait(NamedTuple):
     """A wait in a turn of a story."""
 
     method: str
     """What waited: one of the backend's methods."""
+    wait: HostSync
+    turn: Turn
     place: int
     """Of the turn."""
-    turn: Turn
-    wait: HostSync
 
     @property
     def is_forward(self) -> bool:
@@ -153,11 +138,13 @@ class _TurnWait:
 
 
 def _run_prepare(rig: Rig, case: Case) -> Iterator[Fault]:
-    # What a backend lacks that raises is another check's to say.
-    seen = baseline_of(lambda: _seen(rig, case))
-    owed = [own for own in seen if own.is_forward or _is_claimed(rig.subject, own.turn)]
-    first_of_line = {(own.method, own.wait.site): own for own in reversed(owed)}
-    for own in [one for one in owed if one in first_of_line.values()][:_MOST_WAITS]:
+    first_of_line: dict[object, _TurnWait] = {}
+    # Another check reports what a backend raises.
+    for own in baseline_of(lambda: _seen(rig, case)):
+        use = own.turn.forward.role, own.turn.forward.phase
+        if own.is_forward or rig.subject.claim("sync_free_prepare", *use) is True:
+            first_of_line.setdefault((own.method, own.wait.site), own)
+    for own in islice(first_of_line.values(), _MOST_WAITS):
         yield _fault(rig.subject, own)
 
 
@@ -185,52 +172,39 @@ def _seen(rig: Rig, case: Case) -> Sequence[_TurnWait]:
     with rig.running("lazy") as simulation:
         player = Player(rig, story)
         if replayed_forwards(rig.subject):
-            batches = [turn.scene.batch for turn in story.turns]
-            player.backend.init_cuda_graph_state(
-                max(own.batch_size for own in batches), max(own.num_tokens for own in batches)
-            )
-        return [
-            own
-            for place, turn in enumerate(story.turns)
-            for own in _of_turn(rig.subject, player, place, turn, simulation)
-        ]
+            sizes = ((own.scene.batch.batch_size, len(own.scene.q)) for own in story.turns)
+            player.backend.init_cuda_graph_state(*map(max, zip(*sizes, strict=True)))
+        found: list[_TurnWait] = []
+        for place, turn in enumerate(story.turns):
+            for method, call in _calls_of(rig.subject, player, turn):
+                with host_waits(simulation) as waits:
+                    call()
+                found += [_TurnWait(method, own, turn, place) for own in waits]
+        return found
 
 
-def _of_turn(
-    subject: Subject, player: Player, place: int, turn: Turn, simulation: Simulation | None
-) -> Iterator[_TurnWait]:
-    """Run a turn eagerly, then prepare it as in front of a replay."""
+def _calls_of(
+    subject: Subject, player: Player, turn: Turn
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """List what runs a turn eagerly, then prepares it as in front of a replay, by its names."""
     scene, backend = player.bring(turn), player.backend
-    batch = scene.batch
-
-    def seen(method: str, call: Callable[[], object]) -> Iterator[_TurnWait]:
-        with host_waits(simulation) as waits:
-            call()
-        return (_TurnWait(method=method, place=place, turn=turn, wait=own) for own in waits)
-
-    yield from seen("init_forward_metadata", lambda: backend.init_forward_metadata(batch))
-    yield from seen("forward", lambda: scene.forward(backend))
+    yield "init_forward_metadata", partial(backend.init_forward_metadata, scene.batch)
+    yield "forward", partial(scene.forward, backend)
     if turn.forward in replayed_forwards(subject):
         for call in (
             backend.init_forward_metadata_out_graph,
             backend.init_forward_metadata_in_graph,
         ):
-            yield from seen(call.__name__, partial(call, batch))
-
-
-def _is_claimed(subject: Subject, turn: Turn) -> bool:
-    forward = turn.forward
-    return subject.claim("sync_free_prepare", forward.role, forward.phase) is True
+            yield call.__name__, partial(call, scene.batch)
 
 
 def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Look where preparing may wait, by what is claimed, and did not."""
-    if subject.declaration.capabilities.sync_free_prepare is True or not cases:
+    stated = subject.declaration.capabilities.sync_free_prepare
+    waits = (own for case in cases for own in _seen(rig, case) if not own.is_forward)
+    if stated is True or not cases or any(waits):
         return
-    if any(not own.is_forward for case in cases for own in _seen(rig, case)):
-        return
-    is_said = subject.declaration.capabilities.sync_free_prepare is not UNDECLARED
-    claimed = "declared False" if is_said else "not declared, so False"
+    claimed = "not declared, so False" if stated is UNDECLARED else "declared False"
     yield Hint(
         claim="sync_free_prepare",
         what=f"{claimed}; never waited {counted(cases)}; candidate for True",

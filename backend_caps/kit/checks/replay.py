@@ -71,11 +71,6 @@ def unless_held(capability: str, reason: str) -> Callable[[Subject], str | None]
     return lambda own: None if held(own, capability) else unreplayed(own) or reason
 
 
-def graphed_of(subject: Subject) -> tuple[Forward, ...]:
-    """List the forwards of which graphs can be tried."""
-    return tuple(own for own in forwards_of(subject) if own in GRAPHED)
-
-
 def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) -> Sequence[Scene]:
     """Draw batches that come one after the other.
 
@@ -109,8 +104,7 @@ def wrong_replay(graphs: Graphs, scenes: Sequence[Scene], expected: Sequence[Ten
     left = [graphs.launch(scene) for scene in there]
     for number, (scene, eager, own) in enumerate(zip(scenes, expected, left, strict=True), 1):
         wrong = difference(own.attended(), eager, graphs.tolerance)
-        slots = own.strays(scene)
-        if slots and wrong is None:
+        if wrong is None and (slots := own.strays(scene)):
             wrong = f"it wrote to slots {slots}, which are not the batch's"
         if wrong is not None:
             size = f"of {scene.batch.batch_size} requests"
@@ -125,18 +119,17 @@ def first_right(
     cases: Sequence[Case],
 ) -> _Level | None:
     """Return the first level at which no case finds anything."""
-    return next(
-        (own for own in levels if all(is_right(partial(run, own), rig, case) for case in cases)),
-        None,
-    )
+    for level in levels:
+        if all(is_right(partial(run, level), rig, case) for case in cases):
+            return level
+    return None
 
 
 def is_right(run: Callable[[Rig, Case], Iterable[Fault]], rig: Rig, case: Case) -> bool:
     """Return whether a case finds nothing and raises nothing."""
-    try:
+    with suppress(Exception):  # a plugin raises what it likes
         return not list(run(rig, case))
-    except Exception:  # noqa: BLE001 - a plugin raises what it likes
-        return False
+    return False
 
 
 def listed(forwards: Iterable[Forward]) -> str:
@@ -154,8 +147,7 @@ def _cases_replay(subject: Subject, effort: Effort) -> Iterator[Case]:
         cases = list(rotated_cases("replay", subject, replayed_of(subject), one))
         yield from cases
         yield from long_cases(cases, one)
-        orders = LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed)
-        yield from reordered(cases, orders, seed)
+        yield from reordered(cases, (LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed)), seed)
 
 
 def _run_replay(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -163,8 +155,7 @@ def _run_replay(rig: Rig, case: Case) -> Iterator[Fault]:
     scenes = story(scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
     with rig.running(case.schedule):
-        graphs = Graphs(rig, scenario)
-        graphs.capture()
+        graphs = Graphs(rig, scenario).capture()
         wrong = wrong_replay(graphs, scenes, expected)
     if wrong is not None:
         read = _read_in_capture(rig, scenario)
@@ -188,7 +179,7 @@ def _read_in_capture(rig: Rig, scenario: Scenario) -> Read | None:
 def _hints_replay(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Try the kinds that are not claimed."""
     claimed = replayed_of(subject)
-    others = [own for own in graphed_of(subject) if own not in claimed]
+    others = [own for own in forwards_of(subject) if own in GRAPHED and own not in claimed]
     for kind in BatchKind:
         forwards = [own for own in others if own.batch_kind is kind]
         cases = list(rotated_cases("replay", subject, forwards, HINTED))
@@ -222,8 +213,7 @@ def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
     large = longest(scenario, case.seed, MOST_REQUESTS)
     expected, expected_large = [rig.baseline(scene) for scene in small], rig.baseline(large)
     with rig.running(case.schedule):
-        graphs = Graphs(rig, scenario)
-        graphs.capture(_SMALL)
+        graphs = Graphs(rig, scenario).capture(_SMALL)
         graphs.launch(graphs.bring(first))
         differs = difference(graphs.run(large).attended(), expected_large, graphs.tolerance)
         behind_eager = differs or wrong_replay(graphs, small, expected)
@@ -244,6 +234,7 @@ ADDRESSES = Check(
 )
 
 
+_UNENDED = "it claims UNKNOWN: nobody writes before the forward's end"
 _COUNTS_READS_END = (3, 2)
 """Requests of the batches of a case: a padded one, and another graph's."""
 
@@ -268,8 +259,7 @@ def _lazy_cases(subject: Subject, forwards: Sequence[Forward], effort: Effort) -
 
 
 def _run_reads_end(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
-    return _faults_at(reads_end_of(rig.subject, scenario.forward), rig, case)
+    return _faults_at(reads_end_of(rig.subject, scenario_of(case).forward), rig, case)
 
 
 def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
@@ -278,24 +268,17 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
     scenes = story(scenario, case.seed, _COUNTS_READS_END)
     expected = [rig.baseline(scene) for scene in scenes]
     with rig.running(case.schedule):
-        graphs = Graphs(rig, scenario, point)
-        graphs.capture()
-        wrong = None
+        graphs = Graphs(rig, scenario, point).capture()
         for scene, eager in zip(scenes, expected, strict=True):
             wrong = difference(_overwritten(graphs, scene), eager, graphs.tolerance)
-            if wrong is not None:
-                _require_right(graphs, scene, eager)
-                break
-    if wrong is not None:
-        said = f"page table and batch were overwritten behind {point.name}"
-        yield Fault(what=f"{said}, and the replay shows it: {wrong}")
-
-
-def _require_right(graphs: Graphs, scene: Scene, eager: Tensor) -> None:
-    """Raise where a replay is wrong in this order whether or not anybody writes."""
-    left = graphs.launch(graphs.bring(scene))
-    if (wrong := difference(left.attended(), eager, graphs.tolerance)) is not None:
-        raise BaselineError(problem=f"in a replay that nobody disturbs, {wrong}")
+            if wrong is None:
+                continue
+            undisturbed = graphs.launch(graphs.bring(scene)).attended()
+            if (same := difference(undisturbed, eager, graphs.tolerance)) is not None:
+                raise BaselineError(problem=f"in a replay that nobody disturbs, {same}")
+            text = f"page table and batch were overwritten behind {point.name}"
+            yield Fault(what=f"{text}, and the replay shows it: {wrong}")
+            return
 
 
 def _overwritten(graphs: Graphs, scene: Scene) -> Tensor:
@@ -313,14 +296,11 @@ def _overwritten(graphs: Graphs, scene: Scene) -> Tensor:
 
 def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Try the points before the claimed ones, the first one first, in the order that shows most."""
-    late = [
-        own
-        for own in replayed_of(subject)
-        if reads_end_of(subject, own) > SharedReadsEnd.PRE_REPLAY
-    ]
+    ends = {own: reads_end_of(subject, own) for own in replayed_of(subject)}
+    late = [own for own, end in ends.items() if end > SharedReadsEnd.PRE_REPLAY]
     if not late or rig.device != DEVICE_NAME:
         return
-    claimed = max(reads_end_of(subject, own) for own in late)
+    claimed = max(ends.values())
     cases = _lazy_cases(subject, late, HINTED)
     earlier = [own for own in SharedReadsEnd if own < claimed]
     if (point := first_right(earlier, _faults_at, rig, cases)) is not None:
@@ -333,9 +313,7 @@ def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterat
 
 READS_END = Check(
     about=CATALOG["reads-end"],
-    excuse=unless_held(
-        "shared_reads_end", "it claims UNKNOWN: nobody writes before the forward's end"
-    ),
+    excuse=unless_held("shared_reads_end", _UNENDED),
     cases=_cases_reads_end,
     run=_run_reads_end,
     hints=_hints_reads_end,

@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
 from backend_caps.kit import Check, Fault, Forward, Rig, Scenario, Subject, draw, on_host, supplied
 from backend_caps.kit.check import Case, replayed_forwards, rotated_cases, scenario_of
-from backend_caps.kit.rig import baseline_of, changed_rows, difference, some
+from backend_caps.kit.probes.graph_probe import with_last_tokens
+from backend_caps.kit.rig import baseline_of, changed_rows, changed_slots, some
 from backend_caps.kit.scenes import Scene, moved
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -44,27 +45,24 @@ class SceneSnapshot:
 
     def changes(self, writable: Collection[int]) -> Iterator[str]:
         """List what changed, but for these slots of the KV cache. Sync: the host waits."""
-        for name in (own.name for own in fields(ForwardBatch)):
-            before, now = getattr(self.before.batch, name), getattr(self.scene.batch, name)
+        for own in fields(ForwardBatch):
+            before, now = (getattr(each.batch, own.name) for each in (self.before, self.scene))
             if not _is_same(before, now):
-                yield f"{name} of the batch was {_shown(before)}, and is {_shown(now)} now"
+                yield f"{own.name} of the batch was {_shown(before)}, and is {_shown(now)} now"
         rows = changed_rows(self.before.pools.req_to_token, on_host(self.scene.pools.req_to_token))
         if rows:
             yield f"rows {some(rows)} of the page table changed"
-        if slots := self.slots_changed() - {*writable}:
+        if slots := self.strays(writable):
             yield f"KV of slots {some(sorted(slots))} changed, which {self._owners(slots)}"
 
-    def slots_changed(self) -> set[int]:
-        """List the slots whose keys or values are not as they were. Sync: the host waits."""
-        before, now = self.before.pools, self.scene.pools
-        pairs = (before.keys, now.keys), (before.values, now.values)
-        return {slot for old, new in pairs for slot in changed_rows(old, on_host(new))}
+    def strays(self, writable: Collection[int]) -> set[int]:
+        """List the other slots whose keys or values changed. Sync: the host waits."""
+        return changed_slots(self.before.pools, self.scene.pools) - {*writable}
 
     def _owners(self, slots: Collection[int]) -> str:
         """Name the owners of slots."""
-        table = self.before.pools.req_to_token
-        rows = on_host(self.scene.batch.req_pool_indices).tolist()
-        lengths = on_host(self.scene.batch.seq_lens).tolist()
+        table, batch = self.before.pools.req_to_token, self.scene.batch
+        rows, lengths = (on_host(own).tolist() for own in (batch.req_pool_indices, batch.seq_lens))
         owners = [
             str(place)
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
@@ -76,7 +74,7 @@ class SceneSnapshot:
 def changing_line(
     subject: Subject,
     scene: Scene,
-    has_changed: Callable[[SceneSnapshot], bool],
+    has_changed: Callable[[SceneSnapshot], object],
     run: Callable[[Scene], object],
 ) -> Site | None:
     """Run a scene, and find the backend's first line behind which something in it has changed.
@@ -92,11 +90,10 @@ def changing_line(
 class _ChangeWatch(TorchDispatchMode):
     """Look behind each operator, until something has changed."""
 
-    def __init__(self, subject: Subject, has_changed: Callable[[], bool]) -> None:
+    def __init__(self, subject: Subject, has_changed: Callable[[], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.site: Site | None = None
-        self._subject = subject
-        self._has_changed = has_changed
+        self._subject, self._has_changed = subject, has_changed
 
     def __torch_dispatch__(
         self,
@@ -122,9 +119,7 @@ def _is_same(before: object, now: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return str(value)
-    return f"[{some(value.flatten().tolist())}]"
+    return f"[{some(value.flatten().tolist())}]" if isinstance(value, Tensor) else str(value)
 
 
 def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -160,11 +155,8 @@ def _changes(
 
 def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
     """List new tokens that are not in the cache as they were given."""
-    slots = drawn.batch.out_cache_loc
-    for name, given, cache in (
-        ("keys", drawn.k, scene.pools.keys),
-        ("values", drawn.v, scene.pools.values),
-    ):
+    slots, pools = drawn.batch.out_cache_loc, scene.pools
+    for name, given, cache in (("keys", drawn.k, pools.keys), ("values", drawn.v, pools.values)):
         if wrong := changed_rows(given.to(cache.dtype), on_host(cache)[slots]):
             what = f"{name} of new tokens {some(wrong)} are not stored as they were given"
             yield Fault(what=what)
@@ -182,26 +174,22 @@ def _without_saving(
     _forward(rig, scene, save_kv_cache=False)
     yield from _changes(rig, drawn, held, save_kv_cache=False)
     scene = _apart(drawn, rig.device)
-    slots = scene.batch.out_cache_loc
-    scene.pools.set_kv_buffer(drawn.layer, slots, scene.k, scene.v)
+    scene.pools.set_kv_buffer(drawn.layer, scene.batch.out_cache_loc, scene.k, scene.v)
     output = _forward(rig, scene, save_kv_cache=False)
-    if (differs := difference(output, expected, rig.subject.tolerance(scenario.dtype))) is not None:
+    if (differs := rig.difference(output, expected, scenario)) is not None:
         saving = "with save_kv_cache=False, where its tokens are stored"
         yield Fault(what=f"{saving}, {differs}; what comes out with it was expected")
 
 
 def _apart(drawn: Scene, device: str) -> Scene:
     """Bring a scene to a device, in memory of its own there and on the host."""
-
-    def bring(tensor: Tensor) -> Tensor:
-        return tensor.to(device, copy=True)
-
-    batch = moved(drawn.batch, bring)
+    scene = moved(drawn, lambda own: own.to(device, copy=True))
+    batch = scene.batch
     batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound = (
         None if own is None else own.clone()
         for own in (batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound)
     )
-    return replace(drawn.on(device), pools=moved(drawn.pools, bring), batch=batch)
+    return scene
 
 
 INPUTS_UNTOUCHED = Check(
@@ -227,18 +215,15 @@ def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
     run, (rows, tokens) = partial(_output, rig, len(drawn.q)), _drawn_padding(case, drawn)
     writable = {*drawn.batch.out_cache_loc.tolist(), *range(drawn.pools.page_size)}
     with rig.running():
-        alone = make(0, 0)
-        expected = baseline_of(lambda: run(alone))
+        expected = baseline_of(lambda: run(make(0, 0)))
         scene = make(rows, tokens)
         held = SceneSnapshot.of(scene)
         if (differs := rig.difference(run(scene), expected, scenario)) is not None:
             padded = f"padded by {rows} requests and {tokens} tokens"
             yield Fault(what=f"{padded}, {differs}; what it gives without padding was expected")
-        if strays := held.slots_changed() - writable:
+        if strays := held.strays(writable):
             again = make(rows, tokens)
-            site = changing_line(
-                rig.subject, again, lambda own: bool(own.slots_changed() - writable), run
-            )
+            site = changing_line(rig.subject, again, lambda own: own.strays(writable), run)
             slots = some(sorted(strays))
             what = f"a padded batch wrote to slots {slots}, which are not the padding's"
             yield Fault(what=what, site=site)
@@ -255,9 +240,7 @@ def _drawn_padding(case: Case, drawn: Scene) -> tuple[int, int]:
 
 def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -> Scene:
     """Load a batch to where a graph of this size reads it, with tokens of NaN behind its own."""
-    extends, mask = drawn.batch.extend_seq_lens, drawn.batch.tree_mask
-    last = None if extends is None else extends.cumsum(0) - 1
-    scene = replace(drawn, batch=replace(drawn.batch, last_token_indices=last)).on(rig.device)
+    scene, mask = with_last_tokens(drawn).on(rig.device), drawn.batch.tree_mask
     bucket = Bucket(
         kind=kind,
         batch_size=drawn.batch.batch_size + rows,

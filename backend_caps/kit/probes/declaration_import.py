@@ -77,14 +77,12 @@ class ImportWatch(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Note a heavy package, with the innermost line of the plugin."""
         if name in HEAVY:
-            self.loaded.append((f"importing the declaration imports {name}", self._line()))
+            frame = sys._getframe(1)  # noqa: SLF001 - the stack is the answer
+            while frame.f_back is not None and not frame.f_code.co_filename.startswith(self._root):
+                frame = frame.f_back
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self.loaded.append((f"importing the declaration imports {name}", line))
         return None
-
-    def _line(self) -> str:
-        frame = sys._getframe(2)  # noqa: SLF001 - the stack is the answer
-        while frame.f_back is not None and not frame.f_code.co_filename.startswith(self._root):
-            frame = frame.f_back
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +103,7 @@ class DeclarationPlace:
         root, parts = file.parent, [file.stem]
         while (root / "__init__.py").exists():
             root, parts = root.parent, [root.name, *parts]
-        is_package = parts[-1] == "__init__" and len(parts) > 1
-        module = ".".join(parts[:-1] if is_package else parts)
+        module = ".".join(parts).removesuffix(".__init__")
         return cls(module=module, root=root, file=file, line=int(line))
 
 
@@ -121,30 +118,26 @@ def seen(work: ImportRequest) -> ImportedDeclaration:
     module = import_module(place.module)
     seconds = time.process_time() - started
     sys.meta_path.remove(watch)
-    of_import, at = list(watch.loaded), work["declared_at"]
+    at, faults = work["declared_at"], list(watch.loaded)
     if work["implementation"] in sys.modules:
-        of_import.append(("importing the declaration imports the implementation", at))
+        faults.append(("importing the declaration imports the implementation", at))
     declaration = _declaration(module, place)
-    lost = _lost(declaration, work["declaration"])
+    faults += [(f"the declaration {what}", at) for what in _lost(declaration, work["declaration"])]
+    faults += _borrowed(module, place, declaration)
     others = _others(place, work["distribution"])
-    faults = [
-        *of_import,
-        *((f"the declaration {what}", at) for what in lost),
-        *_borrowed(module, place, declaration),
-        *((f"its module is shipped by {other}", at) for other in others),
-    ]
+    faults += [(f"its module is shipped by {other}", at) for other in others]
     return ImportedDeclaration(seconds=0.0 if watch.loaded else seconds, faults=faults)
 
 
 def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
     """Find the object that is bound at a line, in the module or in a class of it."""
-    names = {name: vars(module)[name] for name in vars(module) if not name.startswith("__")}
-    inner = {
-        f"{name}.{own}": value
+    names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+    inner = [
+        f"{name}.{own}"
         for name, kind in names.items()
         if isinstance(kind, type) and kind.__module__ == place.module
-        for own, value in vars(kind).items()
-    }
+        for own in vars(kind)
+    ]
     for name in (*names, *inner):
         if source_line(module, name) == f"{place.file}:{place.line}":
             return attrgetter(name)(module)
@@ -154,8 +147,7 @@ def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
 def _lost(declaration: object, before: str) -> Iterator[str]:
     """List what a declaration loses on its way to another process."""
     if type(declaration) is not Declaration:
-        kind = type(declaration).__name__
-        yield f"is of type {kind!r}, expected Declaration itself"
+        yield f"is of type {type(declaration).__name__!r}, expected Declaration itself"
         return
     if pickle.loads(pickle.dumps(declaration)) != declaration:  # noqa: S301 - our own bytes
         yield "is another one behind pickling"
@@ -163,14 +155,10 @@ def _lost(declaration: object, before: str) -> Iterator[str]:
         yield "is another one behind JSON"
     expected = Declaration.model_validate_json(before)
     if declaration != expected:
-        yield f"is another one in a new process: {_changed(declaration, expected)}"
-
-
-def _changed(one: Declaration, other: Declaration) -> str:
-    ours, theirs = dict(one.capabilities), dict(other.capabilities)
-    names = [name for name in CAPABILITIES if ours[name] != theirs[name]]
-    told = [f"{name} is {ours[name]!r} and was {theirs[name]!r}" for name in names]
-    return "; ".join(told) or "outside its capabilities"
+        is_now, was = dict(declaration.capabilities), dict(expected.capabilities)
+        names = [name for name in CAPABILITIES if is_now[name] != was[name]]
+        changes = [f"{name} is {is_now[name]!r} and was {was[name]!r}" for name in names]
+        yield f"is another one in a new process: {'; '.join(changes) or 'outside its capabilities'}"
 
 
 def _borrowed(module: ModuleType, place: DeclarationPlace, declaration: object) -> Iterator[Seen]:
@@ -190,8 +178,7 @@ def _borrowed(module: ModuleType, place: DeclarationPlace, declaration: object) 
             and name not in said
         ]
         if names:
-            what = f"{', '.join(names)}: stated by {owner}, and not here"
-            yield what, f"{place.file}:{line}"
+            yield f"{', '.join(names)}: stated by {owner}, and not here", f"{place.file}:{line}"
             return
 
 
@@ -293,8 +280,7 @@ def import_declaration(subject: Subject) -> ImportedDeclaration:
                 timeout=_DEADLINE_S,
             )
         except subprocess.TimeoutExpired:
-            what = f"takes more than {_DEADLINE_S:.0f} s to import"
-            return _unseen(what, work["declared_at"])
+            return _unseen(f"takes more than {_DEADLINE_S:.0f} s to import", work["declared_at"])
         if not target.exists():
             last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
             return _unseen(f"ends the process that imports it: {last}", work["declared_at"])

@@ -14,20 +14,20 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.kit import Forward, Rig, Scenario, on_host
-from backend_caps.kit.rig import changed_rows
+from backend_caps.kit.rig import changed_slots
 from backend_caps.kit.scenarios import MOST_REQUESTS, TREE_NODES, VERIFIED, dice_for, draw_requests
-from backend_caps.kit.scenes import Scene
+from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphRunner
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.speculative.contexts import mask_size
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.startup.configuration import marked_reads_end
@@ -61,78 +61,64 @@ class BackendProxy:
         self.watch: Callable[[ForwardBatch], ForwardBatch] = lambda batch: batch
         """Applied to each batch that the backend gets in what a capture records."""
 
+    @property
+    def forward(self) -> Callable[..., Tensor]:
+        """The backend's, as it is at the call: a backend may choose it as it prepares."""
+        return self.backend.forward
+
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
         """Prepare within the graph, by a watched batch."""
         self.backend.init_forward_metadata_in_graph(self.watch(batch))
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Attend, by a watched batch."""
-        return self.backend.forward(q, k, v, layer, self.watch(batch), save_kv_cache=save_kv_cache)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """A model of one layer, whose tokens are there before it runs."""
+    """A model of one layer, over static tokens that are all poison at first.
 
-    layer: AttentionLayer
-    q: Tensor
-    """[Tg, Hq * D], device."""
-    k: Tensor
-    """[Tg, Hk * D], device."""
-    v: Tensor
-    """[Tg, Hk * Dv], device."""
-    attended: Tensor
-    """[Tg, Hq * Dv], device: what came out for every token of the last forward."""
+    q, k, v   [Tg, Hq * D], [Tg, Hk * D] and [Tg, Hk * Dv], device
+    attended  [Tg, Hq * Dv], device  what came out for every token of the last forward
+    """
+
+    def __init__(self, proxy: BackendProxy, whole: Scene, num_tokens: int) -> None:
+        self._proxy, self._layer = proxy, whole.layer
+        width = whole.layer.tp_q_head_num * whole.layer.v_head_dim
+        sizes = (*(own[0].numel() for own in (whole.q, whole.k, whole.v)), width)
+        self.q, self.k, self.v, self.attended = (
+            whole.q.new_full((num_tokens, size), torch.nan) for size in sizes
+        )
 
     def __call__(self, context: ForwardContext) -> Tensor:
         size, last = context.batch.num_tokens, context.batch.last_token_indices
-        output = context.attend(self.layer, self.q[:size], self.k[:size], self.v[:size])
+        watched = ForwardContext(context.backend, self._proxy.watch(context.batch))
+        output = watched.attend(self._layer, self.q[:size], self.k[:size], self.v[:size])
         self.attended[:size].copy_(output)
         return output if last is None else output.index_select(0, last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResult:
-    """What a forward left on the device: copies of its own.
-
-    Shapes: S slots in the KV cache.
-    """
+    """What a forward left on the device: copies of its own."""
 
     graphs: Graphs
     """On whose forward stream it was copied, which the host waits for."""
     output: Tensor
     """[T, Hq, Dv], device."""
-    keys: Tensor
-    """[S, Hk, D], device."""
-    values: Tensor
-    """[S, Hk, Dv], device."""
+    pools: Pools
+    """The KV cache, device."""
 
     def attended(self) -> Tensor:
         """Bring the output to the host: [T, Hq, Dv]. Sync: the stream."""
-        return self._on_host(self.output)
-
-    def _on_host(self, tensor: Tensor) -> Tensor:
         with self.graphs.streams.using(self.graphs.forward_stream):
-            return on_host(tensor)
+            return on_host(self.output)
 
     def strays(self, scene: Scene) -> Sequence[int]:
         """List slots that were written and are neither the scene's own nor padding's.
 
         Sync: the stream.
         """
-        keys, values = self._on_host(self.keys), self._on_host(self.values)
-        before = scene.pools
-        changed = {*changed_rows(before.keys, keys), *changed_rows(before.values, values)}
-        return sorted(changed - {*range(before.page_size), *scene.batch.out_cache_loc.tolist()})
+        with self.graphs.streams.using(self.graphs.forward_stream):
+            changed = changed_slots(scene.pools, self.pools)
+        own = {*range(scene.pools.page_size), *scene.batch.out_cache_loc.tolist()}
+        return sorted(changed - own)
 
 
 class Graphs:
@@ -161,8 +147,8 @@ class Graphs:
             static = whole.on(rig.device)
             self.pools = static.pools
             """What the backend was built from."""
-            self._layer = _layer(static, buckets[-1].num_tokens)
             self.proxy = BackendProxy(rig.build(self.pools))
+            self._layer = _Layer(self.proxy, static, buckets[-1].num_tokens)
             longest = self.pools.req_to_token.shape[1]
             mask = mask_size(MOST_REQUESTS, TREE_NODES, seq_lens_sum=None, max_context_len=longest)
             mask = mask if scenario.forward.is_tree else 0
@@ -173,7 +159,7 @@ class Graphs:
         )
         self._runners: list[GraphRunner] = []
 
-    def capture(self, batch_sizes: Sequence[int] = BATCH_SIZES) -> None:
+    def capture(self, batch_sizes: Sequence[int] = BATCH_SIZES) -> Self:
         """Capture graphs for so many requests, from the largest down, beside those there are."""
         if self._rig.device != DEVICE_NAME:
             gc.collect()  # a graph that dies in the middle of a capture would end it
@@ -189,6 +175,7 @@ class Graphs:
             shared_reads_end=marked_reads_end(self._reads_end, self.streams.traits),
         )
         self._runners.append(runner)
+        return self
 
     def bring(self, scene: Scene) -> Scene:
         """Bring a scene to the device, with the host lengths that are claimed.
@@ -196,7 +183,7 @@ class Graphs:
         Sync: the forward stream.
         """
         with self.streams.using(self.forward_stream):
-            return self._rig.supply(_with_last_tokens(scene)).on(self._rig.device)
+            return self._rig.supply(with_last_tokens(scene)).on(self._rig.device)
 
     def load(self, there: Scene) -> ForwardBatch:
         """Write a scene that is on the device to the static tensors, and return its batch.
@@ -218,9 +205,8 @@ class Graphs:
 
         Stream: the forward stream. Sync: none; the backend may have its own.
         """
-        runner = next(own for own in self._runners if own.holds(batch))
         with self.streams.using(self.forward_stream):
-            return runner.replay(batch)
+            return next(own for own in self._runners if own.holds(batch)).replay(batch)
 
     def launch(self, there: Scene) -> ForwardResult:
         """Load and replay a scene that is on the device, and copy what that leaves.
@@ -249,12 +235,10 @@ class Graphs:
         """
         heads = there.layer.tp_q_head_num, there.layer.v_head_dim
         with self.streams.using(self.forward_stream):
-            return ForwardResult(
-                graphs=self,
-                output=self._layer.attended[: len(there.q)].clone().view(-1, *heads),
-                keys=self.pools.keys.clone(),
-                values=self.pools.values.clone(),
-            )
+            output = self._layer.attended[: len(there.q)].clone().view(-1, *heads)
+            keys, values = self.pools.keys.clone(), self.pools.values.clone()
+            pools = replace(self.pools, keys=keys, values=values)
+            return ForwardResult(graphs=self, output=output, pools=pools)
 
     def overwrite(self, batch: ForwardBatch) -> None:
         """Write to all that the scheduler shares with a forward: page table and batch.
@@ -269,19 +253,8 @@ class Graphs:
                 extend.zero_()
 
 
-def _layer(whole: Scene, num_tokens: int) -> _Layer:
-    """Make the static tokens, all of poison."""
-    q, k, v = (
-        own.new_full((num_tokens, own[0].numel()), torch.nan) for own in (whole.q, whole.k, whole.v)
-    )
-    width = whole.layer.tp_q_head_num * whole.layer.v_head_dim
-    attended = q.new_full((num_tokens, width), torch.nan)
-    return _Layer(layer=whole.layer, q=q, k=k, v=v, attended=attended)
-
-
-def _with_last_tokens(scene: Scene) -> Scene:
+def with_last_tokens(scene: Scene) -> Scene:
     """Name each request's last token where it brings a number of its own, as the engine does."""
     extends = scene.batch.extend_seq_lens
-    if extends is None:
-        return scene
-    return replace(scene, batch=replace(scene.batch, last_token_indices=extends.cumsum(0) - 1))
+    last = None if extends is None else extends.cumsum(0) - 1
+    return replace(scene, batch=replace(scene.batch, last_token_indices=last))

@@ -43,16 +43,12 @@ class Player:
     def __init__(
         self, rig: Rig, story: Story, *, supply: Supply | None = None, overlapped: bool = False
     ) -> None:
-        self._story = story
-        self._supply = supply or rig.supply
-        self._overlapped = overlapped
+        self._story, self._supply, self._overlapped = story, supply or rig.supply, overlapped
         self._streams = rig.streams()
         self._staging = Staging(self._streams)
-        main = self._streams.current_stream()
-        self._schedule = self._streams.private_stream() if overlapped else main
-        self._forward = self._streams.private_stream() if overlapped else main
-        device = self._streams.device
-        self._pools = moved(story.pools, lambda own: own.to(device, copy=True))
+        stream = self._streams.private_stream if overlapped else self._streams.current_stream
+        self._schedule, self._forward = stream(), stream()
+        self._pools = moved(story.pools, lambda own: own.to(self._streams.device, copy=True))
         self.backend = rig.build(self._pools)
         self._streams.synchronize()
 
@@ -99,8 +95,7 @@ class Player:
         """Run a turn: [T, Hq, Dv], device."""
         scene = self.bring(turn)
         with self._streams.using(self._forward):
-            self.backend.init_forward_metadata(scene.batch)
-            output = scene.forward(self.backend)
+            output = scene.attend(self.backend)
         if self._overlapped:
             self._schedule.wait_stream(self._forward)
         else:
@@ -155,8 +150,7 @@ class SteadyRun:
     def shapes(self) -> Sequence[_Shape]:
         """List the forwards, batch sizes and longest contexts of a round."""
         lengths = torch.linspace(VERIFIED, self._longest, _NUM_LONGEST).long().tolist()
-        without = self._rig.subject.without
-        forwards = [own for own in _FORWARDS if own.value not in without]
+        forwards = [own for own in _FORWARDS if own.value not in self._rig.subject.without]
         return list(product(forwards, range(1, MOST_REQUESTS + 1), lengths))
 
     def run(self, num_steps: int) -> None:
@@ -180,15 +174,9 @@ class SteadyRun:
         lengths[dice.randrange(num_requests)] = longest
         rows, whole = dice.sample(self._rows, num_requests), self._whole
         requests = [(length - new, new) for length in lengths]
-        slots = torch.cat(
-            [
-                self._table_cpu[row, old : old + new]
-                for row, (old, _) in zip(rows, requests, strict=True)
-            ]
-        )
+        taken = zip(rows, requests, strict=True)
+        slots = torch.cat([self._table_cpu[row, old : old + new] for row, (old, _) in taken])
         batch = batch_of(requests, torch.tensor(rows), slots, uniform=True)
         q, k, v = (own[: len(slots)] for own in (whole.q, whole.k, whole.v))
         brought = replace(whole, batch=batch, q=q, k=k, v=v)  # its other fields go unread
-        there = self._rig.supply(brought).on(self._rig.device)
-        self.backend.init_forward_metadata(there.batch)
-        there.forward(self.backend)
+        self._rig.supply(brought).on(self._rig.device).attend(self.backend)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -27,8 +27,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import HostSync, Simulation, Site, Waited, WaitKind
 
 _CUDA_WORDS = "synchronizing CUDA operation"
-_CUDA_WARNS = 1
-_CUDA_IS_SILENT = 0
+_CUDA_IS_SILENT, _CUDA_WARNS = 0, 1
 
 
 @contextmanager
@@ -41,23 +40,16 @@ def host_waits(simulation: Simulation | None) -> Iterator[list[HostSync]]:
             device nor what other libraries do.
     """
     found: list[HostSync] = []
-    if simulation is None:
-        with _cuda_waits(found):
-            yield found
+    if simulation is not None:
+        seen = len(simulation.hidden_syncs), len(simulation.host_waits)
+        yield found
+        found += simulation.hidden_syncs[seen[0] :] + simulation.host_waits[seen[1] :]
         return
-    seen = len(simulation.hidden_syncs), len(simulation.host_waits)
-    yield found
-    found += simulation.hidden_syncs[seen[0] :] + simulation.host_waits[seen[1] :]
-
-
-@contextmanager
-def _cuda_waits(found: list[HostSync]) -> Iterator[None]:
-    """Collect what torch's own watch warns of."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode(_CUDA_WARNS)
         try:
-            yield
+            yield found
         finally:
             torch.cuda.set_sync_debug_mode(_CUDA_IS_SILENT)
     found += [
@@ -102,10 +94,9 @@ class Reads:
     seen: list[Read] = field(default_factory=list)
     """In their order, each as often as it was done."""
 
-    def of(self, names: Iterable[str]) -> Sequence[Read]:
+    def of(self, names: Collection[str]) -> Sequence[Read]:
         """List reads of some fields, each line once."""
-        wanted = frozenset(names)
-        return list(dict.fromkeys(own for own in self.seen if own.name in wanted))
+        return list(dict.fromkeys(own for own in self.seen if own.name in names))
 
     def watch(self, batch: ForwardBatch) -> ForwardBatch:
         """Return a batch with the same values that records each read of a host length.
@@ -173,9 +164,7 @@ def level_of(subject: Subject, scenario: Scenario) -> HostSeqLens:
 
 def relayed_scenarios(subject: Subject, *levels: HostSeqLens) -> Iterator[Scenario]:
     """List the scenarios without prompts in which a backend claims one of these levels."""
-    for own in scenarios_of(subject, RELAYED):
-        if level_of(subject, own) in levels:
-            yield own
+    return (own for own in scenarios_of(subject, RELAYED) if level_of(subject, own) in levels)
 
 
 def relayed_cases(
@@ -201,23 +190,21 @@ def scenes_of(subject: Subject, case: Case) -> tuple[Scene, Scene | None]:
 
 def prompts_of(scene: Scene) -> Scene | None:
     """Make the batch that brought what is cached, to the same slots; None where nothing is."""
-    cached = [len(keys) - new for (keys, _), new in zip(scene.contexts, scene.counts, strict=True)]
-    own = scene.select([place for place, count in enumerate(cached) if count])
-    counts = [count for count in cached if count]
+    own = scene.select([place for place, (cached, _) in enumerate(scene.requests) if cached])
+    counts = [cached for cached, _ in own.requests]
     if not counts:
         return None
     contexts = [(k[:n], v[:n]) for (k, v), n in zip(own.contexts, counts, strict=True)]
     keys, values = (torch.cat(parts) for parts in zip(*contexts, strict=True))
     rows, table = own.batch.req_pool_indices, own.pools.req_to_token
-    slots = torch.cat([table[row, :n] for row, n in zip(rows, counts, strict=True)])
+    slots = torch.cat([table[row, :n] for row, n in zip(rows, counts, strict=True)]).long()
     return replace(
         own,
-        batch=batch_of([(0, count) for count in counts], rows, slots.long(), uniform=False),
+        batch=batch_of([(0, count) for count in counts], rows, slots, uniform=False),
         q=own.q.new_zeros(len(keys), *own.q.shape[1:]),
         k=keys,
         v=values,
         contexts=contexts,
-        counts=counts,
         visible=[causal(count, count) for count in counts],
     )
 
@@ -266,30 +253,11 @@ def run_with_lengths(
         Exception: whatever the backend raises.
     """
     with rig.running():
-        scene = supplied(scenes[0], level)
-        scene = scene if bounds is None else _with_bounds(scene, bounds)
-        scene = scene.on(rig.device)
+        scene = supplied(scenes[0], level, bounds).on(rig.device)
         backend = rig.build(scene.pools)
         if scenes[1] is not None:
-            prompts = replace(supplied(scenes[1], level).on(rig.device), pools=scene.pools)
-            backend.init_forward_metadata(prompts.batch)
-            prompts.forward(backend)
+            prompts = supplied(scenes[1], level).on(rig.device)
+            replace(prompts, pools=scene.pools).attend(backend)
         if reads is not None:
             scene = replace(scene, batch=reads.watch(scene.batch))
-        backend.init_forward_metadata(scene.batch)
-        return on_host(scene.forward(backend))
-
-
-def _with_bounds(scene: Scene, bounds: Tensor) -> Scene:
-    """Replace the lengths that the host has by bounds."""
-    batch = scene.batch
-    is_told = batch.seq_lens_cpu is not None
-    return replace(
-        scene,
-        batch=replace(
-            batch,
-            seq_lens_cpu=bounds.clone() if is_told else None,
-            seq_lens_sum=int(bounds.sum()) if is_told else None,
-            seq_lens_cpu_upper_bound=bounds.clone(),
-        ),
-    )
+        return on_host(scene.attend(backend))

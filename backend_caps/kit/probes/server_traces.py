@@ -81,11 +81,6 @@ class ServerTrace:
         return None if self.speculation is None else self.speculation.algorithm
 
     @property
-    def has_draft_model(self) -> bool:
-        """Whether a model drafts."""
-        return self.speculation is not None and self.speculation.has_draft_model
-
-    @property
     def told(self) -> str:
         """How it is served, in a few words."""
         flags = self.flags
@@ -126,14 +121,13 @@ class ServerTrace:
 
     def plan(self, subject: Subject) -> Plan:
         """Resolve the engine's plan by what the backend itself declares."""
-        backend = Backend(
-            name=subject.name,
-            status=Status.OK,
-            source=subject.source,
-            declaration=subject.declaration,
-        )
-        names = (subject.name, self.flags.prefill_attention_backend)
-        backends = {name: replace(backend, name=name) for name in names if name is not None}
+        backends = {
+            name: Backend(
+                name=name, status=Status.OK, source=subject.source, declaration=subject.declaration
+            )
+            for name in (subject.name, self.flags.prefill_attention_backend)
+            if name is not None
+        }
         uses, rules = uses_of(self.flags, backends), RuleSet.builtin(RUNTIME)
         return resolve(uses, self.flags, rules=rules, policy=Policy.QUIET)
 
@@ -211,14 +205,13 @@ def _drafts(
     algorithm = (*models, Algorithm.NGRAM)[seed % 3] if modelled else Algorithm.NGRAM
     topk = scenario.topk if is_tree else 1
     most = min(_MOST_NODES, topk + (_NUM_STEPS - 1) * topk * topk + 1)
+    num_tokens = dice.randint(_NUM_STEPS + 2, most) if is_tree else _NUM_STEPS + 1
     return {
         "speculative_algorithm": algorithm.value,
         "speculative_attention_mode": "decode",
         "speculative_eagle_topk": topk,
         "speculative_num_steps": _NUM_STEPS,
-        "speculative_num_draft_tokens": (
-            dice.randint(_NUM_STEPS + 2, most) if is_tree else _NUM_STEPS + 1
-        ),
+        "speculative_num_draft_tokens": num_tokens,
     }
 
 
@@ -326,7 +319,7 @@ def serve(rig: Rig, trace: ServerTrace, models: SmallModels) -> ServedTrace:
         rig.device,
         options=trace.options,
         observer=watch,
-        draft_model_path=models.draft if trace.has_draft_model else None,
+        draft_model_path=models.draft if trace.speculation else None,
     ) as engine:
         outputs = _play(trace, engine, watch)
         engine.drain()

@@ -18,28 +18,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
-from backend_caps.kit import Forward, Scenario, Subject
-from backend_caps.kit.scenarios import (
-    DRAFT_STEPS,
-    MOST_REQUESTS,
-    TREE_NODES,
-    VERIFIED,
-    dice_for,
-    forwards_of,
-)
-from backend_caps.kit.scenes import (
-    Pools,
-    Scene,
-    Setting,
-    after_prefix,
-    batch_of,
-    beams,
-    causal,
-    moved,
-    random_tree,
-    visible_nodes,
-    with_mask,
-)
+from backend_caps.kit import Forward, Scenario, Subject, scenarios, scenes
 
 
 @dataclass(slots=True, eq=False)
@@ -77,18 +56,17 @@ class HostCache:
             the first one that goes out.
     """
 
-    def __init__(self, setting: Setting, dice: random.Random) -> None:
-        self._setting = setting
-        self._pools = setting.empty_pools()
+    def __init__(self, setting: scenes.Setting, dice: random.Random) -> None:
+        self._setting, self._pools = setting, setting.empty_pools()
         pages = range(1, setting.num_slots // setting.page_size)
         self._free_rows = dice.sample(range(1, setting.num_rows), setting.num_rows - 1)
         self._free_pages = dice.sample(pages, len(pages))
         self._entered: set[tuple[int, int]] = set()
         self._changed: set[int] = set()
 
-    def pools(self) -> Pools:
+    def pools(self) -> scenes.Pools:
         """Copy the pools as they are now."""
-        return moved(self._pools, torch.Tensor.clone)
+        return scenes.moved(self._pools, torch.Tensor.clone)
 
     def come(self) -> CachedRequest:
         """Give a request a row."""
@@ -116,8 +94,7 @@ class HostCache:
     def shorten(self, stay: CachedRequest, length: int) -> None:
         """Drop a context's last tokens: its pages stay, and their slots hold poison."""
         slots, stay.length = self.slots(stay)[length:], length
-        poison = self._pools.keys.new_tensor(self._setting.poison)
-        self._pools.keys[slots] = self._pools.values[slots] = poison
+        self._pools.keys[slots] = self._pools.values[slots] = self._setting.poison
         self._changed |= set(slots.tolist())
 
     def slots(self, stay: CachedRequest) -> Tensor:
@@ -140,23 +117,13 @@ class HostCache:
 
     def written(self) -> PoolUpdate:
         """Return what changed without a forward since the last call."""
-        entered, changed = sorted(self._entered), sorted(self._changed)
+        pools, entered = self._pools, torch.tensor(sorted(self._entered), dtype=torch.int64)
+        rows, positions = entered.view(-1, 2).unbind(1)
+        slots = torch.tensor(sorted(self._changed), dtype=torch.int64)
         self._entered, self._changed = set(), set()
-        rows, positions = torch.tensor(entered, dtype=torch.int64).view(-1, 2).unbind(1)
-        slots = torch.tensor(changed, dtype=torch.int64)
-        return PoolUpdate(
-            entries=torch.stack(
-                [rows, positions, self._pools.req_to_token[rows, positions].long()]
-            ),
-            slots=slots,
-            keys=self._pools.keys[slots],
-            values=self._pools.values[slots],
-        )
-
-
-def rows_of(stays: Sequence[CachedRequest]) -> Tensor:
-    """List the rows of requests: [B] int64, host."""
-    return torch.tensor([stay.row for stay in stays], dtype=torch.int64)
+        entries = torch.stack([rows, positions, pools.req_to_token[rows, positions].long()])
+        keys, values = pools.keys[slots], pools.values[slots]
+        return PoolUpdate(entries=entries, slots=slots, keys=keys, values=values)
 
 
 _NUM_STEPS = 3
@@ -170,7 +137,7 @@ class Turn:
 
     forward: Forward
     """What it is for."""
-    scene: Scene
+    scene: scenes.Scene
     """Its batch, and the pools as plain order has them in front of it; on the host."""
     written: PoolUpdate
     """What is written to the pools before it."""
@@ -180,7 +147,7 @@ class Turn:
 class Story:
     """Forward after forward over the same pools."""
 
-    pools: Pools
+    pools: scenes.Pools
     """As they are before the first turn; on the host."""
     turns: Sequence[Turn]
 
@@ -190,21 +157,19 @@ def story_of(subject: Subject, scenario: Scenario, seed: int) -> Story:
 
     Prompts come by prefills where the backend takes any; else they are in the cache from the start.
     """
-    prefills = Forward.PREFILL in forwards_of(subject)
+    prefills = Forward.PREFILL in scenarios.forwards_of(subject)
     author = _StoryWriter(scenario, seed, prefills=prefills)
     beginning = author.cache.pools()
-    turns = [turn for _ in range(_NUM_STEPS) for turn in author.step()]
-    return Story(pools=beginning, turns=turns)
+    return Story(pools=beginning, turns=[own for _ in range(_NUM_STEPS) for own in author.step()])
 
 
 class _StoryWriter:
     """Write a story, step after step."""
 
     def __init__(self, scenario: Scenario, seed: int, *, prefills: bool) -> None:
-        self._scenario = scenario
-        self._prefills = prefills
-        self._dice = dice_for(scenario, seed)
-        self._most = self._dice.choice((1, 2, MOST_REQUESTS))
+        self._scenario, self._prefills = scenario, prefills
+        self._dice = scenarios.dice_for(scenario, seed)
+        self._most = self._dice.choice((1, 2, scenarios.MOST_REQUESTS))
         self._stays: list[CachedRequest] = []
         self._setting = scenario.setting(seed)
         self._generator = torch.Generator().manual_seed(seed)
@@ -215,14 +180,18 @@ class _StoryWriter:
         for stay in [own for own in self._stays if self._leaves(own)]:
             self._stays.remove(stay)
             self.cache.leave(stay)
-        fresh = [self.cache.come() for _ in range(self._num_comers())]
+        missing = self._most - len(self._stays)
+        # At least one is there, and not always as many as may be.
+        num_comers = self._dice.randint(min(missing, 0 if self._stays else 1), missing)
+        fresh = [self.cache.come() for _ in range(num_comers)]
         self._stays += fresh
         self._dice.shuffle(self._stays)
         prompts = [self._prompt_length() for _ in fresh]
         if self._prefills and fresh:
             yield self._turn(Forward.PREFILL, fresh, prompts)
         else:
-            self._place(fresh, prompts)
+            for stay, length in zip(fresh, prompts, strict=True):
+                self.cache.place(self.cache.grow(stay, length), *self._keys_and_values(length))
         if self._scenario.forward is not Forward.PREFILL:
             yield from self._forwards()
 
@@ -232,15 +201,11 @@ class _StoryWriter:
         is_done = self._scenario.forward is Forward.PREFILL
         return is_full or is_done or self._dice.random() < 0.3  # noqa: PLR2004 - some do
 
-    def _num_comers(self) -> int:
-        """Let at least one be there, and not always as many as may be."""
-        missing = self._most - len(self._stays)
-        return self._dice.randint(min(missing, 0 if self._stays else 1), missing)
-
     @property
     def _room(self) -> int:
         """Tokens that a step may append to a context."""
-        return max(_LONGEST_CHUNK, TREE_NODES, DRAFT_STEPS * self._scenario.topk)
+        drafted = scenarios.DRAFT_STEPS * self._scenario.topk
+        return max(_LONGEST_CHUNK, scenarios.TREE_NODES, drafted)
 
     def _prompt_length(self) -> int:
         """Draw a length that leaves room, often right before the end of a page."""
@@ -248,28 +213,22 @@ class _StoryWriter:
         edges = [edge for edge in (size - 2, size - 1, size) if 1 <= edge <= most]
         return self._dice.choice([*edges, self._dice.randint(1, most)])
 
-    def _place(self, stays: Sequence[CachedRequest], lengths: Sequence[int]) -> None:
-        """Put prompts into the cache that no turn writes."""
-        for stay, length in zip(stays, lengths, strict=True):
-            self.cache.place(self.cache.grow(stay, length), *self._keys_and_values(length))
-
     def _forwards(self) -> Iterator[Turn]:
         """Run the step's forward, and keep of each request what is accepted."""
         scenario, stays = self._scenario, [*self._stays]
         starts = [stay.length for stay in stays]
         if scenario.forward is Forward.DRAFT:
-            for step in range(1, DRAFT_STEPS + 1):
-                counts = [scenario.topk] * len(stays)
-                drawn = (beams(scenario.topk, step, self._dice) for _ in stays)
-                seen = [*map(after_prefix, starts, drawn)]
-                yield self._turn(Forward.DRAFT, stays, counts, seen)
+            for step in range(1, scenarios.DRAFT_STEPS + 1):
+                drawn = (scenes.beams(scenario.topk, step, self._dice) for _ in stays)
+                seen = [*map(scenes.after_prefix, starts, drawn)]
+                yield self._turn(Forward.DRAFT, stays, [scenario.topk] * len(stays), seen)
         elif scenario.forward is Forward.TREE:
-            trees = (random_tree(TREE_NODES, scenario.topk, self._dice) for _ in stays)
-            seen = [*map(after_prefix, starts, map(visible_nodes, trees))]
-            yield self._turn(Forward.TREE, stays, [TREE_NODES] * len(stays), seen)
+            count = scenarios.TREE_NODES
+            trees = (scenes.random_tree(count, scenario.topk, self._dice) for _ in stays)
+            seen = [*map(scenes.after_prefix, starts, map(scenes.visible_nodes, trees))]
+            yield self._turn(Forward.TREE, stays, [count] * len(stays), seen)
         else:
-            counts = [self._count(place) for place, _ in enumerate(stays)]
-            yield self._turn(scenario.forward, stays, counts)
+            yield self._turn(scenario.forward, stays, [*map(self._count, range(len(stays)))])
         for stay, before in zip(stays, starts, strict=True):
             self.cache.shorten(stay, before + self._num_accepted(stay.length - before))
 
@@ -283,7 +242,7 @@ class _StoryWriter:
             case Forward.CHUNK | Forward.MIXED:
                 return self._dice.randint(1, _LONGEST_CHUNK)
             case _:
-                return VERIFIED
+                return scenarios.VERIFIED
 
     def _num_accepted(self, count: int) -> int:
         """Draw how many tokens stay: of a tree the root, of drafts the first beam."""
@@ -305,10 +264,9 @@ class _StoryWriter:
         keys, values = self._keys_and_values(sum(counts))
         cache.store(slots, keys, values)
         requests = [*zip(starts, counts, strict=True)]
-        is_uniform = forward.phase is not Phase.PREFILL
-        batch = batch_of(requests, rows_of(stays), slots, uniform=is_uniform)
-        seen = [causal(new, old + new) for old, new in requests] if visible is None else visible
-        made = Scene(
+        rows = torch.tensor([stay.row for stay in stays], dtype=torch.int64)
+        batch = scenes.batch_of(requests, rows, slots, uniform=forward.phase is not Phase.PREFILL)
+        made = scenes.Scene(
             pools=pools,
             layer=self._setting.layer,
             batch=replace(batch, mode=forward.mode),
@@ -316,10 +274,9 @@ class _StoryWriter:
             k=keys,
             v=values,
             contexts=[cache.context(stay) for stay in stays],
-            counts=counts,
-            visible=seen,
+            visible=[scenes.causal(new, old + new) for old, new in requests],
         )
-        made = made if visible is None else with_mask(made, visible)
+        made = made if visible is None else scenes.with_mask(made, visible)
         return Turn(forward=forward, scene=made, written=written)
 
     def _keys_and_values(self, count: int) -> tuple[Tensor, Tensor]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Self
+from typing import Self
 
 from backend_caps.capability.kind import Scale
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.backend_views import EVIDENCE_COLUMNS, conditions_of, evidence_rows
 from backend_caps.report.backends import BackendDocument, CapabilityDocument, ReportDocument
-from backend_caps.report.difference import DiffDocument, DifferenceDocument
-from backend_caps.report.plans import ProblemDocument
+from backend_caps.report.difference import DiffDocument, DifferenceDocument, shortened
 from backend_caps.report.sections import Section, titled_table, visible
 from backend_caps.report.words import file_of, words_of
 
@@ -89,17 +88,8 @@ class Row:
 class Grid:
     """A table whose cells are opened."""
 
-    caption: str
-    """What it shows."""
-    counted: str
-    """What a row is, in the plural."""
-    sought: str
-    """What the text of a filter is looked for in, in words."""
-    seeks: Literal["heads", "rows"]
-    """Whether the filter searches the heads of rows, or all cells."""
-    corner: str
-    """The name of the first column."""
     columns: tuple[str, ...]
+    """The names of the columns, the first one's included."""
     rows: tuple[Row, ...]
     counts: tuple[tuple[Glyph, int], ...] = ()
     """How many rows have a shape, where the legend shows it."""
@@ -109,13 +99,10 @@ class Grid:
     @property
     def legend(self) -> tuple[tuple[Glyph, int | None], ...]:
         """The shapes that it shows, each once, in their own order, with their counts."""
-        shown = {glyph for cell in self._cells() for glyph in (cell.glyph, cell.mark)}
+        cells = (cell for row in self.rows for cell in (row.head, *row.cells))
+        shown = {glyph for cell in cells for glyph in (cell.glyph, cell.mark)}
         counts = dict(self.counts)
         return tuple((glyph, counts.get(glyph)) for glyph in Glyph if glyph in shown)
-
-    def _cells(self) -> Iterator[Cell]:
-        for row in self.rows:
-            yield from (row.head, *row.cells)
 
     def data(self) -> Mapping[str, Sequence[object]]:
         """Write what the cells open: each detail once, and for each row its cells' numbers.
@@ -128,15 +115,13 @@ class Grid:
             for row in self.rows
         ]
         details = [[[visible(term), visible(text)] for term, text in detail] for detail in numbers]
-        orders = [[*self.orders.get(name, ())] for name in (self.corner, *self.columns)]
+        orders = [[*self.orders.get(name, ())] for name in self.columns]
         return {"details": details, "rows": rows, "orders": orders}
 
 
 _MARKS: Mapping[str | None, Glyph] = {
     own.label: own for own in (Glyph.VERIFIED, Glyph.STALE, Glyph.FAILED)
 }
-_LONGEST = 240
-"""How much of an engine's own words a cell holds; it opens the whole."""
 
 
 def matrix(report: ReportDocument) -> Grid:
@@ -145,38 +130,30 @@ def matrix(report: ReportDocument) -> Grid:
     An engine's names are not in it: they say what the classes say that they stand for.
     """
     shown = [backend for backend in report.backends if backend.classes is None]
-    runs = _runs(shown)
-    columns = tuple(name for name in CAPABILITIES if any(each.states(name) for each in shown))
+    # By backend, the run of its evidence and what speaks against it.
+    runs = {
+        name: tuple(zip(EVIDENCE_COLUMNS[1:], row, strict=True))
+        for name, *row in evidence_rows(shown)
+    }
+    stated = [name for name in CAPABILITIES if any(each.states(name) for each in shown)]
     return Grid(
-        caption="What each backend says of each capability",
-        counted="backends",
-        sought="backend or distribution",
-        seeks="heads",
-        corner="backend",
-        columns=columns,
-        rows=tuple(_row(backend, columns, runs.get(backend.name, ())) for backend in shown),
+        columns=("backend", *stated),
+        rows=tuple(_row(backend, stated, runs.get(backend.name, ())) for backend in shown),
         orders={
             name: tuple(words_of(member.value) for member in type(worst))
-            for name in columns
+            for name in stated
             if isinstance(worst := CAPABILITIES[name].worst, Scale)
         },
     )
 
 
-def _runs(backends: Sequence[BackendDocument]) -> Mapping[str, Detail]:
-    """Return, by backend, the run of its evidence and what speaks against it."""
-    return {
-        name: tuple(zip(EVIDENCE_COLUMNS[1:], row, strict=True))
-        for name, *row in evidence_rows(backends)
-    }
-
-
 def _row(backend: BackendDocument, columns: Sequence[str], run: Detail) -> Row:
+    problems = [(f"problem {own.code}", f"{own.message} {own.remedy}") for own in backend.problems]
     head = Cell(
         text=backend.name.rpartition(".")[2] if backend.class_ else backend.name,
         glyph=None if backend.status == "ok" else Glyph.of(backend.status),
         note=_note(backend),
-        detail=(*_head_detail(backend), *run, *map(_problem, backend.problems)),
+        detail=(*_head_detail(backend), *run, *problems),
     )
     return Row(head=head, cells=tuple(_cell(backend, column) for column in columns))
 
@@ -186,7 +163,7 @@ def _note(backend: BackendDocument) -> str:
     if backend.class_ is None:
         return " ".join(part for part in (backend.distribution, backend.version) if part)
     names = ", ".join(backend.registered_as or ())
-    return "\n".join(part for part in (names, file_of(backend.declared_at or "")) if part)
+    return "\n".join(filter(None, (names, file_of(backend.declared_at or ""))))
 
 
 def _head_detail(backend: BackendDocument) -> Iterator[tuple[str, str]]:
@@ -205,10 +182,6 @@ def _head_detail(backend: BackendDocument) -> Iterator[tuple[str, str]]:
         yield f"becomes a backend of {engine} by", place
     for name, reading in (backend.attributes or {}).items():
         yield f"attribute {name}", reading.words
-
-
-def _problem(problem: ProblemDocument) -> tuple[str, str]:
-    return f"problem {problem.code}", f"{problem.message} {problem.remedy}"
 
 
 def _cell(backend: BackendDocument, capability: str) -> Cell:
@@ -261,12 +234,7 @@ def conditions_view(report: ReportDocument) -> Iterator[Section]:
 def side_by_side(diff: DiffDocument) -> Grid:
     """Put both sides of each difference beside each other, those that matter most first."""
     return Grid(
-        caption=f"What differs between {diff.before} and {diff.after}",
-        counted="differences",
-        sought="any word",
-        seeks="rows",
-        corner="what",
-        columns=("capability or field", "how", diff.before, diff.after),
+        columns=("what", "capability or field", "how", diff.before, diff.after),
         rows=tuple(map(_difference_row, diff.differences)),
         counts=tuple((Glyph.of(kind), number) for kind, number in diff.counts.items()),
     )
@@ -274,28 +242,14 @@ def side_by_side(diff: DiffDocument) -> Grid:
 
 def _difference_row(found: DifferenceDocument) -> Row:
     glyph = Glyph.of(found.kind.value)
-    sides = ((found.before, found.where.before), (found.after, found.where.after))
-    return Row(
-        head=Cell(text=found.subject, detail=tuple(_both_sides(found, glyph))),
-        cells=(
-            Cell(text=found.field),
-            Cell(text=glyph.label, glyph=glyph),
-            *(Cell(text=_short(words), note=file_of(place or "")) for words, place in sides),
-        ),
-    )
-
-
-def _both_sides(found: DifferenceDocument, glyph: Glyph) -> Iterator[tuple[str, str]]:
-    """List both sides in full, and where they stand."""
-    yield glyph.label, glyph.meaning
-    yield "before", found.before or "not there"
-    if found.where.before:
-        yield "stands at", found.where.before
-    yield "after", found.after or "not there"
-    if found.where.after:
-        yield "stands at", found.where.after
-
-
-def _short(words: str | None) -> str:
-    text = words or "not there"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
+    cells, detail = [Cell(text=found.field), Cell(text=glyph.label, glyph=glyph)], []
+    sides = {
+        "before": (found.before, found.where.before),
+        "after": (found.after, found.where.after),
+    }
+    for side, (words, place) in sides.items():
+        text = words or "not there"
+        cells.append(Cell(text=shortened(text, "…"), note=file_of(place or "")))
+        detail += [(side, text), *([("stands at", place)] if place else [])]
+    head = Cell(text=found.subject, detail=((glyph.label, glyph.meaning), *detail))
+    return Row(head=head, cells=tuple(cells))

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
@@ -21,12 +22,12 @@ from backend_caps.report.backend_views import evidence_view, names_view, problem
 from backend_caps.report.backends import ReportDocument
 from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.difference import DiffDocument
+from backend_caps.report.document import json_of
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict
-from backend_caps.report.html.forces import forces
 from backend_caps.report.html.grid import Glyph, conditions_view, matrix, side_by_side
 from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
-from backend_caps.report.plans import PlanDocument, ValueDocument
+from backend_caps.report.plans import CauseDocument, PlanDocument, ValueDocument
 from backend_caps.report.sections import (
     Heading,
     Lines,
@@ -38,7 +39,15 @@ from backend_caps.report.sections import (
     visible,
 )
 from backend_caps.report.step_costs import MeasureDocument, costs_view
-from backend_caps.report.words import decided_by, tries, use_words, words_of
+from backend_caps.report.words import (
+    decided_by,
+    deciding,
+    grouped,
+    name_of,
+    tries,
+    use_words,
+    words_of,
+)
 
 _LONG = 24
 """Rows of a section that stand open: a check's claims are one of each capability, and its checks
@@ -46,6 +55,12 @@ are about as many."""
 _SHAPES = {"held": Glyph.VERIFIED, "failed": Glyph.FAILED}
 """What stands before a word in a table, so that it is seen among others."""
 _TEMPLATES = Path(__file__).parent / "templates"
+_NOT_DECLARED = frozenset({"undeclared", "inherited"})
+"""Origins of a value that nobody chose."""
+Owner: TypeAlias = tuple[str, str]
+"""The kind of a cause and its name; of a composite's part, whose part it is too."""
+Forces: TypeAlias = dict[tuple[Owner, ...], list[tuple[str, str]]]
+"""By those that decide them together: values, each with the phases that have it."""
 
 
 def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> str:
@@ -82,10 +97,8 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ())
 def _environment() -> Environment:
     """Make what reads the templates of pages, with the words that they use."""
     made = environment(_TEMPLATES)
-    made.filters["breakable"] = breakable
-    made.filters["json"] = htmlsafe_json_dumps
-    made.filters["shape"] = _SHAPES.get
-    made.filters |= {own.__name__: own for own in (words_of, decided_by, causes_table)}
+    made.filters |= {"json": htmlsafe_json_dumps, "shape": _SHAPES.get}
+    made.filters |= {own.__name__: own for own in (breakable, words_of, decided_by, causes_table)}
     made.tests["lines"] = lambda section: isinstance(section, Lines)
     made.tests["picture"] = lambda section: isinstance(section, Picture)
     made.tests["long"] = _is_long
@@ -111,7 +124,7 @@ def environment(folder: Path) -> Environment:
 
 def _finalize(value: object) -> object:
     """Show control characters of whatever text a template puts in."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def breakable(text: str) -> Markup:
@@ -217,15 +230,52 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
     }
 
 
+def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
+    """Group the values below the best by who decides them; apart, those that nobody declares.
+
+    Phases with the same value and causes share one.
+    """
+    groups = grouped(
+        ((f"{name} = {words_of(value.value)}", *_decides(value).items()), (phase, value))
+        for phase, name, value in plan.all_values()
+        if value.causes and value.value != json_of(CAPABILITIES[name].best)
+    )
+    declared, undeclared = Forces(), Forces()
+    for (text, *_), held in groups.items():
+        value = held[0][1]
+        causes = deciding(value) or value.causes
+        is_declared = any(cause.origin not in _NOT_DECLARED for cause in causes)
+        owners = tuple(dict.fromkeys(map(_owner, causes)))
+        phases = ", ".join(phase for phase, _ in held if phase is not None)
+        place = f"in {phases}" if phases else "for the server"
+        kept = declared if is_declared else undeclared
+        kept.setdefault(owners, []).append((" ".join(str(text).split()), place))
+    return declared, undeclared
+
+
+def _decides(value: ValueDocument) -> dict[Owner, bool]:
+    """Return, by owner, whether it decides a value."""
+    decides: dict[Owner, bool] = {}
+    for cause in value.causes:
+        owner = _owner(cause)
+        decides[owner] = decides.get(owner, False) or cause.value == value.value
+    return decides
+
+
+def _owner(cause: CauseDocument) -> Owner:
+    return cause.kind, name_of(cause)
+
+
 def answer(plan: PlanDocument, asked: Opened) -> str:
     """Write the answer to `explain`: a value, in each phase that was named."""
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     if asked.name in plan.server:
         return f"{engine}{asked.name} is {use_words(plan.server[asked.name])}"
-    phases: dict[str, list[str]] = {}
-    for phase, values in plan.phases.items():
-        if asked.phase in (None, phase):
-            phases.setdefault(use_words(values[asked.name]), []).append(phase)
+    phases = grouped(
+        (use_words(values[asked.name]), phase)
+        for phase, values in plan.phases.items()
+        if asked.phase in (None, phase)
+    )
     phrases = "; ".join(f"{words} in {', '.join(own)}" for words, own in phases.items())
     return f"{engine}{asked.name} is {phrases}"
 

@@ -143,10 +143,8 @@ class GraphBuffers:
         of_tokens = self._of_tokens[:, : bucket.num_tokens]
         rows, seq_lens, extends, prefixes, last = of_requests.unbind()
         input_ids, positions, out_cache_loc = of_tokens.unbind()
-        is_mixed = bucket.kind is BatchKind.MIXED_BATCH
         nothing = torch.zeros(bucket.batch_size, dtype=torch.int64)
         has_mirror = host_seq_lens is HostSeqLens.EXACT
-        no_tokens = (0,) * bucket.batch_size if is_mixed and has_mirror else None
         forward = ForwardBatch(
             mode=_MODES[bucket.kind],
             input_ids=input_ids,
@@ -157,13 +155,13 @@ class GraphBuffers:
             seq_lens_cpu=nothing if has_mirror else None,
             seq_lens_sum=0 if has_mirror else None,
             seq_lens_cpu_upper_bound=None if host_seq_lens is HostSeqLens.NONE else nothing,
-            extend_seq_lens=extends if is_mixed else None,
-            extend_prefix_lens=prefixes if is_mixed else None,
-            extend_seq_lens_cpu=no_tokens,
-            extend_prefix_lens_cpu=no_tokens,
-            last_token_indices=last if is_mixed else None,
             tree_mask=self.tree_mask if bucket.kind is BatchKind.UNIFORM_BATCH else None,
         )
+        if bucket.kind is BatchKind.MIXED_BATCH:
+            forward.extend_seq_lens, forward.extend_prefix_lens = extends, prefixes
+            forward.last_token_indices = last
+            no_tokens = (0,) * bucket.batch_size if has_mirror else None
+            forward.extend_seq_lens_cpu = forward.extend_prefix_lens_cpu = no_tokens
         return StaticBatch(
             bucket=bucket, forward=forward, of_requests=of_requests, of_tokens=of_tokens
         )

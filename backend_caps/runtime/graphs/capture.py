@@ -12,7 +12,6 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import StreamLike
-from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
@@ -121,7 +120,10 @@ def capture_graphs(
         captured.append(_full(site, compute, backends, configuration, buckets, mask_size, halves))
     if counts:
         assert in_pieces is not None, "pieces are chosen only where there is a model of them"
-        captured.append(_pieces(site, in_pieces, backends, counts))
+        pieces = Pieces(in_pieces.states, _every(counts), site)
+        runners = {own: PieceRunner(pieces, backends.of(own), in_pieces.head) for own in counts}
+        usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
+        captured.append(CapturedGraphs(phases=runners, usage=usage))
     usage = replace(total_usage(captured), pool_bytes=streams.pool_bytes(site.pool))
     phases = {phase: graphs for own in captured for phase, graphs in own.phases.items()}
     return CapturedGraphs(phases=phases, usage=usage)
@@ -162,8 +164,15 @@ def _full(
     of_second = None
     if halves is not None and cut:
         of_second = _buffers(site, halves.backends, chosen, [other for _, other in cut], mask_size)
-    phases = {
-        phase: GraphRunner(
+    phases: dict[Phase, PhaseGraphs] = {}
+    for phase, buckets in chosen.items():
+        second = None
+        if halves is not None and of_second is not None:
+            backend = halves.backends.of(phase)
+            second = GraphHalves(compute=halves.compute, backend=backend, buffers=of_second)
+        metadata = configuration.plan["graph_metadata", phase].value
+        assert isinstance(metadata, GraphMetadata), "a plan's level is one of the scale"
+        phases[phase] = GraphRunner(
             compute,
             backends.of(phase),
             site,
@@ -171,15 +180,9 @@ def _full(
             buffers=of_first,
             host_seq_lens=configuration.plan.host_seq_lens,
             shared_reads_end=configuration.barriers[phase],
-            graph_metadata=_graph_metadata(configuration.plan, phase),
-            halves=None
-            if halves is None or of_second is None
-            else GraphHalves(
-                compute=halves.compute, backend=halves.backends.of(phase), buffers=of_second
-            ),
+            graph_metadata=metadata,
+            halves=second,
         )
-        for phase, buckets in chosen.items()
-    }
     static_bytes = sum(own.num_bytes for own in (of_first, of_second) if own is not None)
     usage = GraphUsage(num_graphs=len(every), static_bytes=static_bytes)
     return CapturedGraphs(phases=phases, usage=usage)
@@ -201,25 +204,6 @@ def _buffers(
     return buffers
 
 
-def _pieces(
-    site: CaptureSite,
-    model: PieceModel,
-    backends: PhaseBackends,
-    chosen: Mapping[Phase, Sequence[int]],
-) -> CapturedGraphs:
-    """Capture the pieces of each size, once for all phases."""
-    pieces = Pieces(model.states, _every(chosen), site)
-    phases = {phase: PieceRunner(pieces, backends.of(phase), model.head) for phase in chosen}
-    usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
-    return CapturedGraphs(phases=phases, usage=usage)
-
-
 def _every(chosen: Mapping[Phase, Iterable[_Size]]) -> Sequence[_Size]:
     """List the sizes of all phases, each once."""
     return tuple(dict.fromkeys(size for sizes in chosen.values() for size in sizes))
-
-
-def _graph_metadata(plan: Plan, phase: Phase) -> GraphMetadata:
-    level = plan["graph_metadata", phase].value
-    assert isinstance(level, GraphMetadata), "a plan's level is one of the scale"
-    return level

@@ -120,28 +120,35 @@ class _WarmUp:
         return self.buffers.joint(layer, q, k, v).attended
 
 
-class _Cutter:
-    """Capture a model's forward, and cut it where a layer attends."""
+class _Sized:
+    """The pieces of one size: a forward that is captured, and cut where a layer attends."""
 
-    def __init__(self, buffers: PieceBuffers, site: CaptureSite) -> None:
+    def __init__(self, num_tokens: int, buffers: PieceBuffers, site: CaptureSite) -> None:
         self._buffers = buffers
         self._site = site
         self._capture = ExitStack()
+        self.num_tokens = num_tokens
+        self._inputs = buffers.of_tokens[:, :num_tokens]
+        """[2, Tg] int64, device: tokens and their positions."""
         self.graphs: list[GraphLike] = []
-        self.joints: list[_Joint] = []
+        self._joints: list[_Joint] = []
+        """One less than the graphs: they stand between them."""
 
-    def cut(self, compute: Callable[[AttentionContext], Tensor]) -> Tensor:
-        """Capture what a forward computes: the last piece's output."""
+    def capture(self, states: States) -> None:
+        """Capture a forward, after one that makes what is made once."""
+        input_ids, positions = self._inputs.unbind()
+        states(input_ids, positions, _WarmUp(self._buffers))
         with self._capture:
             self._begin()
-            return compute(self)
+            self._output = states(input_ids, positions, self)
+            """[Tg, H] device: kept, so that no other graph of the pool is given its memory."""
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """End a piece with what an attention reads, and begin the next with what it writes."""
         joint = self._buffers.joint(layer, q, k, v)
         for own, new in ((joint.q, q), (joint.k, k), (joint.v, v)):
             own.copy_(new)
-        self.joints.append(joint)
+        self._joints.append(joint)
         self._capture.close()
         self._begin()
         return joint.attended
@@ -151,33 +158,17 @@ class _Cutter:
         self._capture.enter_context(site.streams.capturing(graph, site.pool, site.stream))
         self.graphs.append(graph)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sized:
-    """The pieces of one size."""
-
-    inputs: Tensor
-    """[2, Tg] int64, device: tokens and their positions."""
-    graphs: tuple[GraphLike, ...]
-    joints: tuple[_Joint, ...]
-    """One less than the graphs: they stand between them."""
-    output: Tensor
-    """[Tg, H] device: kept, so that no other graph of the pool is given its memory."""
-
-    @property
-    def num_tokens(self) -> int:
-        return self.inputs.shape[1]
-
     def run(self, batch: ForwardBatch, context: ForwardContext) -> Tensor:
+        """Compute a batch of no more tokens, as `Pieces.run`."""
         size = batch.num_tokens
-        self.inputs[0, :size].copy_(batch.input_ids)
-        self.inputs[1, :size].copy_(batch.positions)
+        self._inputs[0, :size].copy_(batch.input_ids)
+        self._inputs[1, :size].copy_(batch.positions)
         first, *later = self.graphs
         first.replay()
-        for joint, graph in zip(self.joints, later, strict=True):
+        for joint, graph in zip(self._joints, later, strict=True):
             joint.attend(context, size)
             graph.replay()
-        return self.output[:size]
+        return self._output[:size]
 
 
 class Pieces:
@@ -220,16 +211,10 @@ class Pieces:
 
     @torch.no_grad()
     def _capture(self, num_tokens: int) -> _Sized:
-        """Capture one size, after a forward of it that makes what is made once."""
-        inputs = self.buffers.of_tokens[:, :num_tokens]
-        input_ids, positions = inputs.unbind()
-        self._states(input_ids, positions, _WarmUp(self.buffers))
-        cutter = _Cutter(self.buffers, self._site)
-        output = cutter.cut(lambda context: self._states(input_ids, positions, context))
+        sized = _Sized(num_tokens, self.buffers, self._site)
+        sized.capture(self._states)
         self._site.observer.captured(GraphMode.PIECEWISE, num_tokens)
-        return _Sized(
-            inputs=inputs, graphs=tuple(cutter.graphs), joints=tuple(cutter.joints), output=output
-        )
+        return sized
 
 
 @dataclass(frozen=True, slots=True)

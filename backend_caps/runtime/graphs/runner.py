@@ -115,15 +115,12 @@ class _Captured:
 
     def holds(self, batch: ForwardBatch) -> bool:
         """Tell whether a batch can be padded to it. Sync: none; no length is read."""
-        first = self.parts[0].static
+        masks: tuple[Tensor | None, ...] = batch.half_masks or (None, None)
+        other: object = batch.tree_mask  # laid out as one, where halves read one each
         if not self.cuts(batch):
-            takes = first.takes_mask(batch.tree_mask) and batch.half_masks is None
-            return fits(batch, self.bucket) and takes
-        if batch.tree_mask is not None:
-            return False  # it is laid out as one, and halves read one each
-        one, other = batch.half_masks or (None, None)
-        takes = first.takes_mask(one) and self.parts[1].static.takes_mask(other)
-        return fits(batch, self.bucket) and takes
+            masks, other = (batch.tree_mask,), batch.half_masks
+        takes = all(own.static.takes_mask(mask) for own, mask in zip(self.parts, masks))  # noqa: B905
+        return fits(batch, self.bucket) and other is None and takes
 
     def cuts(self, batch: ForwardBatch) -> bool:
         """Tell whether it runs a batch in halves; one request has the first half for itself."""
@@ -275,17 +272,15 @@ class GraphRunner:
 
     def _parts(self, bucket: Bucket) -> tuple[_Part, ...]:
         """Place a bucket's batch in the buffers: whole, or each half in memory of its own."""
-        sizes = None if self.halves is None else bucket.halves
-        if self.halves is None or sizes is None:
-            return (self._part(self.backend, self.buffers, bucket),)
-        first, second = sizes
-        return (
-            self._part(self.backend, self.buffers, first),
-            self._part(self.halves.backend, self.halves.buffers, second),
+        shares = [(self.backend, self.buffers, bucket)]
+        if self.halves is not None and bucket.halves is not None:
+            first, second = bucket.halves
+            shares = [(self.backend, self.buffers, first)]
+            shares.append((self.halves.backend, self.halves.buffers, second))
+        return tuple(
+            _Part(backend=backend, static=buffers.share_of(size, self.host_seq_lens))
+            for backend, buffers, size in shares
         )
-
-    def _part(self, backend: AttentionBackend, buffers: GraphBuffers, bucket: Bucket) -> _Part:
-        return _Part(backend=backend, static=buffers.share_of(bucket, self.host_seq_lens))
 
     def _forward(self, parts: Sequence[_Part]) -> Tensor:
         if len(parts) > 1:

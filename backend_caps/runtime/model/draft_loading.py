@@ -9,18 +9,19 @@ from pathlib import Path
 import torch
 
 from backend_caps.resolution.errors import raise_all
-from backend_caps.runtime.model.checkpoint import (
-    StoredWeight,
-    check_weights,
-    fill_weights,
-    open_checkpoint,
-)
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import EagleConfig, EagleHead, StandaloneDraft
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
 from backend_caps.runtime.model.errors import ModelError, config_value, unfit_weights
 from backend_caps.runtime.model.layers import Embedding, LMHead
-from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.llama import (
+    LlamaModel,
+    StoredWeight,
+    check_weights,
+    fill_weights,
+    load_llama,
+    open_checkpoint,
+)
 
 _PREFIX = "model."
 _SHARED = _EMBEDDING, _LM_HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -187,11 +188,10 @@ def _check_tokens(folder: str | Path, d2t: StoredWeight, vocab_size: int) -> Non
 
 def _unprefixed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
     """Name weights without their leading `model.`, except where another one has that name."""
-    named: dict[str, StoredWeight] = {}
-    for name, weight in stored.items():
-        short = name.removeprefix(_PREFIX)
-        named[name if short in stored else short] = weight
-    return named
+    return {
+        name if (short := name.removeprefix(_PREFIX)) in stored else short: weight
+        for name, weight in stored.items()
+    }
 
 
 def _other_kind(folder: str | Path, found: str, evidence: str, expected: str) -> ModelError:

@@ -101,19 +101,15 @@ class Eagle3Config(LlamaConfig):
         layer_ids = raw.get(_LAYER_IDS)
         if isinstance(own, dict):
             # SGLang names layers here by their outputs; at the top they are named by their inputs.
-            layer_ids = _next_ones(own[_LAYER_IDS]) if _LAYER_IDS in own else layer_ids
+            layer_ids = own.get(_LAYER_IDS, layer_ids)
+            if _LAYER_IDS in own and isinstance(layer_ids, list):
+                layer_ids = [one + 1 if type(one) is int else one for one in layer_ids]
             flat |= {key: own[key] for key in _OWN if key in own}
         flat["fc_norm"] = flat.get("fc_norm") or flat.get("use_aux_norm")
         for different in _unsupported(flat, own):
             raise unsupported_value(path, *different)
         # A strict tuple: JSON has lists. Other values are the model's to refuse.
         return {**flat, _LAYER_IDS: tuple(layer_ids) if isinstance(layer_ids, list) else layer_ids}  # type: ignore[dict-item]
-
-
-def _next_ones(layer_ids: JsonValue) -> JsonValue:
-    if not isinstance(layer_ids, list):
-        return layer_ids
-    return [own + 1 if type(own) is int else own for own in layer_ids]
 
 
 def _unsupported(flat: Mapping[str, JsonValue], own: JsonValue) -> Iterator[Difference]:

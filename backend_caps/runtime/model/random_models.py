@@ -101,7 +101,11 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
     config = LlamaConfig.from_folder(folder)
     weights = _random_weights(LlamaModel(config, _HOLLOW, num_positions=1), seed)
     if later_gain is not None:
-        _ease_drafting(weights, later_gain)
+        for name, weight in weights.items():
+            if name.endswith(_ADDING) and not name.startswith("model.layers.0."):
+                weight.mul_(later_gain)
+        embedding = weights["model.embed_tokens.weight"]
+        embedding.div_(embedding.norm(dim=-1, keepdim=True))
     _write_weights(folder, weights, dtype)
     return config
 
@@ -112,14 +116,6 @@ def _random_weights(model: Weighted, seed: int) -> dict[str, Tensor]:
     return {
         name: random_weight(name, weight.shape, generator) for name, weight in model.named_weights()
     }
-
-
-def _ease_drafting(weights: Mapping[str, Tensor], later_gain: float) -> None:
-    for name, weight in weights.items():
-        if name.endswith(_ADDING) and not name.startswith("model.layers.0."):
-            weight.mul_(later_gain)
-    embedding = weights["model.embed_tokens.weight"]
-    embedding.div_(embedding.norm(dim=-1, keepdim=True))
 
 
 def random_weight(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
@@ -154,7 +150,7 @@ def random_eagle(
         seed: of the weights.
         dtype: of the weights, float32 or bfloat16.
     """
-    config = _with_layers(target, 1)
+    config = target.model_copy(update={"num_hidden_layers": 1})
     embedding = Embedding(config.vocab_size, config.hidden_size, _HOLLOW)
     head = EagleHead(config, embedding, LMHead(embedding.weight), _HOLLOW, num_positions=1)
     weights = _random_weights(head, seed)
@@ -189,10 +185,10 @@ def first_layers(
             f"{str(target_folder)!r} has {target.num_hidden_layers}. Ask for fewer layers, or for "
             f"one.",
         )
-    config = _with_layers(target, num_layers)
+    config = target.model_copy(update={"num_hidden_layers": num_layers})
     model = load_llama(target_folder, "cpu", num_positions=1)
-    hollow = LlamaModel(config, model.options.hollow, num_positions=1)
     weights = dict(model.named_weights())
+    hollow = LlamaModel(config, _HOLLOW, num_positions=1)
     kept = {name: weights[name] for name, _ in hollow.named_weights()}
     _write_config(folder, _document(config, model.dtype, architectures=["LlamaForCausalLM"]))
     _write_weights(folder, kept, model.dtype)
@@ -213,7 +209,7 @@ def eagle_of(folder: str | Path, target_folder: str | Path) -> EagleConfig:
         BackendCapsError: the target cannot be loaded; see `load_llama`.
     """
     target = load_llama(target_folder, "cpu", num_positions=_MEASURED)
-    config = _with_layers(target.config, 1)
+    config = target.config.model_copy(update={"num_hidden_layers": 1})
     return _write_head(folder, config, _weights_of_first_layer(target), target.dtype)
 
 
@@ -234,8 +230,9 @@ def eagle3_of(folder: str | Path, target_folder: str | Path) -> Eagle3Config:
     target = load_llama(target_folder, "cpu", num_positions=1)
     own, copying = target.config, -(-target.config.hidden_size // target.config.head_dim)
     num_keys = own.num_key_value_heads + copying
-    layer = _with_layers(own, 1).model_copy(
+    layer = own.model_copy(
         update={
+            "num_hidden_layers": 1,
             "num_key_value_heads": num_keys,
             "num_attention_heads": num_keys * (own.num_attention_heads // own.num_key_value_heads),
             "attention_bias": False,
@@ -353,10 +350,6 @@ class CausalContext:
             q, k, v, is_causal=True, scale=layer.scaling, enable_gqa=True
         )
         return attended.movedim(1, 0).flatten(1)
-
-
-def _with_layers(config: LlamaConfig, num_layers: int) -> LlamaConfig:
-    return config.model_copy(update={"num_hidden_layers": num_layers})
 
 
 def _write_head(

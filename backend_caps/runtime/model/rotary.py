@@ -79,11 +79,9 @@ def frequencies(rope: DefaultRope | Llama3Rope, head_dim: int) -> Tensor:
     """Return the angle, in radians, by which each pair of features turns a position: [D / 2]."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
     plain = 1.0 / (rope.rope_theta**exponents)
-    return plain if isinstance(rope, DefaultRope) else _stretched(plain, rope)
-
-
-def _stretched(plain: Tensor, rope: Llama3Rope) -> Tensor:
-    """Divide low frequencies by the factor, keep high ones, and blend those in between."""
+    if isinstance(rope, DefaultRope):
+        return plain
+    # Low frequencies are divided by the factor, high ones kept, and those in between blended.
     turns = plain * (rope.original_max_position_embeddings / (2 * math.pi))
     width = rope.high_freq_factor - rope.low_freq_factor
     kept = ((turns - rope.low_freq_factor) / width).clamp(0.0, 1.0)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.forward_batch import ForwardBatch, sum_of
 
 
 def tree_mask(
@@ -119,23 +119,23 @@ class Contexts:
     @classmethod
     def of_step(cls, batch: ScheduleBatch, req_to_token: Tensor) -> Self:
         """Take the contexts that a step finds."""
+        return cls._of(batch, req_to_token, batch.upper_bound)
+
+    @classmethod
+    def of_forward(cls, forward: ForwardBatch, req_to_token: Tensor) -> Self:
+        """Take the contexts that a forward leaves."""
+        return cls._of(forward, req_to_token, forward.seq_lens_cpu_upper_bound)
+
+    @classmethod
+    def _of(
+        cls, batch: ScheduleBatch | ForwardBatch, req_to_token: Tensor, upper_bound: Tensor | None
+    ) -> Self:
         return cls(
             req_to_token=req_to_token,
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
             seq_lens_cpu=batch.seq_lens_cpu,
-            upper_bound=batch.upper_bound,
-        )
-
-    @classmethod
-    def of_forward(cls, forward: ForwardBatch, req_to_token: Tensor) -> Self:
-        """Take the contexts that a forward leaves."""
-        return cls(
-            req_to_token=req_to_token,
-            req_pool_indices=forward.req_pool_indices,
-            seq_lens=forward.seq_lens,
-            seq_lens_cpu=forward.seq_lens_cpu,
-            upper_bound=forward.seq_lens_cpu_upper_bound,
+            upper_bound=upper_bound,
         )
 
     def slots(self, start: int, num_each: int) -> Tensor:
@@ -188,7 +188,7 @@ class Contexts:
             seq_lens=seq_lens,
             out_cache_loc=self.slots(start, count).reshape(size * count),
             seq_lens_cpu=seq_lens_cpu,
-            seq_lens_sum=_sum(seq_lens_cpu),
+            seq_lens_sum=sum_of(seq_lens_cpu),
             seq_lens_cpu_upper_bound=None if self.upper_bound is None else self.upper_bound + added,
             tree_mask=masks[0] if len(masks) == 1 else None,
             half_masks=(masks[0], masks[1]) if len(masks) > 1 else None,
@@ -213,13 +213,9 @@ def _tree_masks(
         tree_mask(
             visible[part],
             seq_lens[part],
-            seq_lens_sum=None if seq_lens_cpu is None else _sum(seq_lens_cpu[part]),
+            seq_lens_sum=None if seq_lens_cpu is None else sum_of(seq_lens_cpu[part]),
             max_context_len=max_context_len,
             buffer=buffer,
         )
         for part, buffer in zip(parts, buffers, strict=False)
     ]
-
-
-def _sum(seq_lens_cpu: Tensor | None) -> int | None:
-    return None if seq_lens_cpu is None else sum(seq_lens_cpu.tolist())

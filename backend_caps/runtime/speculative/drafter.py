@@ -118,9 +118,7 @@ class DraftForwards:
                 self.hidden[: batch.num_tokens].copy_(hidden)
             computed = graphs.replay(batch)
         else:
-            backend = self.backends.of(phase)
-            backend.init_forward_metadata(batch)
-            context = ForwardContext(backend, batch)
+            context = self.backends.prepared(phase, batch)
             computed = Computed(output=_states(self.model, phase, hidden, context))
         observer.ended(computed.graph_mode)
         return computed

@@ -198,7 +198,9 @@ class NgramDrafter:
         Stream: the current one, which must be the forward stream. Sync: none.
         """
         settings = self._settings
-        trees = self._trees(batch.requests)
+        # The indices of all other requests are forgotten.
+        self._indices = {own.number: self._index_of(own) for own in batch.requests}
+        trees = [index.draft(settings) for index in self._indices.values()]
         size = len(trees), settings.num_draft_tokens
         tokens, parents, depths = self._staging.upload(
             (
@@ -227,11 +229,6 @@ class NgramDrafter:
         """Hand the tokens on, and the verify's mark: no forward comes behind it."""
         del contexts, features
         return RelayPayload(accepted.bonus_tokens), verified
-
-    def _trees(self, requests: Sequence[Request]) -> list[HostTree]:
-        """Draft for each request, and forget the indices of all others."""
-        self._indices = {own.number: self._index_of(own) for own in requests}
-        return [index.draft(self._settings) for index in self._indices.values()]
 
     def _index_of(self, request: Request) -> NgramIndex:
         """Return a request's index, with every token that the host has of it."""

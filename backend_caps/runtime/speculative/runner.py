@@ -26,16 +26,15 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayPayload
-from backend_caps.runtime.attention import BackendSite
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch, sampling_of
+from backend_caps.runtime.memory import Resources
 from backend_caps.runtime.model.sampling import sample_tokens
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import Drafter, DraftState
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree, accepted, predict
-from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
 from backend_caps.runtime.step import StepOutput, TargetRunner
 
@@ -108,7 +107,7 @@ class SpeculativeDecoding:
         self._relay.commit_lengths(rows_cpu, torch.tensor(lengths), generations)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SpeculativeRunner:
     """Run speculative steps, and the steps of prompts that they start from."""
 
@@ -118,12 +117,8 @@ class SpeculativeRunner:
     """Guesses it."""
     settings: SpecSettings
     """How large a tree is."""
-    relay: FutureMap
-    """Carries lengths, tokens and the draft's state to the next step."""
-    pools: BackendSite
-    """The page table, and the target's KV cache."""
-    staging: Staging
-    """Carries host numbers to the device."""
+    resources: Resources
+    """The relay, the page table, and the target's KV cache."""
 
     def run(self, batch: ScheduleBatch, clock: StepClock) -> StepOutput:
         """Run a step's forwards, and give the relay what the next step starts from.
@@ -143,22 +138,20 @@ class SpeculativeRunner:
     def _run_idle(self, batch: ScheduleBatch) -> StepOutput:
         """Publish and stash nothing, as a rank does whose peers have requests."""
         empty = batch.seq_lens
-        self.relay.publish(batch.req_pool_indices, empty)
-        self.relay.stash(batch.req_pool_indices, RelayPayload(empty))
+        self.resources.relay.publish(batch.req_pool_indices, empty)
+        self.resources.relay.stash(batch.req_pool_indices, RelayPayload(empty))
         return StepOutput(tokens=empty, num_tokens=0)
 
     def _run_prompts(self, batch: ScheduleBatch) -> StepOutput:
-        forward = ForwardBatch.init_new(batch, self.staging)
-        last = forward.last_token_indices
-        assert last is not None, "prompts are cut, and each stretch has a last token"
+        forward = ForwardBatch.init_new(batch)
         hidden = self.target.hidden_states(forward)
-        scores = self.target.logits(hidden.output.index_select(0, last))
+        scores = self.target.logits(forward.last_of(hidden.output))
         tokens = sample_tokens(scores, forward.sampling)
-        self.relay.publish(batch.req_pool_indices, batch.seq_lens)
+        self.resources.relay.publish(batch.req_pool_indices, batch.seq_lens)
         next_ids = self._next_ids(batch, tokens)
         features = self.target.features(hidden.output)
         payload = self.drafter.follow_prompts(forward, features, next_ids)
-        self.relay.stash(batch.req_pool_indices, payload)
+        self.resources.relay.stash(batch.req_pool_indices, payload)
         return StepOutput(
             tokens=tokens,
             num_tokens=forward.num_tokens,
@@ -167,22 +160,22 @@ class SpeculativeRunner:
         )
 
     def _run_drafts(self, batch: ScheduleBatch) -> StepOutput:
-        contexts = Contexts.of_step(batch, self.pools.req_to_token_pool.req_to_token)
+        contexts = Contexts.of_step(batch, self.resources.pools.req_to_token_pool.req_to_token)
         tree = self.drafter.tree(batch, contexts)
         verify = self._verify_batch(contexts, tree)
         hidden = self.target.hidden_states(verify)
-        sampling = sampling_of(batch, self.staging)
+        sampling = sampling_of(batch)
         scores = self.target.logits(hidden.output)
         predicted = predict(scores, tree.depths, contexts.seq_lens, sampling)
         taken = accepted(tree, predicted, num_steps=self.settings.num_steps)
-        self.relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
+        self.resources.relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
         if tree.visible is not None:
             self._close_up(verify.out_cache_loc, taken)
         features = self.target.features(hidden.output).view(*tree.tokens.shape, -1)
         payload, reads_done = self.drafter.follow_accepted(
             contexts, taken, features, hidden.reads_done
         )
-        self.relay.stash(batch.req_pool_indices, payload)
+        self.resources.relay.stash(batch.req_pool_indices, payload)
         return StepOutput(
             tokens=torch.cat((taken.accept_lens[:, None], taken.tokens), dim=1),
             num_tokens=verify.num_tokens,
@@ -206,11 +199,13 @@ class SpeculativeRunner:
         size, num_taken = taken.path.shape
         slots = out_cache_loc.view(size, self.settings.num_draft_tokens)
         sources = slots.gather(1, taken.path)
-        self.pools.token_to_kv_pool.move(sources.flatten(), slots[:, :num_taken].flatten())
+        self.resources.pools.token_to_kv_pool.move(
+            sources.flatten(), slots[:, :num_taken].flatten()
+        )
 
     def _next_ids(self, batch: ScheduleBatch, tokens: Tensor) -> Tensor:
         """Return the token behind each request's tokens: made by the step, or the prompt's."""
         if all(batch.samples):
             return tokens
-        own = self.staging.upload((batch.next_prompt_ids,))[0]
+        own = self.resources.staging.upload((batch.next_prompt_ids,))[0]
         return torch.where(own < 0, tokens, own)

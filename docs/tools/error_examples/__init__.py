@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend_caps.cli.output import CommandError
-from backend_caps.discovery.problems import DiscoveryError
+from backend_caps.discovery.registry import DiscoveryError
 from backend_caps.engines.reading import EngineError
 from backend_caps.extras import MissingExtraError
 from backend_caps.insight.errors import InsightError

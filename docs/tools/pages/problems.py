@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from backend_caps.capability.fit import CHECKED_AGAINST
 from backend_caps.capability.provenance import ProblemText
 from backend_caps.capability.provenance import problem_texts as texts_beside
-from backend_caps.discovery import problems
+from backend_caps.discovery import scan
 from backend_caps.engines import reading
 from docs.tools.markdown import table
 from docs.tools.sources import VALUE, problem_texts
@@ -15,7 +15,7 @@ from docs.tools.sources import VALUE, problem_texts
 
 def discovery_problems() -> str:
     """Give each fault of a plugin."""
-    return _problems(texts_beside(problems.__file__))
+    return _problems(texts_beside(scan.__file__))
 
 
 def engine_problems() -> str:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from backend_caps import BackendCapsError, Declaration, Role
 from backend_caps.capability.backend import Backend
-from backend_caps.resolution.contributions import declared
+from backend_caps.capability.declaration import declared
 from backend_caps_sglang.errors import AdapterError
 
 ENGINE: Literal["sglang"] = "sglang"

@@ -22,7 +22,7 @@ from backend_caps import (
     discover,
     resolve,
 )
-from backend_caps.insight.dry_run import DryRun, RunFigures, StepFigures, dry_start
+from backend_caps.insight.dry_run import DryRun, RunFigures, dry_start
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.run_documents import Finding, findings_of
 from backend_caps.insight.run_sizes import (
@@ -85,9 +85,9 @@ def test_steps_as_planned_have_no_findings(done: DryRun) -> None:
 def test_lengths_that_no_plan_asks_for_are_told(done: DryRun) -> None:
     """Waits for lengths are told where the plan has no mirror."""
     figures = copy(done.figures)
-    steps = figures.kinds["speculative"].steps
-    own = StepFigures(steps=[replace(steps[0], waits_for_lengths=True), *steps[1:]])
-    figures.kinds = {**figures.kinds, "speculative": own}
+    (first, seconds), *others = figures.kinds["speculative"]
+    waiting = (replace(first, waits_for_lengths=True), seconds)
+    figures.kinds = {**figures.kinds, "speculative": [waiting, *others]}
 
     found = findings_of(replace(done, figures=figures))
 
@@ -186,7 +186,7 @@ def test_short_context_keeps_requests_short(context: int) -> None:
 
     arrivals = islice(drawn(sizes, vocab_size=8, seed=1), 30)
 
-    longest = max(len(own.prompt) + own.sampling.max_new_tokens for own in arrivals)
+    longest = max(len(prompt) + sampling.max_new_tokens for prompt, sampling in arrivals)
     assert longest <= sizes.context_length == context
 
 
@@ -196,7 +196,7 @@ def test_trace_mixes_lengths_of_prompts_by_its_seed() -> None:
 
     one, other = ([*islice(drawn(sizes, vocab_size=8, seed=1), 9)] for _ in range(2))
 
-    lengths = [len(own.prompt) for own in one]
+    lengths = [len(prompt) for prompt, _ in one]
     assert min(lengths) <= 16 < LONGEST_CHUNK < max(lengths)
     assert one == other
 

@@ -12,7 +12,7 @@ from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace import Recording, Traced
 from backend_caps.relay import future_map
-from backend_caps.relay.host_lengths import ColumnCopy, NoLengths
+from backend_caps.relay.host_lengths import ColumnCopy, HostLengths
 from backend_caps.report.trace_timeline import HOST, Signal, Timeline
 from tests.insight.trace.conftest import CHAIN, recorded
 
@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize("level", [HostSeqLens.EXACT, HostSeqLens.NONE])
 
 def test_exact_host_waits_for_the_copy_stream_in_each_step(exact: Timeline) -> None:
     """With an exact mirror the host waits once a step, and stands still."""
-    waits = exact.waits_for("copy")
+    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
 
     assert [wait.step for wait in waits] == [1, 2]
     assert all(wait.length_ns > 0 for wait in waits)
@@ -45,7 +45,7 @@ def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> No
     """Each wait for lengths ends with the copy that brings them."""
     copies = [span.end_ns for span in exact.on("copy") if span.step in (1, 2)]
 
-    assert [wait.end_ns for wait in exact.waits_for("copy")] == copies
+    assert [span.end_ns for span in exact.on(HOST) if span.for_lane == "copy"] == copies
 
 
 @pytest.mark.slow
@@ -59,7 +59,8 @@ def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
 
 def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
     """What a step runs on the forward stream is launched after its lengths are there."""
-    (wait,) = [wait for wait in exact.waits_for("copy") if wait.step == 2]
+    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
+    (wait,) = [own for own in waits if own.step == 2]
 
     launched = [op.launched_ns for span in exact.on("forward") if span.step == 2 for op in span.ops]
 
@@ -172,7 +173,7 @@ def _fails(*_arguments: object) -> None:
 @pytest.mark.slow
 def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only another level than the plan's fails, the plan's is shown."""
-    monkeypatch.setattr(NoLengths, "refresh", _fails)
+    monkeypatch.setattr(HostLengths, "refresh", _fails)
 
     traced = recorded(f"{CHAIN} --enable-two-batch-overlap", num_steps=1)
 
@@ -183,7 +184,7 @@ def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plan's own level fails there is nothing to show."""
-    monkeypatch.setattr(NoLengths, "refresh", _fails)
+    monkeypatch.setattr(HostLengths, "refresh", _fails)
 
     with pytest.raises(InsightError, match="a step raised RuntimeError: no such kernel"):
         recorded(CHAIN, num_steps=1)

@@ -15,7 +15,6 @@ from backend_caps.kit import Case, Effort, Forward, Rig, Scenario, Subject, diff
 from backend_caps.kit.checks.overlap import SERVING
 from backend_caps.kit.checks.replay import (
     GRAPHED,
-    graphed_of,
     is_right,
     longest,
     replayed_of,
@@ -168,11 +167,10 @@ def test_longest_is_of_several_draws() -> None:
 
 
 def test_forwards_with_graphs_are_those_of_claimed_kinds() -> None:
-    """What is not claimed may be tried, and is not held to anything."""
+    """Graphs are replayed of the kinds of batches that are claimed, and of no others."""
     subject = claiming(graph_replay=frozenset({BatchKind.UNIFORM_BATCH}))
 
     assert replayed_of(subject) == (Forward.VERIFY, Forward.TREE)
-    assert set(graphed_of(subject)) == set(GRAPHED)
 
 
 def test_case_that_raises_is_not_right() -> None:

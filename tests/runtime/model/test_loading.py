@@ -10,16 +10,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model.checkpoint import (
-    StoredWeight,
-    check_weights,
-    fill_weights,
-    open_checkpoint,
-)
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
 from backend_caps.runtime.model.errors import unfit_weights
 from backend_caps.runtime.model.layers import DecoderLayer, TensorOptions
-from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.llama import (
+    LlamaModel,
+    StoredWeight,
+    check_weights,
+    fill_weights,
+    load_llama,
+    open_checkpoint,
+)
 from backend_caps.runtime.model.random_models import eagle_of, first_layers, random_llama
 from tests.runtime.model.folders import LLAMA3_ROPE, refused, save
 from tests.runtime.model.reference import Cache, run, run_head, stretches_of

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from backend_caps import HostSeqLens
-from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload
+from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload, StepStreams
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime import ForwardBatch, GraphMode
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.graphs.runner import Computed
-from backend_caps.runtime.memory import PagePool, RequestMemory
+from backend_caps.runtime.memory import PagePool, Pools, RequestMemory, Resources
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import DraftState
@@ -106,12 +106,11 @@ class Scene:
     drafter: Given
     relay: Noted
     memory: RequestMemory
-    staging: Staging
     log: list[str]
 
     def batch(self) -> ScheduleBatch:
         """Make a decode step of three requests, whose tokens the relay has brought."""
-        batch = ScheduleBatch.empty(self.memory, self.staging)
+        batch = ScheduleBatch.empty(self.memory)
         batch.mode = ForwardMode.DECODE
         batch.requests = tuple(make_request(number) for number in (1, 2, 3))
         batch.req_pool_indices = batch.req_pool_indices_cpu = torch.tensor(ROWS)
@@ -184,7 +183,7 @@ def make_scene(settings: SpecSettings = TREE, *, marked: bool = False) -> Scene:
     """Make a runner of a random model over random contexts."""
     world, log = World("cpu"), list[str]()
     streams = DeviceStreams("cpu")
-    staging, rows = Staging(streams), world.site.req_to_token_pool
+    rows = world.site.req_to_token_pool
     relay = Noted(
         pool_size=MAX_REQUESTS + 1,
         device="cpu",
@@ -197,21 +196,12 @@ def make_scene(settings: SpecSettings = TREE, *, marked: bool = False) -> Scene:
     target = (Marked if marked else TargetRunner)(world.model, world.backends(), {})
     if isinstance(target, Marked):
         target.event = streams.event()
-    runner = SpeculativeRunner(
-        target=target,
-        drafter=drafter,
-        settings=settings,
-        relay=relay,
-        pools=world.site,
-        staging=staging,
-    )
-    memory = RequestMemory(rows, PagePool(8), staging)
-    return Scene(
-        world=world,
-        runner=runner,
-        drafter=drafter,
-        relay=relay,
+    memory = RequestMemory(rows, PagePool(8), Staging(streams))
+    resources = Resources(
         memory=memory,
-        staging=staging,
-        log=log,
+        pools=Pools(rows, world.site.token_to_kv_pool),
+        relay=relay,
+        step_streams=StepStreams.drawn_from(streams),
     )
+    runner = SpeculativeRunner(target, drafter, settings, resources)
+    return Scene(world=world, runner=runner, drafter=drafter, relay=relay, memory=memory, log=log)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from backend_caps import Plan
 from backend_caps.runtime import Request
+from backend_caps.runtime.assembly import load_draft
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, load_llama, random_llama
 from backend_caps.runtime.model.random_models import CausalContext
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
-from backend_caps.runtime.speculative.drafting import load_draft
 from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.tree import DraftTree
 from tests.runtime.engines import plan_of

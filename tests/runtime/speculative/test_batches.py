@@ -13,15 +13,14 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import DraftState
-from backend_caps.runtime.staging import Staging
 from backend_caps.simulator import simulate
 from tests.runtime import memories
 from tests.runtime.memories import make_batch, make_memory, values_of
 
 
-def _decoding(memory: RequestMemory, staging: Staging, *lengths: int) -> ScheduleBatch:
+def _decoding(memory: RequestMemory, *lengths: int) -> ScheduleBatch:
     """Make a batch that is prepared for a speculative step, without a mirror."""
-    batch = memories.make_batch(memory, staging, *lengths)
+    batch = memories.make_batch(memory, *lengths)
     batch.prepare_for_speculation([length + 6 for length in lengths], DraftState())
     batch.seq_lens_cpu = batch.seq_lens_sum = batch.seq_lens_cpu_upper_bound = None
     return batch
@@ -52,8 +51,8 @@ def test_plain_step_adds_to_what_the_host_has(
     mirror: list[int] | None, bound: list[int] | None, expected: tuple[object, object]
 ) -> None:
     """Mirror and bound grow with the lengths, out of place, and what is absent stays so."""
-    memory, staging = memories.make_memory()
-    batch = _decoding(memory, staging, 2, 3)
+    memory = memories.make_memory()
+    batch = _decoding(memory, 2, 3)
     _tell(batch, mirror, bound)
     old = batch.copy()
 
@@ -65,16 +64,13 @@ def test_plain_step_adds_to_what_the_host_has(
 
 def test_mix_without_a_mirror_places_every_token() -> None:
     """The forward's positions and slots are those that a mirror would have given."""
-    memory, staging = memories.make_memory()
-    running, batch = (
-        _decoding(memory, staging, 4, 6),
-        memories.make_batch(memory, staging, 3, 1, first=3),
-    )
+    memory = memories.make_memory()
+    running, batch = (_decoding(memory, 4, 6), memories.make_batch(memory, 3, 1, first=3))
     running.make_plain()
     batch.mix_with_running(running)
-    memories.make_relay(staging).resolve_future(batch)
+    memories.make_relay(memory).resolve_future(batch)
 
-    forward = ForwardBatch.init_new(batch, staging)
+    forward = ForwardBatch.init_new(batch)
 
     slots = [memories.table_of(memory, row)[place] for row, place in ((4, 0), (1, 4), (2, 6))]
     assert forward.positions.tolist() == [0, 1, 2, 0, 4, 6]
@@ -95,11 +91,11 @@ def test_prompt_names_the_token_behind_its_stretch(
     num_tokens: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     """A prompt that goes on has the next token already; behind its end the step makes it."""
-    memory, staging = memories.make_memory()
+    memory = memories.make_memory()
     requests = [memories.make_request(1, range(10, 15)), memories.make_request(2, range(20, 23))]
     memories.enter(memory, *requests)
 
-    batch = ScheduleBatch.prepare_for_extend(requests, num_tokens, memory, staging)
+    batch = ScheduleBatch.prepare_for_extend(requests, num_tokens, memory)
 
     assert batch.next_prompt_ids == expected
 
@@ -122,22 +118,22 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_absence_survives(change: Change) -> None:
     """Whatever becomes of a batch without a mirror, it has none afterwards, and no bound."""
-    memory, staging = memories.make_memory()
-    batch = _decoding(memory, staging, 2, 3)
+    memory = memories.make_memory()
+    batch = _decoding(memory, 2, 3)
 
-    changed = change(batch, memories.make_batch(memory, staging, 4, first=3)) or batch
+    changed = change(batch, memories.make_batch(memory, 4, first=3)) or batch
 
     assert (*_on_host(changed), changed.seq_lens_sum) == (None, None, None)
 
 
 def test_bounds_survive_what_the_mirror_lacks() -> None:
     """Through filter, merge and copy the bounds stay with their requests."""
-    memory, staging = memories.make_memory()
-    batch = _decoding(memory, staging, 2, 3, 5)
+    memory = memories.make_memory()
+    batch = _decoding(memory, 2, 3, 5)
     _tell(batch, None, [9, 8, 7])
     batch.filter([0, 2])
 
-    batch.merge(memories.make_batch(memory, staging, 4, first=4))
+    batch.merge(memories.make_batch(memory, 4, first=4))
 
     assert memories.values_of(batch.copy())["seq_lens_cpu_upper_bound"] == [9, 7, 4]
     assert batch.seq_lens.tolist() == [2, 5, 4]
@@ -155,12 +151,12 @@ def test_forward_has_the_tightest_bound_there_is(
     mirror: list[int] | None, bound: list[int] | None, expected: list[int] | None
 ) -> None:
     """Where there is a mirror it is the forward's bound too; without either there is none."""
-    memory, staging = memories.make_memory()
-    batch = memories.make_batch(memory, staging, 2, 3)
-    memories.make_relay(staging).resolve_future(batch)
+    memory = memories.make_memory()
+    batch = memories.make_batch(memory, 2, 3)
+    memories.make_relay(memory).resolve_future(batch)
     _tell(batch, mirror, bound)
 
-    found = ForwardBatch.init_new(batch, staging).seq_lens_cpu_upper_bound
+    found = ForwardBatch.init_new(batch).seq_lens_cpu_upper_bound
     assert (None if found is None else found.tolist()) == expected
 
 
@@ -265,8 +261,8 @@ def test_mask_of_each_half_is_laid_out_as_one_of_its_own(*, mirror: bool) -> Non
 
 def test_forward_writes_nothing_to_the_schedulers_batch() -> None:
     """Every field of the batch, and what each tensor holds, is what it was before."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
+    memory = make_memory()
+    batch = make_batch(memory, 2, 3)
     before = values_of(batch)
 
     _forward(Contexts.of_step(batch, memory.rows.req_to_token), visible=VISIBLE)

@@ -43,7 +43,7 @@ def _scene(
 ) -> tuple[SpeculativeDecoding, FutureMap, ScheduleBatch]:
     """Make two requests whose prompts of 4 and 6 tokens were launched, and published."""
     decoding, relay = _speculation(level, overlapped=overlapped)
-    batch = make_batch(*make_memory(), 4, 6)
+    batch = make_batch(make_memory(), 4, 6)
     decoding.enter(batch.requests)
     _published(relay, batch, 4, 6)
     return decoding, relay, batch
@@ -127,8 +127,8 @@ def test_prepare_takes_lengths_from_the_device(
 def test_bound_is_that_of_the_lengths_that_decode_starts_from() -> None:
     """A request enters with its whole prompt, though a chunk of it alone was launched."""
     decoding, _ = _speculation(HostSeqLens.UPPER_BOUND)
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 4, 6)
+    memory = make_memory()
+    batch = make_batch(memory, 4, 6)
     for request in batch.requests:
         request.num_prefilled = 1
 
@@ -157,12 +157,12 @@ def test_bound_is_tightened_by_what_was_committed() -> None:
 def test_bound_of_a_row_is_opened_anew_by_its_next_request() -> None:
     """Who enters a row while a step of the request before is under way has its own bound."""
     decoding, _, batch = _scene(HostSeqLens.UPPER_BOUND)
-    memory, staging = batch.memory, batch.staging
+    memory = batch.memory
     _prepare(decoding, batch)
     left = batch.requests[1]
     memory.release(left.row)
 
-    other = make_batch(memory, staging, 3, first=3)
+    other = make_batch(memory, 3, first=3)
     decoding.enter(other.requests)
     decoding.commit([left])
     _prepare(decoding, other)

@@ -12,21 +12,21 @@ from typing import ClassVar
 import pytest
 import torch
 
-from backend_caps import BatchKind, Phase, Plan, Role
+from backend_caps import BatchKind, Phase, Role
 from backend_caps.relay import DraftShape, RelayPayload
 from backend_caps.runtime import Engine, EngineError, EngineOptions, Request, configuration_of
+from backend_caps.runtime.assembly import Parts, load_draft
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.memory import RequestMemory, make_pools
+from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import load_llama, random_llama
 from backend_caps.runtime.options import graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative import ngram
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
-from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting
 from backend_caps.runtime.speculative.ngram import NgramDrafter, NgramIndex
+from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree
-from backend_caps.runtime.staging import Staging
 from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.memories import enter, make_memory, make_request
@@ -52,9 +52,8 @@ class Scene:
     def __init__(self, settings: SpecSettings = CHAIN, device: str = "cpu") -> None:
         self.settings = settings
         self.memory: RequestMemory
-        self.staging: Staging
-        self.memory, self.staging = make_memory(device)
-        self.drafter = NgramDrafter(settings, self.staging)
+        self.memory = make_memory(device)
+        self.drafter = NgramDrafter(settings, self.memory.staging)
 
     def request(self, number: int, prompt: Sequence[int] = PROMPT) -> Request:
         """Make a request that has a row."""
@@ -64,7 +63,7 @@ class Scene:
 
     def draft(self, *requests: Request) -> DraftTree:
         """Draft for a batch of requests."""
-        batch = ScheduleBatch.empty(self.memory, self.staging)
+        batch = ScheduleBatch.empty(self.memory)
         batch.requests = requests
         return self.drafter.tree(batch, self.contexts(batch))
 
@@ -141,8 +140,8 @@ def test_drafts_of_the_host_leave_their_tokens_alone() -> None:
     scene = Scene()
     fields = ("path", "accept_lens", "tokens", "bonus_tokens")
     accepted = Accepted(**dict.fromkeys(fields, NOTHING))
-    contexts = scene.contexts(ScheduleBatch.empty(scene.memory, scene.staging))
-    mark = scene.staging.streams.event()
+    contexts = scene.contexts(ScheduleBatch.empty(scene.memory))
+    mark = scene.memory.staging.streams.event()
 
     payload, reads_done = scene.drafter.follow_accepted(contexts, accepted, NOTHING, mark)
 
@@ -270,25 +269,6 @@ HIDDEN_SIZE = 64
 MODELS = (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE)
 
 
-def _drafting(models: Models, plan: Plan, draft: Path | None) -> Drafting:
-    """Make what drafts for the target."""
-    settings, options = settings_of(plan), EngineOptions()
-    target = load_llama(models.target, torch.device("cpu"), num_positions=64)
-    model = load_draft(settings, target, draft)
-    configuration = configuration_of(plan, models.target, device="cpu", draft_model_path=draft)
-    staging = Staging(configuration.streams)
-    _, pools = make_pools(plan, target, options, staging, settings.lookahead)
-    return make_drafting(
-        configuration,
-        settings,
-        target,
-        model,
-        pools,
-        staging,
-        forward_stream=staging.streams.current_stream(),
-    )
-
-
 @pytest.mark.parametrize("algorithm", MODELS)
 def test_drafts_of_a_model_need_one(algorithm: Algorithm, models: Models) -> None:
     """Without a folder the algorithm is refused, and told where one is named."""
@@ -304,10 +284,11 @@ def test_trees_have_no_more_branches_than_the_model_has_tokens(
     algorithm: Algorithm, models: Models
 ) -> None:
     """Siblings differ, so there are at most as many as tokens; one less is taken."""
-    plan = drafting_plan(algorithm, topk=VOCAB_SIZE + 1)
+    settings = settings_of(drafting_plan(algorithm, topk=VOCAB_SIZE + 1))
+    target = load_llama(models.target, torch.device("cpu"), num_positions=64)
 
     with pytest.raises(EngineError, match=f"is {VOCAB_SIZE + 1}; at most the model's"):
-        _drafting(models, plan, None)
+        load_draft(settings, target, None)
 
 
 @pytest.mark.parametrize("algorithm", MODELS)
@@ -319,13 +300,13 @@ def test_relay_carries_what_a_draft_model_goes_on_from(
     if algorithm is not Algorithm.STANDALONE:
         shape = replace(shape, hidden_size=HIDDEN_SIZE, dtype=torch.float32)
 
-    drafting = _drafting(models, plan, models.drafts[algorithm])
-    configuration = configuration_of(
-        plan, models.target, device="cpu", draft_model_path=models.drafts[algorithm]
-    )
+    draft = models.drafts[algorithm]
+    configuration = configuration_of(plan, models.target, device="cpu", draft_model_path=draft)
+    parts = Parts(configuration, EngineOptions(), models.target, draft, None)
 
-    assert drafting.shape == configuration.draft == shape
-    assert isinstance(drafting.drafter, ModelDrafter)
+    assert configuration.draft == shape
+    assert isinstance(parts.runner, SpeculativeRunner)
+    assert isinstance(parts.runner.drafter, ModelDrafter)
 
 
 @pytest.mark.parametrize(("topk", "num_tokens"), [(1, 4), (2, 8)], ids=["chain", "tree"])

@@ -122,7 +122,7 @@ def test_idle_step_publishes_and_stashes_nobody() -> None:
     """A rank without requests goes through the same stations."""
     scene = given.make_scene()
 
-    output = scene.run(ScheduleBatch.empty(scene.memory, scene.staging))
+    output = scene.run(ScheduleBatch.empty(scene.memory))
 
     assert scene.log == ["publish", "stash"]
     assert (output.tokens.tolist(), output.num_tokens, output.graph_mode) == (
@@ -137,9 +137,7 @@ def _prompts(scene: given.Scene, *cuts: tuple[Request, int]) -> ScheduleBatch:
     requests = [request for request, _ in cuts]
     for request in requests:
         request.enter(*scene.memory.rows.alloc())
-    batch = ScheduleBatch.prepare_for_extend(
-        requests, [cut for _, cut in cuts], scene.memory, scene.staging
-    )
+    batch = ScheduleBatch.prepare_for_extend(requests, [cut for _, cut in cuts], scene.memory)
     scene.relay.resolve_future(batch)
     return batch
 

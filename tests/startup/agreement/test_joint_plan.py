@@ -22,7 +22,7 @@ from backend_caps import (
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import RankStatement, Statement, require_same, statement_of
+from backend_caps.startup.agreement import Statement, require_same, statement_of
 from backend_caps.startup.errors import RankFailedError, RanksDifferError
 from tests.startup.agreement.cases import DIFFERENCES, FAILURES, HARMLESS, Case, drawn
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
@@ -217,8 +217,8 @@ def test_statement_survives_its_crossing() -> None:
 def test_statement_of_another_version_is_that_versions(spoken: bytes) -> None:
     """Who says it otherwise runs another release, and that is what differs."""
     plan, statement = _rank("acme", OPTS_OUT)
-    own = RankStatement(statement.at_length(plan), (0,))
-    other = RankStatement(Statement.read(spoken), (1,))
+    own = replace(statement.at_length(plan), ranks=(0,))
+    other = replace(Statement.read(spoken), ranks=(1,))
 
     with pytest.raises(RanksDifferError) as raised:
         require_same([own, other])

@@ -15,13 +15,7 @@ from torch import distributed as dist
 
 from backend_caps import Facts, Plan, RuleSet, resolve
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import (
-    Ranks,
-    RankStatement,
-    Statement,
-    require_same,
-    statement_of,
-)
+from backend_caps.startup.agreement import Ranks, Statement, require_same, statement_of
 from backend_caps.startup.channel import GroupChannel, is_over
 from backend_caps.startup.errors import RanksDifferError, StartupError
 from backend_caps.startup.statement import failure_of
@@ -38,7 +32,7 @@ def _statement(facts: Facts | None = None, per_rank: frozenset[str] = frozenset(
 
 
 def _fields_that_differ(*statements: Statement) -> list[str]:
-    said = [RankStatement(own, (rank,)) for rank, own in enumerate(statements)]
+    said = [replace(own, ranks=(rank,)) for rank, own in enumerate(statements)]
     try:
         require_same(said)
     except RanksDifferError as error:

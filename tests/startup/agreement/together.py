@@ -9,7 +9,7 @@ from threading import Barrier
 from typing import TypeVar
 
 from backend_caps import Plan
-from backend_caps.startup.agreement import RankStatement, Statement, agreed, heard
+from backend_caps.startup.agreement import Statement, agreed, heard
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8
@@ -103,12 +103,10 @@ def agree_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[
     return _together(len(ranks), agree)
 
 
-def hear_together(
-    ranks: Sequence[tuple[Plan, Statement]],
-) -> tuple[Wire, list[list[RankStatement]]]:
+def hear_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[list[Statement]]]:
     """Let ranks hear one another at the same time, and return what each heard."""
 
-    def hear(rank: int, channel: OnWire) -> list[RankStatement]:
+    def hear(rank: int, channel: OnWire) -> list[Statement]:
         plan, statement = ranks[rank]
         return heard(statement, plan, channel)
 

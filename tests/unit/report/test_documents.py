@@ -68,8 +68,8 @@ def test_json_text_writes_out_what_utf8_cannot_hold() -> None:
 
 def test_json_of_what_is_no_value_is_our_own_fault() -> None:
     """What no capability can have fails loudly."""
-    with pytest.raises(AssertionError, match=r"^no capability has the value 'cuda'$"):
-        json_of("cuda")
+    with pytest.raises(AssertionError, match=r"^no capability has the value b'cuda'$"):
+        json_of(b"cuda")
 
 
 def test_plan_document_keeps_a_ranks_number() -> None:

@@ -15,8 +15,9 @@ from backend_caps.report.trace_documents import (
     SliceDocument,
     TraceDetails,
     TraceDocument,
+    events_of,
 )
-from backend_caps.report.trace_timeline import Timeline, events_of
+from backend_caps.report.trace_timeline import Timeline
 from backend_caps.report.trace_views import picture_of, sentences_of, trace_view
 from tests.unit.report.conftest import Golden
 from tests.unit.report.timelines import EXACT, NONE, details, document, level
