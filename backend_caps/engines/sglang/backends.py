@@ -8,36 +8,72 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.facts import Given
-from backend_caps.capability.kind import UNDECLARED, Role
+from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.engines.reading import Finding, class_record
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.sglang.read_ends import read_ends
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Function, condition, has_attribute
-from backend_caps.engines.source.methods import Stated, StatedValue, truths_of, values_of, words_of
+from backend_caps.engines.source.guards import (
+    Case,
+    Function,
+    condition,
+    conditions,
+    decided,
+    has_attribute,
+    returns,
+    where,
+)
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import Stated, StatedValue
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
+_READ_ENDS = "shared_read_ends"
 _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
-_UNDERSTOOD = (None, ast.BitOr, ast.BitAnd)
-"""The operators of a flag's statements that are followed: none, `|=` and `&=`."""
 _IMPORTABLE = re.compile(r"[\w.]+:[\w.]+")
 _PROPERTIES = frozenset({"property", "cached_property"})
 _LENGTHS = frozenset({"context_len", "max_context_len"})
 _COMPUTES = frozenset({"int", "max", "min"})
 _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
-
-
+_PHASES: Mapping[str, Phase] = {
+    "is_decode": Phase.DECODE,
+    "is_decode_or_idle": Phase.DECODE,
+    "is_target_verify": Phase.VERIFY,
+    "is_extend_without_speculative": Phase.PREFILL,
+    "EXTEND": Phase.PREFILL,
+    "DECODE": Phase.DECODE,
+    "TARGET_VERIFY": Phase.VERIFY,
+}
+"""Methods and members of SGLang's `ForwardMode`, and the phase for which they hold."""
+_LEVELS = {f"SharedReadEnds.{each.name}": each for each in SharedReadsEnd}
+_SUPER = re.compile(rf"super\([\w, ]*\)\.{_READ_ENDS}")
 _Condition = tuple[Given, object, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Return(Case):
+    """What `shared_read_ends` returns in one phase."""
+
+    plain_prefill: bool = False
+    """Whether it holds for a prefill without decode rows alone."""
+
+    @property
+    def level(self) -> SharedReadsEnd | None:
+        """The level that is returned; None where an expression decides."""
+        return _LEVELS.get(ast.unparse(self.value))
+
+    @property
+    def text(self) -> str:
+        """The level, or the expression, with its condition."""
+        return where(self.level.value if self.level else ast.unparse(self.value), self.guards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +92,34 @@ class Backends:
     ) -> Backend:
         """Read one class."""
         needs = self.attributes.stated(definition, NEEDS)
-        ends, of_wrapped = read_ends(self.classes, definition, self.root)
+        reader = self.classes.definer(definition, _READ_ENDS)
+        if reader is self.root:
+            reader = None
         findings = {
             "host_seq_lens": self._needs(definition, needs) if needs else None,
             "max_context_len_known": self._longest(definition),
-            "shared_reads_end": ends,
+            "shared_reads_end": self._read_ends(definition, reader) if reader else None,
             "roles": _roles(definition, registered_as, roles) if roles else None,
         }
-        asked = (each.value for each in (values_of(needs) if needs else ()))
-        joins = [f"{NEEDS} = {ast.unparse(each)}" for each in asked if has_attribute(each, NEEDS)]
+        values = [(NEEDS, each.value) for each in (needs.values if needs else ())]
+        ends = returns(reader.methods[_READ_ENDS]) if reader else ()
+        values += [(_READ_ENDS, each.value) for each in ends]
+        joins = dict.fromkeys(
+            f"{flag} = {ast.unparse(value)}"
+            for flag, value in values
+            if has_attribute(value, flag) and not _is_super(value)
+        )
         own = EngineClass(
             path=definition.path,
-            registered_as=tuple(sorted(registered_as)),
+            registered_as=tuple(registered_as),
             attributes=dict(self._own_flags(definition)),
-            composite="; ".join(dict.fromkeys((*joins, *of_wrapped))) or None,
+            composite="; ".join(joins) or None,
         )
+        import_path = f"{definition.module.name}:{definition.outer}{definition.name}"
+        # No import can name every file: one may have a dash in its name.
+        implementation = import_path if _IMPORTABLE.fullmatch(import_path) else None
         source = self.classes.index.source(definition.at)
-        return class_record(name, source, findings, own, _importable(definition))
+        return class_record(name, source, findings, own, implementation)
 
     def _reading(
         self, definition: ClassDef, stated: Stated, origin: Origin, value: object = None
@@ -80,18 +127,18 @@ class Backends:
         """Write what a class has, in the words of its statements."""
         return Reading(
             origin=origin,
-            words=words_of(stated, definition, self.root),
+            words=stated.words_for(definition, self.root),
             value=value,
             declared_at=stated.last.at,
             inherited_from=stated.last.owner.name if origin is Origin.INHERITED else None,
         )
 
     def _needs(self, definition: ClassDef, stated: Stated) -> Finding:
-        origin = self.origin(definition, stated)
+        origin = self._origin(definition, stated)
         if (words := self._not_read(definition, stated, origin)) is not None:
             return _undeclared(words, stated.last.at)
-        cases = truths_of(stated)
-        always = [each for each in cases if not each.guards]
+        cases = stated.truths
+        always = (each for each in cases if not each.guards)
         base = max(always, key=lambda each: each.truth, default=None)
         rest = [each for each in cases if each.guards]
         value = None if rest or base is None else _level(base).value
@@ -111,20 +158,21 @@ class Backends:
         if _is_no_bool(stated):
             self.classes.index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
             return f"{stated.words}, which is neither True nor False"
-        taken = self.classes.method(definition, NEEDS)
-        if taken and _is_property(taken.node) and taken.node is not stated.last.value:
-            return f"{stated.words}, and {taken.owner.name} has a property of that name"
+        owner = self.classes.definer(definition, NEEDS)
+        method = None if owner is None else owner.methods[NEEDS]
+        if owner and method and method is not stated.last.value and _is_property(method):
+            return f"{stated.words}, and {owner.name} has a property of that name"
         return None
 
-    def origin(self, definition: ClassDef, stated: Stated) -> Origin:
-        """Return how a class has what is stated."""
-        owners = [each.owner for each in stated.statements]
-        if all(owner is self.root for owner in owners):
+    def _origin(self, definition: ClassDef, stated: Stated) -> Origin:
+        """Return whether a class states a value itself, or inherits it."""
+        owners = {each.owner for each in stated.statements}
+        if owners == {self.root}:
             return Origin.UNDECLARED
         if definition not in owners:
             return Origin.INHERITED
-        depends = not _is_understood(stated) or any(
-            each.guards or each.owner is not definition for each in truths_of(stated)
+        depends = not stated.is_understood or any(
+            each.guards or each.owner is not definition for each in stated.truths
         )
         return Origin.CONDITIONAL if depends else Origin.DECLARED
 
@@ -135,7 +183,9 @@ class Backends:
             return _undeclared(f"no {LONGEST} is ever set", None, drafting)
         if isinstance(stated.last.value, Function) and not _is_property(stated.last.value):
             return _undeclared(f"{LONGEST} is a method, and no number", stated.last.at, drafting)
-        if _is_always_length(stated):
+        values = stated.values
+        is_sure = stated.is_understood and not all(each.guards for each in values)
+        if is_sure and all(_is_length(each.value) for each in values):
             reading = self._reading(definition, stated, Origin.DECLARED, True)  # noqa: FBT003
             return Finding(reading=reading, base=True)
         reading = self._reading(definition, stated, Origin.CONDITIONAL)
@@ -145,14 +195,78 @@ class Backends:
         """List the engine's own flags that a class, or a base below the root, sets."""
         for name in self.flags:
             stated = self.attributes.stated(definition, name)
-            origin = self.origin(definition, stated) if stated else Origin.UNDECLARED
+            origin = self._origin(definition, stated) if stated else Origin.UNDECLARED
             if stated and origin is not Origin.UNDECLARED:
-                yield name, self._reading(definition, stated, origin, _only_constant(stated))
+                value: object = None
+                match stated.values:
+                    case [StatedValue(value=ast.Constant(value=only), guards=())]:
+                        value = only if stated.is_understood else None
+                yield name, self._reading(definition, stated, origin, value)
+
+    def _read_ends(self, definition: ClassDef, owner: ClassDef) -> Finding:
+        """Return where a class's shared reads end in each phase, by its or a base's method."""
+        found = {phase: list(self._returns(definition, owner, phase)) for phase in Phase}
+        words = "; ".join(
+            f"{phase.value}: {' or '.join(each.text for each in own) or 'nothing'}"
+            for phase, own in found.items()
+        )
+        is_own = owner is definition
+        reading = Reading(
+            origin=Origin.CONDITIONAL if is_own else Origin.INHERITED,
+            words=words,
+            declared_at=owner.module.at(owner.methods[_READ_ENDS]),
+            inherited_from=None if is_own else owner.name,
+        )
+        whens = [when for phase, own in found.items() for when in _whens(phase, own)]
+        return Finding(reading=reading, conditions=whens if is_own else ())
+
+    def _returns(self, definition: ClassDef, owner: ClassDef, phase: Phase) -> Iterator[_Return]:
+        """List what may be returned in a phase, up to what certainly is."""
+        for case in returns(owner.methods[_READ_ENDS]):
+            held = {g: decided(g, partial(_holds, phase)) for g in conditions(case.guards)}
+            if False in held.values():
+                continue
+            left = tuple(guard for guard, holds in held.items() if holds is None)
+            if _is_super(case.value):
+                above = self.classes.definer(definition, _READ_ENDS, after=owner)
+                for each in self._returns(definition, above, phase) if above else ():
+                    yield _Return(each.value, (*left, *each.guards))
+            else:
+                is_mode = any(holds and isinstance(g, ast.Compare) for g, holds in held.items())
+                yield _Return(case.value, left, is_mode and phase is Phase.PREFILL)
+            if not left:
+                return
 
 
-def _roles(definition: ClassDef, registered_as: Iterable[str], roles: frozenset[Role]) -> Finding:
+def _whens(phase: Phase, found: Sequence[_Return]) -> Iterator[_Condition]:
+    """Write the returns of a phase as conditions; what delegates is left undeclared."""
+    for each in found if all(one.level for one in found) else ():
+        given = given_of(each.guards)
+        fields = {} if given is None else dict(given.stated())
+        if each.plain_prefill:
+            fields["enable_mixed_chunk"] = False
+        given = Given.model_validate({**fields, "phase": {phase}})
+        yield given, each.level, f"{_READ_ENDS} returns {each.text}"
+
+
+def _holds(phase: Phase, test: ast.expr) -> bool | None:
+    """Return whether a test of the forward mode holds in a phase; None of any other test."""
+    match test:
+        case (
+            ast.Call(func=ast.Attribute(attr=name), args=[])
+            | ast.Compare(ops=[ast.Eq()], comparators=[ast.Attribute(attr=name)])
+        ) if name in _PHASES:
+            return phase is _PHASES[name]
+    return None
+
+
+def _is_super(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _SUPER.fullmatch(ast.unparse(value.func)) is not None
+
+
+def _roles(definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]) -> Finding:
     made_as = ", ".join(sorted(role.value for role in roles))
-    words = f"made as {made_as} for {', '.join(sorted(registered_as))}"
+    words = f"made as {made_as} for {', '.join(registered_as)}"
     reading = Reading(origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at)
     return Finding(reading=reading, base=roles)
 
@@ -160,33 +274,6 @@ def _roles(definition: ClassDef, registered_as: Iterable[str], roles: frozenset[
 def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
     reading = Reading(origin=Origin.UNDECLARED, words=words, declared_at=at)
     return Finding(reading=reading, conditions=conditions)
-
-
-def _importable(definition: ClassDef) -> str | None:
-    """Point at a class; None where no import can name its file, as one with a dash."""
-    path = f"{definition.module.name}:{definition.outer}{definition.name}"
-    return path if _IMPORTABLE.fullmatch(path) else None
-
-
-def _is_understood(stated: Stated) -> bool:
-    return all(each.operator in _UNDERSTOOD for each in stated.statements)
-
-
-def _only_constant(stated: Stated) -> object:
-    """Return the value of an attribute that always has the one; None where it has none."""
-    match values_of(stated):
-        case [StatedValue(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
-            return value
-    return None
-
-
-def _is_always_length(stated: Stated) -> bool:
-    said = values_of(stated)
-    return (
-        _is_understood(stated)
-        and any(not each.guards for each in said)
-        and all(_is_length(each.value) for each in said)
-    )
 
 
 def _is_property(function: ast.expr | Function) -> bool:
@@ -221,12 +308,13 @@ def _is_no_bool(stated: Stated) -> bool:
 
     A method that is no property is one: SGLang asks for the attribute, and never calls it.
     """
-    if not _is_understood(stated):
+    if not stated.is_understood:
         return True
-    functions = [each for each in stated.statements if isinstance(each.value, Function)]
-    if functions and not (stated.statements == (stated.base,) and _is_property(stated.last.value)):
-        return True
-    values = [each.value for each in values_of(stated)]
+    if any(isinstance(each.value, Function) for each in stated.statements):
+        is_only = len(stated.statements) == 1 and stated.last.is_certain
+        if not is_only or not _is_property(stated.last.value):
+            return True
+    values = [each.value for each in stated.values]
     constants = [value.value for value in values if isinstance(value, ast.Constant)]
     return not values or not all(isinstance(value, bool) for value in constants)
 

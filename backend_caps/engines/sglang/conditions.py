@@ -18,7 +18,7 @@ from backend_caps.engines.source.guards import (
     in_turn,
     returns,
 )
-from backend_caps.engines.source.index import FunctionDef, Index
+from backend_caps.engines.source.index import Index
 from backend_caps.resolution.engine import ENGINES
 from backend_caps.resolution.rules import Rule, RuleSet
 
@@ -82,7 +82,8 @@ def given_of(guards: Iterable[ast.expr]) -> Given | None:
     fields: dict[str, object] = {}
     left: list[ast.expr] = []
     for guard in conditions(guards):
-        both = _together(fields, _fields(guard))
+        more = _fields(guard)
+        both = None if more is None else _together(fields, more)
         if both is None:
             left.append(guard)
         else:
@@ -99,29 +100,24 @@ def can_hold(guards: Iterable[ast.expr]) -> bool:
     """
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        asked = _fields(guard, {"platform", "module_platform"})
-        both = fields if asked is None else _together(fields, asked)
+        more = _fields(guard, {"platform", "module_platform"})
+        both = _together(fields, more or {})
         if both is None:
             return False
         fields = both
     return True
 
 
-def _together(fields: dict[str, object], asked: _Fields | None) -> dict[str, object] | None:
-    """Join two sets of required values; None where one is unknown or they contradict."""
-    if asked is None:
-        return None
-    both = {name: _both(fields.get(name), value) for name, value in asked.items()}
-    return None if None in both.values() else {**fields, **both}
-
-
-def _both(one: object, other: object) -> object:
-    """Ask for two things of one name at once; None where nothing is both."""
-    if one is None:
-        return other
-    if isinstance(one, AbstractSet) and isinstance(other, AbstractSet):
-        return (one & other) or None
-    return one if one == other else None
+def _together(fields: dict[str, object], more: _Fields) -> dict[str, object] | None:
+    """Join two sets of required values; None where they contradict."""
+    joined = {**fields, **more}
+    for name in fields.keys() & more.keys():
+        one, other = fields[name], more[name]
+        if isinstance(one, AbstractSet) and isinstance(other, AbstractSet) and one & other:
+            joined[name] = one & other
+        elif one != other:
+            return None
+    return joined
 
 
 def _fields(guard: ast.expr, kinds: Collection[str] = _TEST.groupindex) -> _Fields | None:
@@ -172,21 +168,23 @@ def read_rules(index: Index) -> RuleSet:
 
 
 def _read(index: Index) -> Iterator[Rule]:
-    function = _function(index)
-    if function is None:
+    module = index.module(_MODULE)
+    meanings = module.scope.get(_DECIDES, ()) if module else ()
+    function = next((node for _, node in meanings if isinstance(node, Function)), None)
+    if module is None or function is None:
         index.note_missing(f"{_DECIDES}()", _MODULE)
         yield _unknown("nothing is known of what the engine forces")
         return
     known = {rule.given: rule for name in ENGINES for rule in RuleSet.builtin(name).rules}
-    for guards in _forcing(function.node):
+    for guards in _forcing(function):
         given = given_of(guards)
         if given in known:
             yield known[given]
         else:
             words = condition(guards) or _ALWAYS
-            index.note_of_version("engine-rule-unknown", condition=words, at=function.at)
+            index.note_of_version("engine-rule-unknown", condition=words, at=module.at(function))
             yield _unknown(words)
-    if not any(_is_join(case.value) for case in returns(function.node)):
+    if not any(_is_join(case.value) for case in returns(function)):
         index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
 
 
@@ -197,13 +195,6 @@ def _unknown(words: str) -> Rule:
         forces=Capabilities(needs_cpu_seq_lens=True),
         reason="the engine's source forces it, and no rule here says why",
     )
-
-
-def _function(index: Index) -> FunctionDef | None:
-    module = index.module(_MODULE)
-    found = [node for _, node in module.scope.get(_DECIDES, ())] if module else []
-    functions = (FunctionDef(module, n) for n in found if module and isinstance(n, Function))
-    return next(functions, None)
 
 
 def _forcing(function: Function) -> Iterator[Guards]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from backend_caps.engines.reading import not_followed
@@ -14,14 +14,16 @@ from backend_caps.engines.source.classes import Classes, Factories, Made, is_non
 from backend_caps.engines.source.guards import (
     Function,
     Guards,
+    as_expression,
     branches,
     condition,
     guarded,
     returns,
-    words,
+    under,
 )
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef, grouped
+from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import grouped
 
 _REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
@@ -102,8 +104,7 @@ class Names:
                 if one.is_replaced:
                     made.append(self._not_found(own, one.function, one.guards))
                 else:
-                    found = self._followed(own, one.function)
-                    made += [(one.guards + guards, each) for guards, each in found]
+                    made += under(one.guards, self._followed(own, one.function))
             own.made[Runner.TARGET] = _possible(made)
         self._read_drafts(names)
         return dict(sorted(names.items()))
@@ -120,39 +121,36 @@ class Names:
             for name, value in _entries(method):
                 if is_usable(self._index, name, factory.module.at(value)):
                     own = names.setdefault(name, Name(name))
-                    made = self._of_entry(own, value, factory, method)
+                    around = FunctionDef(factory.module, method, factory)
+                    made = self._of_entry(own, value, factory, around)
                     own.made.setdefault(runner, []).extend(made)
 
     def _of_entry(
-        self, name: Name, value: ast.expr, factory: ClassDef, around: Function
+        self, name: Name, value: ast.expr, factory: ClassDef, around: FunctionDef
     ) -> Iterator[Made]:
         """Follow one entry of a map: a method, or a choice of methods."""
         for case in branches(value, ()):
             match case.value:
                 case ast.Attribute(value=ast.Name(id="self"), attr=method) if (
-                    function := factory.methods.get(method)
+                    node := factory.methods.get(method)
                 ):
-                    found = self._followed(name, FunctionDef(factory.module, function), factory)
-                    found = [(case.guards + guards, made) for guards, made in found]
+                    found = self._followed(name, replace(around, node=node))
+                    yield from _possible(under(case.guards, found))
                 case _:
-                    found = [self._not_found(name, FunctionDef(factory.module, around), ())]
-            yield from _possible(found)
+                    yield self._not_found(name, around, ())
 
-    def _followed(
-        self, name: Name, function: FunctionDef, factory: ClassDef | None = None
-    ) -> list[Made]:
+    def _followed(self, name: Name, function: FunctionDef) -> list[Made]:
         """List what a function makes; where the draft's factory makes none, its runner's own."""
         found = [
             (guards, made) if made else self._not_found(name, function, guards)
-            for guards, made in self._factories.made(function, factory)
+            for guards, made in self._factories.made(function)
         ]
         makes_none = [case.guards for case in returns(function.node) if is_none(case.value)]
         for guards in makes_none or ([] if found else [()]):
-            if factory is None:
+            if function.owner is None:
                 found.append(self._not_found(name, function, guards))
             else:
-                own = name.made.get(Runner.TARGET, [])
-                found += [(guards + more, made) for more, made in own]
+                found += under(guards, name.made.get(Runner.TARGET, []))
         return _possible(found)
 
     def _not_found(self, name: Name, function: FunctionDef, guards: Guards) -> Made:
@@ -161,7 +159,7 @@ class Names:
         return guards, None
 
 
-def _possible(made: list[Made]) -> list[Made]:
+def _possible(made: Iterable[Made]) -> list[Made]:
     """Leave out what contradicting conditions guard."""
     return [(guards, each) for guards, each in made if can_hold(guards)]
 
@@ -200,7 +198,7 @@ def _registrations(index: Index) -> dict[str, list[_Registration]]:
             files = ", ".join(each.function.at for each in own)
             index.note("engine-name-registered-twice", engine="sglang", name=name, files=files)
             for one in own:
-                one.guards += (words(f"{one.function.at} is the one that counts"),)
+                one.guards += (as_expression(f"{one.function.at} is the one that counts"),)
     return found
 
 

@@ -19,8 +19,8 @@ from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes, free_label, labels
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.methods import Stated
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import Stated
 from backend_caps.resolution.uses import PAIR
 
 _BASE = "sglang.srt.layers.attention.base_attn_backend"
@@ -70,8 +70,11 @@ class _Records:
             and is_usable(index, alias, ARGUMENTS)
         }
         taken = {*self._names, *self._aliases}
-        lost = [name for name, own in self._names.items() if own.lost is not None]
-        self._lost = {name: free_label(f"{name}, not followed", taken) for name in lost}
+        self._lost = {
+            name: free_label(f"{name}, not followed", taken)
+            for name, own in self._names.items()
+            if own.lost is not None
+        }
         self._placed = _placed(self._names)
         self._backends = self._of_classes({*taken, *self._lost.values()})
 

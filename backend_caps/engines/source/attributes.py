@@ -1,6 +1,6 @@
-"""What a class, and its instances once made, hold under a name: by statements, not by running.
+"""The values of names in a class and its instances, from statements, without running any.
 
-They are followed in the order in which Python would run them: class bodies by the method
+Statements count in the order in which Python would run them: class bodies by the method
 resolution order, then `__init__`, where `super().__init__()` stands for the next one's.
 """
 
@@ -11,16 +11,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Function, Guards, all_of, negated, words
+from backend_caps.engines.source.guards import (
+    Function,
+    Guards,
+    all_of,
+    as_expression,
+    guarded,
+    negated,
+    spans,
+)
 from backend_caps.engines.source.index import External
-from backend_caps.engines.source.methods import Methods, Stated, left_standing, pieces
-from backend_caps.engines.source.module import (
-    ClassDef,
-    Module,
+from backend_caps.engines.source.module import ClassDef, Module
+from backend_caps.engines.source.statements import (
+    Stated,
     Statement,
     attribute,
     bound,
     by_name,
+    left_standing,
+    statements,
 )
 
 _DEEPEST = 60
@@ -32,23 +41,29 @@ _SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__setite
 _SETTERS = (ast.Attribute, ast.Name, ast.Subscript, ast.Call)
 _Owner = ClassDef | str | None
 """The class that a setting stands in; else the name of the class that is set; or any class."""
+_Step = tuple[Guards, Statement | ast.Call]
+"""What a method does, and when: it gives a name its value, or calls what may."""
+_Setter = tuple[Guards, Function, Sequence[Statement]]
+"""A method that gives names their values, and when the class has it."""
 
 
 class Attributes:
-    """Follows some names through classes."""
+    """Finds the values of some names in classes; each method is read once."""
 
     def __init__(self, classes: Classes, names: Collection[str]) -> None:
-        self._classes = classes
-        self._methods = Methods(names)
+        self.classes = classes
+        self.names = frozenset(names)
         self._instances: dict[ClassDef, Mapping[str, list[Statement]]] = {}
         self._elsewhere: dict[str, Mapping[tuple[str, _Owner], int]] = {}
+        self._steps: dict[Function, list[_Step]] = {}
+        self._setters: dict[ClassDef, list[_Setter]] = {}
 
     def stated(self, definition: ClassDef, name: str) -> Stated | None:
-        """Return what stands under a name; None where nothing of the tree states it."""
+        """Return the statements that give a name its value; None where the tree has none."""
         if definition not in self._instances:
-            run = InstanceRun(self._methods, self._classes, definition)
+            run = _InstanceRun(self, definition)
             self._instances[definition] = by_name(run.statements())
-        order = self._classes.ancestors(definition)
+        order = self.classes.ancestors(definition)
         of_bodies: list[Statement] = []
         for base in order:
             own = base.statements.get(name, ())
@@ -60,26 +75,61 @@ class Attributes:
         return Stated(tuple(left)) if left else None
 
     def _set_elsewhere(self, order: tuple[ClassDef, ...], name: str) -> Iterator[Statement]:
-        """List what may be set by other statements of the files of an order: that it is true."""
+        """List what other statements of the files of an order may set to true."""
         firsts = {base.module: base for base in reversed(order)}
         for module, first in reversed(firsts.items()):
             if module.path not in self._elsewhere:
-                self._elsewhere[module.path] = _settings(module, self._methods)
+                self._elsewhere[module.path] = _settings(module, self.names)
             lines = self._elsewhere[module.path]
             for base in order if lines else ():
                 owners: tuple[_Owner, ...] = (base, base.name, *((None,) if base is first else ()))
                 for line in filter(None, (lines.get((name, owner)) for owner in owners)):
-                    when = words(f"it is set elsewhere ({module.path}:{line})")
+                    when = as_expression(f"it is set elsewhere ({module.path}:{line})")
                     yield Statement(name, base, ast.Constant(value=True), (when,), line)
 
+    def steps(self, owner: ClassDef, method: Function) -> Sequence[_Step]:
+        """List what a method does that may give one of the names a value, in its order."""
+        if method not in self._steps:
+            self._steps[method] = list(self._read(owner, method))
+        return self._steps[method]
 
-class InstanceRun:
+    def _read(self, owner: ClassDef, method: Function) -> Iterator[_Step]:
+        has_names = self._mentions(owner, method)
+        for statement in guarded(method.body):
+            match statement.node:
+                case (
+                    ast.Expr(value=ast.Call() as call)
+                    | ast.Assign(value=ast.Call() as call)
+                    | ast.AnnAssign(value=ast.Call() as call)
+                    | ast.Return(value=ast.Call() as call)
+                ):
+                    yield statement.guards, call
+            own = statements(owner, [statement], "self") if has_names else ()
+            yield from ((statement.guards, each) for each in own if each.name in self.names)
+
+    def setters(self, owner: ClassDef) -> Sequence[_Setter]:
+        """List the methods of a class that themselves give one of the names a value."""
+        if owner not in self._setters:
+            every = owner.alternatives.values() if self._mentions(owner, owner.node) else ()
+            methods = (one for own in every for one in own if self._mentions(owner, one[1]))
+            found = [
+                (guards, method, [s for _, s in self.steps(owner, method) if type(s) is Statement])
+                for guards, method in methods
+            ]
+            self._setters[owner] = [each for each in found if each[2]]
+        return self._setters[owner]
+
+    def _mentions(self, owner: ClassDef, node: ast.stmt) -> bool:
+        """Return whether the text of a class or function has one of the names in it."""
+        return spans(node, owner.module.lines(self.names))
+
+
+class _InstanceRun:
     """Follows the calls of one class's constructor."""
 
-    def __init__(self, methods: Methods, classes: Classes, definition: ClassDef) -> None:
-        self._methods = methods
-        self._classes = classes
-        self._order = classes.ancestors(definition)
+    def __init__(self, attributes: Attributes, definition: ClassDef) -> None:
+        self._attributes = attributes
+        self._order = attributes.classes.ancestors(definition)
         self._seen: set[Function] = set()
         self._running: list[Function] = []
         self._followed: set[ast.expr] = set()
@@ -89,7 +139,7 @@ class InstanceRun:
 
     def statements(self) -> Iterator[Statement]:
         """List what making an instance runs, and then what its methods may do later."""
-        if any(map(self._methods.setters, self._order)):
+        if any(map(self._attributes.setters, self._order)):
             made = list(self._called("__init__", range(len(self._order)), ()))
             yield from made
             yield from self._later(made)
@@ -101,15 +151,15 @@ class InstanceRun:
             for name, own in by_name(made).items()
         }
         for at, owner in enumerate(self._order):
-            for guards, method, own in self._methods.setters(owner):
+            for guards, method, own in self._attributes.setters(owner):
                 if not self._may_run(method, at):
                     continue
                 lines = {(each.owner, each.line) for each in own}
                 for each in own:
                     is_over = method.name != "__init__" and not left.get(each.name, lines) <= lines
                     if method not in self._seen or is_over:
-                        when = (words(f"once {method.name}() has run"), *guards, *each.guards)
-                        yield replace(each, guards=when)
+                        when = as_expression(f"once {method.name}() has run")
+                        yield replace(each, guards=(when, *guards, *each.guards))
 
     def _may_run(self, method: Function, at: int) -> bool:
         """Return whether a method is not hidden, or is called by a class that hides it."""
@@ -130,7 +180,7 @@ class InstanceRun:
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
             and all(self._may_run(each, at) for each in around[:1] if isinstance(each, Function))
             for at, owner in enumerate(self._order[:until])
-            for piece, around in pieces(owner.node, owner.module.lines([name]))
+            for piece, around in _pieces(owner.node, owner.module.lines([name]))
             for node in ast.walk(piece)
         )
 
@@ -139,16 +189,13 @@ class InstanceRun:
 
         Where a condition chooses it, what comes after runs where that does not hold.
         """
-        found: list[tuple[int, Guards, Function]] = []
-        others: Guards = ()
         for at in places:
             alternatives = self._order[at].alternatives.get(name, ())
-            found += [(at, others + own, method) for own, method in alternatives]
+            for own, method in alternatives:
+                yield from self._function(at, method, guards + own)
             if any(not own for own, _ in alternatives):
-                break
-            others += tuple(negated(all_of(own)) for own, _ in alternatives)
-        for at, own, method in found:
-            yield from self._function(at, method, guards + own)
+                return
+            guards += tuple(negated(all_of(own)) for own, _ in alternatives)
 
     def _function(self, at: int, function: Function, guards: Guards) -> Iterator[Statement]:
         self._num_calls += 1
@@ -157,7 +204,7 @@ class InstanceRun:
             return
         self._seen.add(function)
         self._running.append(function)
-        for own, step in self._methods.steps(self._order[at], function):
+        for own, step in self._attributes.steps(self._order[at], function):
             if isinstance(step, Statement):
                 yield replace(step, guards=(*guards, *own)) if guards else step
             else:
@@ -165,11 +212,12 @@ class InstanceRun:
         self._running.pop()
 
     def _call(self, at: int, call: ast.Call, guards: Guards) -> Iterator[Statement]:
+        """Follow a call of a method by `self`, `super()` or its class."""
         places: Sequence[int]
+        place: int | None = 0
         match call:
             case ast.Call(func=ast.Attribute(attr=name, value=ast.Name(id="self"))):
-                yield from self._called(name, range(len(self._order)), guards)
-                return
+                places = range(len(self._order))
             case ast.Call(
                 func=ast.Attribute(attr=name, value=ast.Call(func=ast.Name(id="super"), args=of))
             ):
@@ -180,7 +228,9 @@ class InstanceRun:
             ):
                 place = self._place(base, at, at + 1)
                 own = () if place is None else self._order[place : place + 1]
-                inherited = (each for base in own for each in self._classes.ancestors(base))
+                inherited = (
+                    each for base in own for each in self._attributes.classes.ancestors(base)
+                )
                 places = [self._order.index(each) for each in inherited]
             case _:
                 return
@@ -189,9 +239,9 @@ class InstanceRun:
             yield from self._called(name, places, guards)
 
     def _place(self, base: ast.expr, at: int, start: int) -> int | None:
-        """Find a class in the order by what it is called; past its end if it is outside.
+        """Find a class in the order by its name; past its end if it is outside.
 
-        None where it cannot be told which it is.
+        None where the source does not say which class it is.
         """
         match base:
             case ast.Name(id="__class__"):
@@ -199,12 +249,12 @@ class InstanceRun:
             case ast.Call(func=ast.Name(id="type")) | ast.Attribute(attr="__class__"):
                 return 0
         name = ast.unparse(base).rpartition(".")[2]
-        places = (n for n, each in enumerate(self._order) if each.name == name and n >= start)
-        place = next(places, None)
-        if place is not None:
-            return place
+        for place, each in enumerate(self._order[start:], start):
+            if each.name == name:
+                return place
         module = self._order[at].module
-        match self._classes.index.resolve(base, module, (module.scope_in(self._running[-1]),)):
+        scope = module.scope_in(self._running[-1])
+        match self._attributes.classes.index.resolve(base, module, (scope,)):
             case [(_, External())]:
                 return len(self._order)
             case [(_, ClassDef() as found)] if found in self._order:
@@ -212,11 +262,11 @@ class InstanceRun:
         return None
 
 
-def _settings(module: Module, methods: Methods) -> Mapping[tuple[str, _Owner], int]:
+def _settings(module: Module, wanted: frozenset[str]) -> Mapping[tuple[str, _Owner], int]:
     """List the first lines that set a name but are no statements of a class body or on `self`."""
     found: dict[tuple[str, _Owner], int] = {}
     classes = {each.name for each in module.classes}
-    for piece, around in pieces(module.tree, module.lines(methods.names)):
+    for piece, around in _pieces(module.tree, module.lines(wanted)):
         inner = next((each for each in reversed(around) if isinstance(each, ast.ClassDef)), None)
         owner = None if inner is None else module.definitions.get(inner)
         if inner is not None and owner is None:  # a class statement that never runs
@@ -229,7 +279,7 @@ def _settings(module: Module, methods: Methods) -> Mapping[tuple[str, _Owner], i
         for node in ast.walk(piece):
             if isinstance(node, _SETTERS) and node not in read:
                 names, of = _names_set(node, in_class=in_class)
-                for name in sorted(names & methods.names):
+                for name in sorted(names & wanted):
                     key = name, owner or (of if of in classes else None)
                     found.setdefault(key, node.lineno)
     return found
@@ -259,7 +309,7 @@ def _names_set(node: ast.expr, *, in_class: bool) -> tuple[set[str], str | None]
 
 
 def _read_from(owner: ClassDef | None, around: tuple[ast.stmt, ...]) -> str | None:
-    """Return what a statement's targets are attributes of where a class is read by it."""
+    """Return the holder of attributes that are read as the class's: `self`, or "" in its body."""
     match around:
         case _ if owner is None:
             return None
@@ -271,3 +321,27 @@ def _read_from(owner: ClassDef | None, around: tuple[ast.stmt, ...]) -> str | No
             if not function.decorator_list or any(function is each for _, each in own):
                 return "self"
     return None
+
+
+def _pieces(
+    node: ast.AST, lines: Sequence[int], around: tuple[ast.stmt, ...] = ()
+) -> Iterator[tuple[ast.AST, tuple[ast.stmt, ...]]]:
+    """List the smallest statements, and heads of larger ones, that stand on some lines.
+
+    Each comes with the functions and classes around it, outermost first.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            if not spans(child, lines):
+                continue
+            if isinstance(child, ast.ClassDef | Function):
+                yield from ((each, around) for each in child.decorator_list)
+                yield from _pieces(child, lines, (*around, child))
+            elif hasattr(child, "body") or isinstance(child, ast.Match):
+                yield from _pieces(child, lines, around)
+            else:
+                yield child, around
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
+            yield from _pieces(child, lines, around)
+        elif not isinstance(node, ast.Module) and spans(child, lines):
+            yield child, around

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
-from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Value
+from backend_caps.engines.source.guards import Function, Guards, condition, returns, under, where
+from backend_caps.engines.source.index import External, FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
@@ -40,18 +40,19 @@ class Classes:
             self._open.discard(definition)
         return self._orders[definition]
 
-    def ancestors(self, definition: ClassDef) -> tuple[ClassDef, ...]:
-        """List the classes of the tree in a class's order, itself first."""
-        return tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+    def ancestors(
+        self, definition: ClassDef, *, after: ClassDef | None = None
+    ) -> tuple[ClassDef, ...]:
+        """List the classes of the tree in a class's order, itself first, or those `after` one."""
+        order = tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+        return order if after is None else order[order.index(after) + 1 :]
 
-    def method(
+    def definer(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
-    ) -> Method | None:
-        """Find the method that a class has under a name; what `super()` finds `after` one."""
-        order = self.ancestors(definition)
-        left = order if after is None else order[order.index(after) + 1 :]
-        owner = next((base for base in left if name in base.methods), None)
-        return Method(owner.module, owner.methods[name], owner) if owner else None
+    ) -> ClassDef | None:
+        """Find the class whose method a class has under a name; by `super()`, `after` one."""
+        order = self.ancestors(definition, after=after)
+        return next((base for base in order if name in base.methods), None)
 
     def descends(self, definition: ClassDef, root: str) -> bool:
         """Return whether a class is below the one of a dotted path."""
@@ -187,23 +188,13 @@ class Factories:
         self._tables = tables or {}
         self._num_calls = 0
 
-    def made(self, function: FunctionDef, owner: ClassDef | None = None) -> list[Made]:
-        """List the classes of what a function returns, each with its guards, the lost ones last.
-
-        Args:
-            function: the factory.
-            owner: the class it is a method of, if it is one.
-        """
+    def made(self, function: FunctionDef) -> list[Made]:
+        """List the classes of what a function returns, each with its guards; last, lost ones."""
         self._num_calls = 0
-        found = {
-            (condition(guards), made): (guards, made)
-            for guards, made in self._of_function(function, owner, ())
-        }
+        found = {(condition(made[0]), made[1]): made for made in self._of_function(function, ())}
         return sorted(found.values(), key=lambda each: each[1] is None)
 
-    def _of_function(
-        self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
-    ) -> Iterator[Made]:
+    def _of_function(self, function: FunctionDef, around: tuple[Function, ...]) -> Iterator[Made]:
         """Follow what a function returns; a call of one that is being followed adds nothing."""
         if function.node in around:
             return
@@ -212,12 +203,12 @@ class Factories:
             yield (), None
             return
         scope = function.module.scope_in(function.node)
-        place = _Place(function.module, scope, owner, (*around, function.node))
+        place = _Place(function.module, scope, function.owner, (*around, function.node))
         cases = [case for case in returns(function.node) if not is_none(case.value)]
         found = [(case.guards, list(self._of_value(case.value, place))) for case in cases]
         for guards, own in found:
             if any(made for _, made in own):
-                yield from ((guards + more, made) for more, made in own)
+                yield from under(guards, own)
             elif own:
                 yield guards, None
         if (cases or around) and not any(own for _, own in found):
@@ -229,13 +220,14 @@ class Factories:
             case ast.Tuple(elts=[*_, last]):
                 yield from self._of_value(last, place)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
-                method := place.owner and self._classes.method(place.owner, name)
+                definer := place.owner and self._classes.definer(place.owner, name)
             ):
-                yield from self._of_function(method, place.owner, place.around)
+                method = FunctionDef(definer.module, definer.methods[name], place.owner)
+                yield from self._of_function(method, place.around)
             case ast.Call(
                 func=ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(key)))
             ) if key in self._tables.get(table, {}):
-                yield from self._of_function(self._tables[table][key], None, place.around)
+                yield from self._of_function(self._tables[table][key], place.around)
             case ast.Call(func=called):
                 yield from self._named(called, place, is_called=True)
             case ast.Name():
@@ -254,7 +246,8 @@ class Factories:
                 case ClassDef():
                     found = [((), target)] if is_called else []
                 case FunctionDef() if is_called:
-                    found = self._of_function(target, place.owner, place.around)
+                    # A function that gets `self` passed may call methods of the same class.
+                    found = self._of_function(replace(target, owner=place.owner), place.around)
                 case Value(node=ast.Name()) if is_called and len(targets) > 1:
                     continue  # `Name = Name` says nothing of what the name stands for
                 case Value(module=module, node=ast.Call() as call) if not is_called:
@@ -262,4 +255,4 @@ class Factories:
                     found = self._of_value(call, replace(place, module=module, scope=scope))
                 case Value(node=ast.Constant(value=None)) if not is_called:
                     continue
-            yield from ((guards + more, made) for more, made in found)
+            yield from under(guards, found)

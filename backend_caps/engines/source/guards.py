@@ -10,16 +10,18 @@ import ast
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Guards = tuple[ast.expr, ...]
 """Conditions that must all hold."""
 _MOST = 60
-"""As many conditions, or cases of a `match`, are told apart; more are one, left open."""
+"""The most conditions, or cases of a `match`, that are kept apart; more become one open one."""
 _SWALLOWS = frozenset({"suppress", "ignoring"})
 """Context managers that may cut their body short, by name."""
 _NEVER: Guards = (ast.Constant(value=False),)
 _Loop = ast.For | ast.AsyncFor | ast.While
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Case:
     guards: Guards
 
 
-def words(text: str) -> ast.expr:
-    """Write what is no expression as one."""
+def as_expression(text: str) -> ast.expr:
+    """Return a text that is no expression as a name, to stand in a condition."""
     return ast.Name(id=text, ctx=ast.Load())
 
 
@@ -95,7 +97,12 @@ def met(guards: Guards) -> Guards | None:
             return None
         if holds is None:
             left.append(guard)
-    return tuple(left) if len(left) <= _MOST else (words("many conditions hold"),)
+    return tuple(left) if len(left) <= _MOST else (as_expression("many conditions hold"),)
+
+
+def under(guards: Guards, found: Iterable[tuple[Guards, _Item]]) -> Iterator[tuple[Guards, _Item]]:
+    """Add conditions to what is found under others."""
+    return ((guards + own, item) for own, item in found)
 
 
 def _any_of(tests: Sequence[ast.expr]) -> ast.expr:
@@ -216,7 +223,7 @@ def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guard
 
 
 def _unless(test: ast.expr, guards: Guards) -> Guards:
-    """Ask for guards where a condition does not hold."""
+    """Require guards where a condition does not hold."""
     return (_any_of([test, all_of(guards)]),) if guards else ()
 
 
@@ -244,11 +251,11 @@ def _through_loop(loop: _Loop, guards: Guards, found: list[Guarded]) -> Guards |
         head, test = f"while {ast.unparse(loop.test)}", loop.test
     else:
         head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
-        test = words(head)
-    breaks = (words(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
+        test = as_expression(head)
+    breaks = (as_expression(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
     _flow(loop.body, (*guards, test), found)
     after = _flow(loop.orelse, (*guards, *map(negated, breaks)), found)
-    returned = words(f"returned from the loop {head}")
+    returned = as_expression(f"returned from the loop {head}")
     past = (negated(returned),) if _has(loop.body, ast.Return) else ()
     if after is None:
         return (*past, *breaks) if breaks else None
@@ -282,7 +289,7 @@ def _through_try(
     statement: ast.Try | ast.TryStar, guards: Guards, found: list[Guarded]
 ) -> Guards | None:
     handlers = [
-        (words(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
+        (as_expression(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
         for each in statement.handlers
     ]
     passed = (negated(test) for test, each in handlers if not _raises_again(each))
@@ -316,9 +323,9 @@ def _past_handlers(
 
 
 def _through_match(statement: ast.Match, guards: Guards, found: list[Guarded]) -> Guards | None:
-    """Read a `match` as the branches that ask the same of its subject."""
+    """Read a `match` as the `if` that tests its subject for the same."""
     if len(statement.cases) > _MOST:
-        one = words("it is one of many cases")
+        one = as_expression("it is one of many cases")
         pasts = [_flow(case.body, (*guards, one), found) for case in statement.cases]
         return () if all(past == () for past in pasts) else (negated(one),)
     rest: list[ast.stmt] = []
@@ -328,15 +335,14 @@ def _through_match(statement: ast.Match, guards: Guards, found: list[Guarded]) -
 
 
 def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr:
-    """Write what a case asks for."""
-    test: ast.expr
+    """Write the condition of a case as an expression."""
+    guards = filter(None, [case.guard])
     match case.pattern:
         case ast.MatchAs(pattern=None):
-            test = ast.Constant(value=True)
+            return all_of(guards)
         case ast.MatchValue(value=value):
-            test = ast.Compare(left=subject, ops=[ast.Eq()], comparators=[value])
+            return all_of((ast.Compare(subject, [ast.Eq()], [value]), *guards))
         case ast.MatchSingleton(value=value):
-            test = ast.Compare(left=subject, ops=[ast.Is()], comparators=[ast.Constant(value)])
-        case pattern:
-            test = words(f"{ast.unparse(subject)} matches {ast.unparse(pattern)}")
-    return all_of((test, case.guard) if case.guard else (test,))
+            return all_of((ast.Compare(subject, [ast.Is()], [ast.Constant(value)]), *guards))
+    text = f"{ast.unparse(subject)} matches {ast.unparse(case.pattern)}"
+    return all_of((as_expression(text), *guards))

@@ -12,7 +12,7 @@ from backend_caps.capability.backend import Backend
 from backend_caps.capability.provenance import Problem, Source
 from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
-from backend_caps.engines.source.guards import Function, Guards, negated
+from backend_caps.engines.source.guards import Function, Guards, negated, under
 from backend_caps.engines.source.heads import Heads
 from backend_caps.engines.source.module import ClassDef, Import, Meanings, Module, Scope, mentions
 from backend_caps.resolution.engine import Engine
@@ -30,18 +30,13 @@ class FunctionDef:
 
     module: Module
     node: Function
+    owner: ClassDef | None = None
+    """The class that `self` is an instance of, in a method."""
 
     @property
     def at(self) -> str:
         """`file:line`."""
         return self.module.at(self.node)
-
-
-@dataclass(frozen=True, slots=True)
-class Method(FunctionDef):
-    """A method, and the class whose body it stands in."""
-
-    owner: ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +87,6 @@ class Index:
         """What could not be read or followed so far, each once."""
         return tuple(self._problems)
 
-    @property
-    def num_parsed(self) -> int:
-        """The files that were parsed so far."""
-        return sum(module is not None for module in self._modules.values())
-
     def reading(
         self,
         backends: Iterable[Backend],
@@ -113,7 +103,7 @@ class Index:
             command_line=command_line,
             problems=self.problems,
             num_files=len(self.tree.files),
-            num_parsed=self.num_parsed,
+            num_parsed=sum(module is not None for module in self._modules.values()),
         )
 
     def source(self, at: str | None = None) -> Source:
@@ -221,14 +211,15 @@ class Index:
                     yield from self._meant(scope[name], name, inner)
             case ast.Attribute(value=value, attr=attribute):
                 for guards, owner in self._resolved(value, place):
-                    found = self._attribute(owner, attribute, expression, place)
-                    yield from ((guards + more, target) for more, target in found)
+                    found = self._attribute(
+                        owner, attribute, Value(place.module, expression), place.trail
+                    )
+                    yield from under(guards, found)
             case ast.Subscript(value=value):
                 yield from self._resolved(value, place)
             case ast.IfExp(test=test, body=then, orelse=orelse):
                 for guard, branch in ((test, then), (negated(test), orelse)):
-                    for guards, target in self._resolved(branch, place):
-                        yield (guard, *guards), target
+                    yield from under((guard,), self._resolved(branch, place))
             case _:
                 yield (), Value(place.module, expression)
 
@@ -276,7 +267,7 @@ class Index:
                     found = self._imported(source, attribute, place.trail)
                 case _:
                     found = [((), self._module_or_external(meaning.module))]
-            yield from ((guards + more, target) for more, target in found)
+            yield from under(guards, found)
 
     def _imported(self, source: str, attribute: str, trail: _Trail) -> Iterator[Found]:
         whole = f"{source}.{attribute}"
@@ -286,14 +277,14 @@ class Index:
         yield from found or [((), self._module_or_external(whole))]
 
     def _attribute(
-        self, owner: Target, attribute: str, expression: ast.expr, place: _Place
+        self, owner: Target, attribute: str, unknown: Value, trail: _Trail
     ) -> Iterable[Found]:
         match owner:
             case Module(name=source):
-                return self._imported(source, attribute, place.trail)
+                return self._imported(source, attribute, trail)
             case External(path=path):
                 return [((), self._module_or_external(f"{path}.{attribute}"))]
-        return [((), Value(place.module, expression))]
+        return [((), unknown)]
 
     def _module_or_external(self, name: str) -> Target:
         return self.module(name) or External(name)

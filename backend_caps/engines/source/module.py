@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import TypeVar
 
-from backend_caps.engines.source.guards import (
-    Case,
-    Function,
-    Guarded,
-    Guards,
-    branches,
-    guarded,
-    negated,
-    returns,
-    spans,
-    where,
+from backend_caps.engines.source.guards import Function, Guarded, Guards, guarded, spans
+from backend_caps.engines.source.statements import (
+    Statement,
+    bound,
+    by_name,
+    grouped,
+    standing,
+    statements,
 )
-
-_IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
-"""The value that `|=` and `&=` give where their right side holds, or does not."""
-_SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,122 +85,6 @@ class ClassDef:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """One statement that gives a name its value."""
-
-    name: str
-    owner: ClassDef
-    """The class whose body, or whose method, it stands in."""
-    value: ast.expr | Function
-    """A function where a method or a property has the name."""
-    guards: Guards
-    line: int
-    operator: type[ast.operator] | None = None
-    """Of `|=` and the like."""
-
-    @property
-    def at(self) -> str:
-        """`file:line`."""
-        return f"{self.owner.module.path}:{self.line}"
-
-    @property
-    def text(self) -> str:
-        """The statement as the source has it, with its condition."""
-        if not isinstance(self.value, ast.expr):
-            return where(f"def {self.name}", self.guards)
-        sign = "=" if self.operator is None else f"{_SIGNS.get(self.operator, '?')}="
-        return where(f"{self.name} {sign} {ast.unparse(self.value)}", self.guards)
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether it always runs, and leaves nothing of what the name had."""
-        return not self.guards and self.operator is None
-
-    @property
-    def cases(self) -> list[Case]:
-        """Its values, and when they hold; of a method or a property, what it returns.
-
-        `|=` is a case in which the value is true, `&=` one in which it is false; the branches of
-        a conditional expression are cases of their own.
-        """
-        if isinstance(self.value, Function):
-            return [Case(case.value, self.guards + case.guards) for case in returns(self.value)]
-        if self.operator is None:
-            return branches(self.value, self.guards)
-        value = _IN_PLACE.get(self.operator)
-        if value is None:
-            return []
-        held = self.value if value else negated(self.value)
-        return branches(ast.Constant(value=value), (*self.guards, held))
-
-
-def statements(owner: ClassDef, body: Iterable[Guarded], of: str = "") -> Iterator[Statement]:
-    """List what a class is given by statements: by plain names, or by attributes `of` a name."""
-    for each in body:
-        for target, value, operator in bound(each.node):
-            holder, name = attribute(target)
-            if holder == of:
-                yield Statement(name, owner, value, each.guards, each.node.lineno, operator)
-
-
-def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:
-    """Sort statements by what they give a value."""
-    return grouped((each.name, each) for each in found)
-
-
-def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
-    """List under each name what comes with it."""
-    found: dict[str, list[_Item]] = {}
-    for name, item in pairs:
-        found.setdefault(name, []).append(item)
-    return found
-
-
-def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> list[_Item]:
-    """List what is left of what a name is given: the last that is certain, and those after it."""
-    left: list[_Item] = []
-    for each in items:
-        if is_certain(each):
-            left = []
-        left.append(each)
-    return left
-
-
-_Bound = tuple[ast.expr, ast.expr | Function, type[ast.operator] | None]
-
-
-def bound(node: ast.AST) -> Iterator[_Bound]:
-    """List the targets that a statement gives a value, and by which operator, if by one."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            yield from ((*pair, None) for each in targets for pair in _unpacked(each, value))
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, value, None
-        case ast.AugAssign(target=target, op=operator, value=value):
-            yield target, value, type(operator)
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not _is_setter(node):
-            yield ast.Name(id=name, ctx=ast.Store()), node, None
-
-
-def attribute(target: ast.expr) -> tuple[str, str]:
-    """Read `self` and `x` of `self.x`; a plain name is an attribute of nothing."""
-    match target:
-        case ast.Name(id=name):
-            return "", name
-        case ast.Attribute(value=value, attr=name):
-            return ast.unparse(value), name
-    return ast.unparse(target), ""
-
-
-def _is_setter(function: Function) -> bool:
-    """Return whether a function sets or deletes the property that has its name."""
-    return any(
-        isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
-        for each in function.decorator_list
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Import:
     """A name that comes from another module, or is one."""
 
@@ -225,9 +100,10 @@ Scope = Mapping[str, Meanings]
 """What each name may mean, and under which conditions."""
 
 
-def mentions(value: ast.expr, name: str) -> bool:
+def mentions(meaning: Meaning, name: str) -> bool:
     """Return whether a value is made from what a name stands for."""
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+    nodes = ast.walk(meaning) if isinstance(meaning, ast.expr) else ()
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
 def _left(scope: Scope) -> Scope:
@@ -237,29 +113,9 @@ def _left(scope: Scope) -> Scope:
     """
 
     def replaces(name: str, one: tuple[Guards, Meaning]) -> bool:
-        guards, meaning = one
-        return not guards and not (isinstance(meaning, ast.expr) and mentions(meaning, name))
+        return not one[0] and not mentions(one[1], name)
 
     return {name: standing(own, partial(replaces, name)) for name, own in scope.items() if own}
-
-
-def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    match target, value:
-        case ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(
-            elts=values
-        ) if len(targets) == len(values) and not any(
-            isinstance(each, ast.Starred) for each in [*targets, *values]
-        ):
-            for one, own in zip(targets, values, strict=True):
-                yield from _unpacked(one, own)
-        case ast.Tuple(elts=targets) | ast.List(elts=targets), _:
-            for at, one in enumerate(targets):
-                place = ast.copy_location(ast.Constant(value=at), value)
-                item = ast.Subscript(value=value, slice=place, ctx=ast.Load())
-                inner = one.value if isinstance(one, ast.Starred) else one
-                yield from _unpacked(inner, ast.copy_location(item, value))
-        case _:
-            yield target, value
 
 
 @dataclass(eq=False)
@@ -304,12 +160,7 @@ class Module:
     @cached_property
     def stars(self) -> list[str]:
         """The modules whose every name is imported."""
-        return [
-            self.absolute(statement.node)
-            for statement in self.body
-            if isinstance(statement.node, ast.ImportFrom)
-            and any(alias.name == "*" for alias in statement.node.names)
-        ]
+        return [each.module for _, each in self.bound.get("*", ()) if isinstance(each, Import)]
 
     @cached_property
     def bound(self) -> Scope:
@@ -383,15 +234,11 @@ class Module:
     ) -> Iterator[ClassDef]:
         """List class statements, also in functions and classes."""
         for statement in body:
-            guards = around + statement.guards
-            match statement.node:
-                case ast.ClassDef(name=name) as node:
-                    own = ClassDef(self, node, guards, outer, functions)
-                    yield own
-                    yield from self._classes(own.body, guards, f"{outer}{name}.", functions)
-                case (
-                    ast.FunctionDef(name=name, body=inner)
-                    | ast.AsyncFunctionDef(name=name, body=inner)
-                ) as node if spans(node, self.lines(["class"])):
-                    within = (node, *functions)
-                    yield from self._classes(guarded(inner), guards, f"{outer}{name}.", within)
+            node, guards = statement.node, around + statement.guards
+            if isinstance(node, ast.ClassDef):
+                own = ClassDef(self, node, guards, outer, functions)
+                yield own
+                yield from self._classes(own.body, guards, f"{outer}{node.name}.", functions)
+            elif isinstance(node, Function) and spans(node, self.lines(["class"])):
+                inner, within = guarded(node.body), (node, *functions)
+                yield from self._classes(inner, guards, f"{outer}{node.name}.", within)

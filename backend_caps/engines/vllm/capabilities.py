@@ -25,7 +25,6 @@ from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.vllm.constants import (
     Item,
-    is_for_none,
     items_of,
     pages_of_blocks,
     pages_of_test,
@@ -132,8 +131,7 @@ class Findings:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
         if answer is None:
             return None
-        argument = answer.argument or ""
-        windows = [(case.guards, windows_of(case.value, argument)) for case in answer.cases]
+        windows = [(case.guards, windows_of(case.value, answer.argument)) for case in answer.cases]
         return finding(backend, answer, windows)
 
     def _attention_arch(self, backend: ClassDef) -> Finding | None:
@@ -224,11 +222,9 @@ def _without_value(found: Finding) -> Finding:
 
 def _only_looks_up(decider: Answer, name: str) -> bool:
     """Return whether a method, like the root's, just looks its argument up in the list."""
-    argument = decider.argument or ""
-    cases = [case for case in decider.cases if not is_for_none(case, argument)]
-    looks_up = f"{argument} in cls.{name}"
-    allowed = {looks_up, f"{argument} is None or {looks_up}"}
-    return [ast.unparse(case.value) in allowed for case in cases] == [True]
+    looks_up = f"{decider.argument} in cls.{name}"
+    allowed = {looks_up, f"{decider.argument} is None or {looks_up}"}
+    return [ast.unparse(each.value) in allowed for each in decider.cases_of_argument] == [True]
 
 
 def _one_of(findings: list[tuple[Guards, Finding]]) -> Finding:

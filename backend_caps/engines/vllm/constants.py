@@ -102,24 +102,19 @@ def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
 
 def pages_of_test(test: Answer, index: Index) -> Sizes | None:
     """Read a `supports_block_size`; None where it is no plain test of its argument."""
-    argument = test.argument or ""
-    match [case for case in test.cases if not is_for_none(case, argument)]:
-        case [Case(value=value, guards=guards)] if argument:
-            if all(argument in ast.unparse(guard) for guard in guards):
-                return _tested(value, argument, test, index)
+    match test.cases_of_argument:
+        case [Case(value=value, guards=guards)] if test.argument:
+            if all(test.argument in ast.unparse(guard) for guard in guards):
+                return _tested(value, test, index)
     return None
 
 
-def is_for_none(case: Case, argument: str) -> bool:
-    """Return whether a case answers for an argument of None."""
-    return any(ast.unparse(guard) == f"{argument} is None" for guard in case.guards)
-
-
-def _tested(value: ast.expr, argument: str, test: Answer, index: Index) -> Sizes | None:
+def _tested(value: ast.expr, test: Answer, index: Index) -> Sizes | None:
+    argument = test.argument
     match value:
         case ast.BoolOp(op=ast.Or(), values=[none, rest]):
             is_none = ast.unparse(none) == f"{argument} is None"
-            return _tested(rest, argument, test, index) if is_none else None
+            return _tested(rest, test, index) if is_none else None
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
             is_ours = ast.unparse(left) in {argument, f"int({argument})"}
             items = items_of(index, right, test) if is_ours else None

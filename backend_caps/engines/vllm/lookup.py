@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,8 +13,8 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Case, Function, Guards, condition, negated, where
-from backend_caps.engines.source.methods import Stated, left_standing
-from backend_caps.engines.source.module import ClassDef, Scope, by_name, statements
+from backend_caps.engines.source.module import ClassDef, Scope
+from backend_caps.engines.source.statements import Stated, by_name, left_standing, statements
 
 Values = Sequence[tuple[Guards, object]]
 """A capability's value for each case, in the order of the source."""
@@ -51,12 +51,18 @@ class Answer(Stated):
         return None
 
     @property
-    def argument(self) -> str | None:
-        """The method's first argument after `cls` or `self`."""
+    def argument(self) -> str:
+        """The method's first argument after `cls` or `self`; empty where it has none."""
         match self.function:
             case ast.FunctionDef(args=ast.arguments(args=[_, ast.arg(arg=name), *_])):
                 return name
-        return None
+        return ""
+
+    @property
+    def cases_of_argument(self) -> list[Case]:
+        """The cases but those for an argument of None."""
+        is_none = f"{self.argument} is None"
+        return [c for c in self.cases if all(ast.unparse(guard) != is_none for guard in c.guards)]
 
     @cached_property
     def text(self) -> str:
@@ -66,8 +72,17 @@ class Answer(Stated):
 
     @cached_property
     def text_in_full(self) -> str:
-        """The statement in the source's words, each value with its condition."""
-        return f"{self._verb} {'; else '.join(_in_turn(self.cases)) or 'nothing'}"
+        """The statement in the source's words, each value with what of its condition is new.
+
+        Left out is the opposite of every condition that an earlier value has.
+        """
+        texts: list[str] = []
+        failed: set[str] = set()
+        for case in self.cases:
+            left = [guard for guard in case.guards if ast.unparse(guard) not in failed]
+            texts.append(where(ast.unparse(case.value), left))
+            failed.update(ast.unparse(negated(guard)) for guard in case.guards)
+        return f"{self._verb} {'; else '.join(texts) or 'nothing'}"
 
     @property
     def _verb(self) -> str:
@@ -165,9 +180,8 @@ class Lookup:
             name: of an attribute or a method.
             after: the class in whose method `super()` stands, if it does.
         """
-        order = self._classes.ancestors(definition)
-        left = order if after is None else order[order.index(after) + 1 :]
-        return next((own[name] for own in map(self.stated, left) if name in own), None)
+        order = self._classes.ancestors(definition, after=after)
+        return next((own[name] for own in map(self.stated, order) if name in own), None)
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
         """Find the statement of a class or a base; None where only a root has one."""
@@ -184,12 +198,3 @@ class Lookup:
             left = {name: left_standing(each) for name, each in own.items()}
             self._stated[definition] = {name: Answer(tuple(each)) for name, each in left.items()}
         return self._stated[definition]
-
-
-def _in_turn(cases: Iterable[Case]) -> Iterator[str]:
-    """Write cases of which the first that holds counts, each without what has failed by then."""
-    failed: set[str] = set()
-    for case in cases:
-        left = [guard for guard in case.guards if ast.unparse(guard) not in failed]
-        yield where(ast.unparse(case.value), left)
-        failed.update(ast.unparse(negated(guard)) for guard in case.guards)

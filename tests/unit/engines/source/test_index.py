@@ -70,7 +70,7 @@ def test_file_that_cannot_be_parsed_is_a_problem(text: bytes, words: str) -> Non
     index = index_of(m=text, n="class A: pass")
 
     assert index.module("engine.m") is None
-    assert (codes_of(index), index.num_parsed) == (["engine-file-not-parsed"], 0)
+    assert (codes_of(index), index.reading(()).num_parsed) == (["engine-file-not-parsed"], 0)
     assert words in index.problems[0].message
     assert class_of(index, "A", "n").at == "engine/n.py:1"
 
@@ -212,7 +212,7 @@ def test_files_of_descendants_are_found_by_their_text() -> None:
     files = index.heads.files_below({"Root"})
 
     missing = {f"engine/{name}.py" for name in HEADS} - set(files)
-    assert (missing, index.num_parsed) == (
+    assert (missing, index.reading(()).num_parsed) == (
         {"engine/base.py", "engine/other.py", "engine/open.py"},
         0,
     )
