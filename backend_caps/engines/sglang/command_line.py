@@ -10,6 +10,7 @@ import ast
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from backend_caps.engines.source.files import open_tree
@@ -44,7 +45,9 @@ def read_engine_options(index: Index) -> Engine:
         if module is not None:
             options.update(_of_parser(module))
             options.update(_of_fields(module))
-            backends.update(_choices(module))
+            choices = (meaning for _, meaning in module.scope.get(_CHOICES, ()))
+            lists = (each.elts for each in choices if isinstance(each, ast.List))
+            backends.update(_strings(chain.from_iterable(lists)))
     for what, found in (("command-line option", options), (_CHOICES, backends)):
         if not found:
             index.note_missing(what, ARGUMENTS)
@@ -62,8 +65,8 @@ def _is_read(path: str) -> bool:
 def _of_parser(module: Module) -> Iterator[tuple[str, ...]]:
     """List the options that calls of `add_argument` add."""
     lines = module.lines(["add_argument"])
-    for statement in (each for each in _statements(module) if spans(each, lines)):
-        for node in ast.walk(statement):
+    for statement in _statements(module):
+        for node in ast.walk(statement) if spans(statement, lines) else ():
             match node:
                 case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
                     if names := tuple(_strings(arguments)):
@@ -89,23 +92,13 @@ def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
                         value=ast.Name(id="A"), slice=ast.Tuple(elts=[_, meta])
                     ),
                 ):
-                    yield from _annotated_option(field, meta)
-
-
-def _annotated_option(field: str, meta: ast.expr) -> Iterator[tuple[str, ...]]:
-    keywords = {k.arg: k.value for k in meta.keywords} if isinstance(meta, ast.Call) else {}
-    if "no_cli" in keywords:
-        return
-    own = list(_strings([keywords["cli_name"]])) if "cli_name" in keywords else []
-    aliases = keywords.get("aliases")
-    others = _strings(aliases.elts) if isinstance(aliases, ast.List) else ()
-    yield (*(own or ["--" + field.replace("_", "-")]), *others)
-
-
-def _choices(module: Module) -> Iterator[str]:
-    for _, meaning in module.scope.get(_CHOICES, ()):
-        if isinstance(meaning, ast.List):
-            yield from _strings(meaning.elts)
+                    stated = meta.keywords if isinstance(meta, ast.Call) else ()
+                    keywords = {each.arg: [each.value] for each in stated}
+                    own = list(_strings(keywords.get("cli_name", ())))
+                    lists = (n.elts for n in keywords.get("aliases", ()) if isinstance(n, ast.List))
+                    aliases = _strings(chain.from_iterable(lists))
+                    if "no_cli" not in keywords:
+                        yield (*(own or ["--" + field.replace("_", "-")]), *aliases)
 
 
 def read_aliases(index: Index) -> Mapping[str, str]:
@@ -116,15 +109,11 @@ def read_aliases(index: Index) -> Mapping[str, str]:
         if is_arguments and b"deprecated" in index.tree.files[path]:
             module = index.parse(path)
             for each in _statements(module) if module else ():
-                if isinstance(each, Function) and any(map(_is_over_slots, ast.walk(each))):
+                loops = [node.iter for node in ast.walk(each) if isinstance(node, ast.For)]
+                flags = chain.from_iterable(o.elts for o in loops if isinstance(o, ast.Tuple))
+                if isinstance(each, Function) and _SLOT in _strings(flags):
                     aliases |= _replaced(each)
     return dict(sorted(aliases.items()))
-
-
-def _is_over_slots(node: ast.AST) -> bool:
-    """Return whether a loop goes over the flags that name backends."""
-    names = node.iter if isinstance(node, ast.For) else None
-    return isinstance(names, ast.Tuple) and _SLOT in set(_strings(names.elts))
 
 
 def _replaced(function: Function) -> dict[str, str]:

@@ -17,13 +17,13 @@ from backend_caps.engines.source.guards import (
     as_expression,
     branches,
     condition,
+    grouped,
     guarded,
     returns,
     under,
 )
 from backend_caps.engines.source.index import FunctionDef, Index
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.statements import grouped
 
 _REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"

@@ -70,11 +70,8 @@ class _Records:
             and is_usable(index, alias, ARGUMENTS)
         }
         taken = {*self._names, *self._aliases}
-        self._lost = {
-            name: free_label(f"{name}, not followed", taken)
-            for name, own in self._names.items()
-            if own.lost is not None
-        }
+        lost = [name for name, own in self._names.items() if own.lost is not None]
+        self._lost = {name: free_label(f"{name}, not followed", taken) for name in lost}
         self._placed = _placed(self._names)
         self._backends = self._of_classes({*taken, *self._lost.values()})
 
@@ -176,7 +173,7 @@ def _flags(root: ClassDef) -> list[str]:
     return sorted({*found, *_EXTRA_FLAGS} - {NEEDS, LONGEST})
 
 
-def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Runner]]]:
+def _placed(names: Mapping[str, Name]) -> Mapping[ClassDef, Mapping[str, set[Runner]]]:
     """List, for each class, the names it is made for, and the places."""
     placed: dict[ClassDef, dict[str, set[Runner]]] = {}
     for name in names.values():

@@ -78,11 +78,16 @@ class Classes:
 
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
         """Resolve one base; of several that a condition chooses from, the first counts."""
-        found = self.index.resolve(node, definition.module, self._around(definition, node))
-        targets = [target for _, target in found]
+        module = definition.module
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        around = [module.scope_in(function) for function in definition.functions]
+        scopes = around or [module.scope_before(definition.node.lineno, names)]
+        targets = [target for _, target in self.index.resolve(node, module, scopes)]
         for target in targets:
             if isinstance(target, External):
-                return self._outside(definition, target)
+                if target.path.partition(".")[0] == self.index.tree.package:
+                    self._note("engine-base-not-found", definition, base=target.path)
+                return [] if target.path == "builtins.object" else [target]
             if isinstance(target, ClassDef) and self._is_closed(target):
                 return [target]
         is_circle = any(isinstance(target, ClassDef) for target in targets)
@@ -91,24 +96,11 @@ class Classes:
         self._note(code, definition, base=ast.unparse(node))
         return []
 
-    def _around(self, definition: ClassDef, node: ast.expr) -> list[Scope]:
-        """List what is bound where a class statement stands, when it runs."""
-        module = definition.module
-        if definition.functions:
-            return [module.scope_in(function) for function in definition.functions]
-        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        return [module.scope_before(definition.node.lineno, names)]
-
     def _is_closed(self, definition: ClassDef) -> bool:
         """Return whether a class's bases are known, or may be resolved now."""
         if definition in self._orders:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
-
-    def _outside(self, definition: ClassDef, target: External) -> list[Base]:
-        if target.path.partition(".")[0] == self.index.tree.package:
-            self._note("engine-base-not-found", definition, base=target.path)
-        return [] if target.path == "builtins.object" else [target]
 
 
 def _merged(orders: list[list[Base]]) -> list[Base] | None:

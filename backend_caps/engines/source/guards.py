@@ -105,6 +105,14 @@ def under(guards: Guards, found: Iterable[tuple[Guards, _Item]]) -> Iterator[tup
     return ((guards + own, item) for own, item in found)
 
 
+def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+    """List under each name what comes with it."""
+    found: dict[str, list[_Item]] = {}
+    for name, item in pairs:
+        found.setdefault(name, []).append(item)
+    return found
+
+
 def _any_of(tests: Sequence[ast.expr]) -> ast.expr:
     return tests[0] if len(tests) == 1 else ast.BoolOp(op=ast.Or(), values=list(tests))
 

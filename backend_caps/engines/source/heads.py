@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from backend_caps.engines.source.guards import grouped
+
 _HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?\(")
 _IN_BASES = re.compile(rb"#[^\n]*|[()]|\n[ \t\f]*class[ \t]|[^()#\n]+|\n")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
@@ -59,10 +61,7 @@ class Heads:
         known = frozenset(head.name for heads in self.by_file.values() for head in heads)
         below: dict[str, list[str]] = {}
         for path, heads in self.by_file.items():
-            by_base: dict[str, list[Head]] = {}
-            for head in heads:
-                for base in head.bases:
-                    by_base.setdefault(base, []).append(head)
+            by_base = grouped((base, head) for head in heads for base in head.bases)
             for base, own in by_base.items():
                 renamed = self._renamed(path, base, own[0].at, is_class=base in known)
                 for real in (base, *renamed):

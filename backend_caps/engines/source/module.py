@@ -9,15 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 
-from backend_caps.engines.source.guards import Function, Guarded, Guards, guarded, spans
-from backend_caps.engines.source.statements import (
-    Statement,
-    bound,
-    by_name,
-    grouped,
-    standing,
-    statements,
-)
+from backend_caps.engines.source.guards import Function, Guarded, Guards, grouped, guarded, spans
+from backend_caps.engines.source.statements import Statement, bound, by_name, standing, statements
 
 
 @dataclass(frozen=True, eq=False)

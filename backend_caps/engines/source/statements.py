@@ -14,6 +14,7 @@ from backend_caps.engines.source.guards import (
     Guards,
     branches,
     conditions,
+    grouped,
     in_turn,
     met,
     negated,
@@ -204,14 +205,6 @@ def statements(owner: ClassDef, body: Iterable[Guarded], of: str = "") -> Iterat
 def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:
     """Sort statements by the name that they give a value."""
     return grouped((each.name, each) for each in found)
-
-
-def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
-    """List under each name what comes with it."""
-    found: dict[str, list[_Item]] = {}
-    for name, item in pairs:
-        found.setdefault(name, []).append(item)
-    return found
 
 
 def bound(node: ast.AST) -> Iterator[_Bound]:

@@ -20,17 +20,19 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import AttentionArch, BatchKind
 from backend_caps.engines.reading import Finding
-from backend_caps.engines.source.guards import Guards
-from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.guards import Guards, under
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.vllm.constants import (
+from backend_caps.engines.vllm.lookup import (
+    Answer,
     Item,
-    items_of,
+    Lookup,
+    Values,
+    conditional,
+    finding,
     pages_of_blocks,
     pages_of_test,
     windows_of,
 )
-from backend_caps.engines.vllm.lookup import Answer, Lookup, Values, conditional, finding
 
 LEVELS: Mapping[str, frozenset[BatchKind]] = {
     "NEVER": frozenset(),
@@ -64,8 +66,7 @@ class _List:
 
 
 def _dtypes(items: tuple[Item, ...]) -> object | None:
-    names = frozenset(dtype(item) for item in items if item != AUTO)
-    return (names or None) if items else ANY
+    return (frozenset(dtype(item) for item in items if item != AUTO) or None) if items else ANY
 
 
 def _head_sizes(items: tuple[Item, ...]) -> object | None:
@@ -94,8 +95,7 @@ _LISTS = {
 class Findings:
     """Reads classes of backends, and of their metadata builders."""
 
-    def __init__(self, index: Index, lookup: Lookup) -> None:
-        self._index = index
+    def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
 
     def of(self, backend: ClassDef, builders: Builders | None) -> dict[str, Finding | None]:
@@ -111,21 +111,18 @@ class Findings:
         answer = self._lookup.below_root(backend, asked.name)
         decider = self._lookup.below_root(backend, asked.decided_by)
         if decider is not None and not _only_looks_up(decider, asked.name):
-            return self._decided(backend, decider, answer)
+            is_test = asked.decided_by == "supports_block_size"
+            sizes = pages_of_test(decider) if is_test else None
+            # The list beside the method is left in the words.
+            return finding(backend, decider, [((), sizes)], loss=answer.text if answer else "")
         if answer is None:
             return None
-        lists = [items_of(self._index, case.value, answer) for case in answer.cases]
+        lists = [answer.items(case.value) for case in answer.cases]
         is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in lists if items)
         values = [None if items is None else asked.convert(items) for items in lists]
         cases = [(case.guards, each) for case, each in zip(answer.cases, values, strict=True)]
         found = finding(backend, answer, cases, loss=asked.loss if is_lossy else "")
         return _without_value(found) if None in values and None not in lists else found
-
-    def _decided(self, backend: ClassDef, decider: Answer, stated: Answer | None) -> Finding:
-        """Read what a method decides; the list that it has by its side is left in the words."""
-        is_test = decider.last.name == "supports_block_size"
-        sizes = pages_of_test(decider, self._index) if is_test else None
-        return finding(backend, decider, [((), sizes)], loss=stated.text if stated else "")
 
     def _compute_capability(self, backend: ClassDef) -> Finding | None:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
@@ -158,11 +155,10 @@ class Findings:
             return []
         found: Builders = []
         for case in answer.cases:
-            targets = self._index.resolve(case.value, answer.owner.module, answer.scopes)
-            for guards, target in targets:
+            for guards, target in under(case.guards, answer.resolve(case.value)):
                 if not isinstance(target, ClassDef):
                     return None
-                found.append(((*case.guards, *guards), target))
+                found.append((guards, target))
         return found or None
 
     def _graph_replay(self, backend: ClassDef, builders: Builders | None) -> Finding | None:
@@ -177,20 +173,16 @@ class Findings:
         return findings[0][1] if findings else None
 
     def _of_builder(self, builder: ClassDef) -> Finding:
-        answer = self._deciding(builder)
+        """Read the method, or the attribute where all that the method does is to return it."""
+        answer = self._lookup.nearest(builder, _METHOD)
+        if answer is None or (answer.only and ast.unparse(answer.only) in _OWN):
+            answer = self._lookup.nearest(builder, _ATTRIBUTE)
         if answer is None or answer.owner in self._lookup.roots:
             root = f"; the root: {answer.text}" if answer else ""
             words = f"{builder.name}: states nothing{root}"
             return Finding(reading=Reading(origin=Origin.UNDECLARED, words=words))
         levels = self._levels(builder, answer, ())
         return finding(builder, answer, levels or (), about=builder.name)
-
-    def _deciding(self, builder: ClassDef) -> Answer | None:
-        """Find the method, or the attribute where all that the method does is to return it."""
-        method = self._lookup.nearest(builder, _METHOD)
-        if method is not None and not (method.only and ast.unparse(method.only) in _OWN):
-            return method
-        return self._lookup.nearest(builder, _ATTRIBUTE)
 
     def _levels(self, builder: ClassDef, answer: Answer, guards: Guards) -> _Levels | None:
         """Read every case, following `cls._cudagraph_support` and `super()`."""

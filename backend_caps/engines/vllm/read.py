@@ -12,7 +12,8 @@ command line either.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
@@ -26,7 +27,6 @@ from backend_caps.engines.source.guards import Guards, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm.capabilities import Findings
-from backend_caps.engines.vllm.constants import items_of
 from backend_caps.engines.vllm.lookup import Answer, Lookup
 
 KNOWN_VERSIONS = ("0.33.0",)
@@ -132,21 +132,25 @@ class _Records:
         roots = {name: index.class_in(ROOTS, name) for name in (BACKEND, BUILDER)}
         self._roots = {name: each for name, each in roots.items() if each is not None}
         self._lookup = Lookup(classes, self._roots.values())
-        self._findings = Findings(index, self._lookup)
-        self._names = dict(_labelled(list(_names(index))))
+        self._findings = Findings(self._lookup)
+        names = list(_names(index))
+        often = Counter(each.name for each in names)
+        self._names = {
+            each.name if often[each.name] == 1 else f"{each.enum}.{each.name}": each
+            for each in names
+        }
         made = [one for each in self._names.values() for _, one in each.made]
         known = {each.definition for each in made}
-        others = (Made(each.path, each) for each in self._below(classes) if each not in known)
+        below = index.heads.files_below({BACKEND}) if BACKEND in self._roots else ()
+        others = (
+            Made(each.path, each)
+            for path in below
+            for each in index.classes_of(path)
+            if each not in known and classes.descends(each, self._roots[BACKEND].path)
+        )
         every = list(dict.fromkeys([*made, *others]))
         found = labels([(each.path, each.definition) for each in every], taken=self._names)
         self._made = dict(zip(every, found, strict=True))
-
-    def _below(self, classes: Classes) -> Iterator[ClassDef]:
-        """List every class below the root of the backends."""
-        for path in self._index.heads.files_below({BACKEND}) if BACKEND in self._roots else ():
-            for each in self._index.classes_of(path):
-                if classes.descends(each, self._roots[BACKEND].path):
-                    yield each
 
     def all(self) -> Iterator[Backend]:
         """List the names, then the classes."""
@@ -200,7 +204,7 @@ class _Records:
             case ast.Name(id=name) if answer.last.name == "get_builder_cls":
                 value, is_known = name, True
             case only:
-                value = None if only is None else items_of(self._index, only, answer)
+                value = None if only is None else answer.items(only)
                 is_known = value is not None
         return answer.reading(
             definition,
@@ -208,10 +212,3 @@ class _Records:
             words=answer.text if is_known else answer.text_in_full,
             value=value,
         )
-
-
-def _labelled(names: Sequence[Name]) -> Iterator[tuple[str, Name]]:
-    """Label each name; one that another registry has too is written with its own."""
-    found = [each.name for each in names]
-    for each in names:
-        yield each.name if found.count(each.name) == 1 else f"{each.enum}.{each.name}", each

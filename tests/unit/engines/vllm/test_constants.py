@@ -6,7 +6,7 @@ from pathlib import Path
 from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import ComputeRange, Windows
-from backend_caps.engines.vllm.constants import windows_of
+from backend_caps.engines.vllm.lookup import windows_of
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import declared, read_one, said
 
