@@ -101,13 +101,12 @@ class Backends:
             "shared_reads_end": self._read_ends(definition, reader) if reader else None,
             "roles": _roles(definition, registered_as, roles) if roles else None,
         }
-        values = [(NEEDS, each.value) for each in (needs.values if needs else ())]
         ends = returns(reader.methods[_READ_ENDS]) if reader else ()
-        values += [(_READ_ENDS, each.value) for each in ends]
         joins = dict.fromkeys(
-            f"{flag} = {ast.unparse(value)}"
-            for flag, value in values
-            if has_attribute(value, flag) and not _is_super(value)
+            f"{flag} = {ast.unparse(each.value)}"
+            for flag, cases in ((NEEDS, needs.values if needs else ()), (_READ_ENDS, ends))
+            for each in cases
+            if has_attribute(each.value, flag) and not _is_super(each.value)
         )
         own = EngineClass(
             path=definition.path,

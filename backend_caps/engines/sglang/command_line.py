@@ -40,14 +40,12 @@ def read_engine_options(index: Index) -> Engine:
     """Read the command line for `ServerFlags`; what is not found is a problem."""
     options: set[tuple[str, ...]] = set()
     backends: set[str] = set()
-    for path in (p for p in index.tree.files if _is_read(p)):
-        module = index.parse(path)
-        if module is not None:
-            options.update(_of_parser(module))
-            options.update(_of_fields(module))
-            choices = (meaning for _, meaning in module.scope.get(_CHOICES, ()))
-            lists = (each.elts for each in choices if isinstance(each, ast.List))
-            backends.update(_strings(chain.from_iterable(lists)))
+    for module in index.modules(filter(_is_read, index.tree.files)):
+        options.update(_of_parser(module))
+        options.update(_of_fields(module))
+        choices = (meaning for _, meaning in module.scope.get(_CHOICES, ()))
+        lists = (each.elts for each in choices if isinstance(each, ast.List))
+        backends.update(_strings(chain.from_iterable(lists)))
     for what, found in (("command-line option", options), (_CHOICES, backends)):
         if not found:
             index.note_missing(what, ARGUMENTS)
@@ -107,8 +105,7 @@ def read_aliases(index: Index) -> Mapping[str, str]:
     for path in index.containing(b"speculative_draft_attention_backend"):
         is_arguments = path == ARGUMENTS or path.startswith(_GROUPS)
         if is_arguments and b"deprecated" in index.tree.files[path]:
-            module = index.parse(path)
-            for each in _statements(module) if module else ():
+            for each in chain.from_iterable(map(_statements, index.modules([path]))):
                 loops = [node.iter for node in ast.walk(each) if isinstance(node, ast.For)]
                 flags = chain.from_iterable(o.elts for o in loops if isinstance(o, ast.Tuple))
                 if isinstance(each, Function) and _SLOT in _strings(flags):

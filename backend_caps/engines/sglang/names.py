@@ -183,11 +183,9 @@ def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
 
 def _registrations(index: Index) -> dict[str, list[_Registration]]:
     """List the registrations of each name; of several files' it is open which runs last."""
-    modules = [index.parse(path) for path in index.containing(_REGISTER.encode())]
     found = grouped(
         (name, one)
-        for module in modules
-        if module is not None
+        for module in index.modules(index.containing(_REGISTER.encode()))
         for statement in module.body
         if isinstance(statement.node, Function)
         for name, one in _registered(FunctionDef(module, statement.node), statement.guards)

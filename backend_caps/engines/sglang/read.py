@@ -107,19 +107,19 @@ class _Records:
     def _definitions(self, attributes: Attributes, root: ClassDef) -> Iterator[ClassDef]:
         """List the backends: by their base, by their registration, or by the flag they state."""
         index = self._index
-        texts = index.tree.files
         by_base = index.heads.files_below({root.name})
         names = index.heads.names_below({root.name})
-        by_flag = {p for p in index.containing(NEEDS.encode()) if _STATES.search(texts[p])}
+        by_flag = {
+            p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])
+        }
         by_name = [definition.module.path for definition in self._placed]
-        for path in sorted({*by_base, *by_flag, *by_name}):
-            for each in index.classes_of(path):
-                if each is not root and (
-                    each in self._placed
-                    or (each.name in names and self._classes.descends(each, root.path))
-                    or (path in by_flag and _decides(attributes.stated(each, NEEDS)))
-                ):
-                    yield each
+        for each in index.classes_of(sorted({*by_base, *by_flag, *by_name})):
+            if each is not root and (
+                each in self._placed
+                or (each.name in names and self._classes.descends(each, root.path))
+                or (each.module.path in by_flag and _decides(attributes.stated(each, NEEDS)))
+            ):
+                yield each
 
     def _of_name(self, label: str, name: Name) -> Backend:
         parts = [

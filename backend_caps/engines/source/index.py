@@ -141,14 +141,13 @@ class Index:
         path = module if "/" in module else f"{module.replace('.', '/')}.py"
         self.note_of_version("engine-anchor-missing", what=what, path=path)
 
-    def classes_of(self, path: str) -> Sequence[ClassDef]:
-        """List the class statements of a file; none of one that cannot be parsed."""
-        module = self.parse(path)
-        return module.classes if module else ()
+    def classes_of(self, paths: Iterable[str]) -> Iterator[ClassDef]:
+        """List the class statements of files; none of one that cannot be parsed."""
+        return (each for module in self.modules(paths) for each in module.classes)
 
     def class_in(self, module: str, name: str) -> ClassDef | None:
         """Find a class where known versions have it; one that is not there is a problem."""
-        found = self.classes_of(self._paths.get(module, ""))
+        found = self.classes_of([self._paths.get(module, "")])
         definition = next((each for each in found if each.name == name), None)
         if definition is None:
             self.note_missing(f"class {name}", module)
@@ -180,6 +179,10 @@ class Index:
             self.note("engine-file-not-parsed", path=path, error=error, lost=lost)
             return None
         return Module(_module_name(path), path, tree, text)
+
+    def modules(self, paths: Iterable[str]) -> Iterator[Module]:
+        """Parse files; those that cannot be parsed are left out."""
+        return filter(None, map(self.parse, paths))
 
     def containing(self, *texts: bytes) -> list[str]:
         """List the files whose text has one of these."""

@@ -127,7 +127,7 @@ class Stated:
     @property
     def words(self) -> str:
         """The statements in the source's words."""
-        return "; ".join(statement.text for statement in self.statements)
+        return "; ".join(each.text for each in self.statements)
 
     def words_for(self, definition: ClassDef, root: ClassDef) -> str:
         """Write what a class has; what another base than the root adds, with the base's name."""

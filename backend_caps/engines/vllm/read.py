@@ -144,8 +144,7 @@ class _Records:
         below = index.heads.files_below({BACKEND}) if BACKEND in self._roots else ()
         others = (
             Made(each.path, each)
-            for path in below
-            for each in index.classes_of(path)
+            for each in index.classes_of(below)
             if each not in known and classes.descends(each, self._roots[BACKEND].path)
         )
         every = list(dict.fromkeys([*made, *others]))
