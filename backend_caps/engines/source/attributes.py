@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
@@ -53,16 +54,13 @@ class Attributes:
     def __init__(self, classes: Classes, names: Collection[str]) -> None:
         self.classes = classes
         self.names = frozenset(names)
-        self._instances: dict[ClassDef, Mapping[str, list[Statement]]] = {}
-        self._elsewhere: dict[str, Mapping[tuple[str, _Owner], int]] = {}
-        self._steps: dict[Function, list[_Step]] = {}
-        self._setters: dict[ClassDef, list[_Setter]] = {}
+        self.steps = cache(self._steps)
+        self.setters = cache(self._setters)
+        self._of_instance = cache(self._instance_statements)
+        self._settings = cache(partial(_settings, wanted=self.names))
 
     def stated(self, definition: ClassDef, name: str) -> Stated | None:
         """Return the statements that give a name its value; None where the tree has none."""
-        if definition not in self._instances:
-            run = _InstanceRun(self, definition)
-            self._instances[definition] = by_name(run.statements())
         order = self.classes.ancestors(definition)
         of_bodies: list[Statement] = []
         for base in order:
@@ -70,30 +68,27 @@ class Attributes:
             of_bodies = [*own, *of_bodies]
             if any(each.is_certain for each in own):
                 break
-        left = left_standing([*of_bodies, *self._instances[definition].get(name, ())])
+        left = left_standing([*of_bodies, *self._of_instance(definition).get(name, ())])
         left += self._set_elsewhere(order, name)
         return Stated(tuple(left)) if left else None
+
+    def _instance_statements(self, definition: ClassDef) -> Mapping[str, list[Statement]]:
+        return by_name(_InstanceRun(self, definition).statements())
 
     def _set_elsewhere(self, order: tuple[ClassDef, ...], name: str) -> Iterator[Statement]:
         """List what other statements of the files of an order may set to true."""
         firsts = {base.module: base for base in reversed(order)}
         for module, first in reversed(firsts.items()):
-            if module.path not in self._elsewhere:
-                self._elsewhere[module.path] = _settings(module, self.names)
-            lines = self._elsewhere[module.path]
+            lines = self._settings(module)
             for base in order if lines else ():
                 owners: tuple[_Owner, ...] = (base, base.name, *((None,) if base is first else ()))
                 for line in filter(None, (lines.get((name, owner)) for owner in owners)):
                     when = as_expression(f"it is set elsewhere ({module.path}:{line})")
                     yield Statement(name, base, ast.Constant(value=True), (when,), line)
 
-    def steps(self, owner: ClassDef, method: Function) -> Sequence[_Step]:
+    def _steps(self, owner: ClassDef, method: Function) -> Sequence[_Step]:
         """List what a method does that may give one of the names a value, in its order."""
-        if method not in self._steps:
-            self._steps[method] = list(self._read(owner, method))
-        return self._steps[method]
-
-    def _read(self, owner: ClassDef, method: Function) -> Iterator[_Step]:
+        found: list[_Step] = []
         has_names = self._mentions(owner, method)
         for statement in guarded(method.body):
             match statement.node:
@@ -103,21 +98,20 @@ class Attributes:
                     | ast.AnnAssign(value=ast.Call() as call)
                     | ast.Return(value=ast.Call() as call)
                 ):
-                    yield statement.guards, call
+                    found.append((statement.guards, call))
             own = statements(owner, [statement], "self") if has_names else ()
-            yield from ((statement.guards, each) for each in own if each.name in self.names)
+            found += ((statement.guards, each) for each in own if each.name in self.names)
+        return found
 
-    def setters(self, owner: ClassDef) -> Sequence[_Setter]:
+    def _setters(self, owner: ClassDef) -> Sequence[_Setter]:
         """List the methods of a class that themselves give one of the names a value."""
-        if owner not in self._setters:
-            every = owner.alternatives.values() if self._mentions(owner, owner.node) else ()
-            methods = (one for own in every for one in own if self._mentions(owner, one[1]))
-            found = [
-                (guards, method, [s for _, s in self.steps(owner, method) if type(s) is Statement])
-                for guards, method in methods
-            ]
-            self._setters[owner] = [each for each in found if each[2]]
-        return self._setters[owner]
+        every = owner.alternatives.values() if self._mentions(owner, owner.node) else ()
+        methods = (one for own in every for one in own if self._mentions(owner, one[1]))
+        found = (
+            (guards, method, [s for _, s in self.steps(owner, method) if isinstance(s, Statement)])
+            for guards, method in methods
+        )
+        return [each for each in found if each[2]]
 
     def _mentions(self, owner: ClassDef, node: ast.stmt) -> bool:
         """Return whether the text of a class or function has one of the names in it."""

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 
 from backend_caps.capability.backend import Reading
 from backend_caps.capability.facts import Given
@@ -201,7 +201,7 @@ class Lookup:
         """Take the root classes: their values are defaults, and count as undeclared."""
         self.roots = frozenset(roots)
         self._classes = classes
-        self._stated: dict[ClassDef, Mapping[str, Answer]] = {}
+        self.stated = cache(self._stated)
 
     def nearest(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
@@ -221,18 +221,13 @@ class Lookup:
         below = (each for each in self._classes.ancestors(definition) if each not in self.roots)
         return next((own[name] for own in map(self.stated, below) if name in own), None)
 
-    def stated(self, definition: ClassDef) -> Mapping[str, Answer]:
+    def _stated(self, definition: ClassDef) -> Mapping[str, Answer]:
         """List what a class's body binds, and what its module gives it afterwards."""
-        if definition not in self._stated:
-            module = definition.module
-            path = definition.path.removeprefix(f"{module.name}.")
-            found = [*definition.given, *statements(definition, module.body, path)]
-            own = by_name(each for each in found if each.operator is None)
-            self._stated[definition] = {
-                name: Answer(tuple(left_standing(each)), self._classes.index)
-                for name, each in own.items()
-            }
-        return self._stated[definition]
+        module, index = definition.module, self._classes.index
+        path = definition.path.removeprefix(f"{module.name}.")
+        found = [*definition.given, *statements(definition, module.body, path)]
+        own = by_name(each for each in found if each.operator is None)
+        return {name: Answer(tuple(left_standing(each)), index) for name, each in own.items()}
 
 
 class _UnknownError(Exception):
