@@ -98,11 +98,13 @@ class _Records:
         records = Backends(self._classes, attributes, root, flags)
         found = list(self._definitions(attributes, root))
         named = labels([(each.path, each) for each in found], taken=taken)
-        return {
-            definition: records.record(definition, label, sorted(places), _roles(places.values()))
-            for definition, label in zip(found, named, strict=True)
-            for places in [self._placed.get(definition, {})]
-        }
+        backends: dict[ClassDef, Backend] = {}
+        for definition, label in zip(found, named, strict=True):
+            places = self._placed.get(definition, {})
+            runners = set[Runner]().union(*places.values())
+            roles = frozenset(role for each in runners for role, _ in _ROLES[each])
+            backends[definition] = records.record(definition, label, sorted(places), roles)
+        return backends
 
     def _definitions(self, attributes: Attributes, root: ClassDef) -> Iterator[ClassDef]:
         """List the backends: by their base, by their registration, or by the flag they state."""
@@ -145,10 +147,6 @@ class _Records:
             readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
         )
         return record(self._lost[name], self._index.source(function.at), Declaration(), own)
-
-
-def _roles(places: Iterable[set[Runner]]) -> frozenset[Role]:
-    return frozenset(role for each in places for place in each for role, _ in _ROLES[place])
 
 
 def _flags(root: ClassDef) -> list[str]:

@@ -90,14 +90,11 @@ def _constant(test: ast.expr) -> bool | None:
 
 def met(guards: Guards) -> Guards | None:
     """Leave out the conditions that always hold; None where one never does."""
-    left: list[ast.expr] = []
-    for guard in guards:
-        holds = decided(guard, _constant)
-        if holds is False:
-            return None
-        if holds is None:
-            left.append(guard)
-    return tuple(left) if len(left) <= _MOST else (as_expression("many conditions hold"),)
+    holds = [decided(guard, _constant) for guard in guards]
+    if False in holds:
+        return None
+    left = tuple(guard for guard, known in zip(guards, holds, strict=True) if known is None)
+    return left if len(left) <= _MOST else (as_expression("many conditions hold"),)
 
 
 def under(guards: Guards, found: Iterable[tuple[Guards, _Item]]) -> Iterator[tuple[Guards, _Item]]:
@@ -285,9 +282,8 @@ def _has(nodes: Iterable[ast.AST], kind: type[ast.Return | ast.Break]) -> bool:
 
 def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
     """Write what a `with` swallows as handlers that do nothing."""
-    calls = [
-        each.context_expr for each in statement.items if isinstance(each.context_expr, ast.Call)
-    ]
+    contexts = [each.context_expr for each in statement.items]
+    calls = [each for each in contexts if isinstance(each, ast.Call)]
     swallowed = [c.args for c in calls if ast.unparse(c.func).rpartition(".")[2] in _SWALLOWS]
     kinds = (ast.Tuple(elts=of) if len(of) > 1 else next(iter(of), None) for of in swallowed)
     return [ast.ExceptHandler(type=kind, body=[]) for kind in kinds]

@@ -184,10 +184,9 @@ class Index:
         """Parse files; those that cannot be parsed are left out."""
         return filter(None, map(self.parse, paths))
 
-    def containing(self, *texts: bytes) -> list[str]:
-        """List the files whose text has one of these."""
-        files = self.tree.files.items()
-        return sorted({path for each in texts for path, text in files if each in text})
+    def containing(self, word: bytes) -> list[str]:
+        """List the files whose text has a word in it."""
+        return sorted(path for path, text in self.tree.files.items() if word in text)
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
         """Resolve what an expression names; what only running code knows comes as its expression.

@@ -159,11 +159,12 @@ class Stated:
                 found += [replace(each, value=_FALSE), true]
         return self._standing(found)
 
-    def _cases(self) -> Iterator[StatedValue]:
-        is_method = isinstance(self.last.value, Function)
-        for each in self.statements[-1:] if is_method else self.statements:
-            if is_method or not isinstance(each.value, Function):
-                yield from each.cases
+    def _cases(self) -> list[StatedValue]:
+        """List the cases of a method alone, or of the statements that are no methods."""
+        if isinstance(self.last.value, Function):
+            return self.last.cases
+        found = (each for each in self.statements if not isinstance(each.value, Function))
+        return [case for each in found for case in each.cases]
 
     def _standing(self, values: Iterable[StatedValue]) -> list[StatedValue]:
         """List what may hold: of statements the last counts, of returns each is a way out."""
