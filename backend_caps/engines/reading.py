@@ -10,7 +10,7 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import UNDECLARED
-from backend_caps.capability.provenance import Problem, Source, Status, problem_texts
+from backend_caps.capability.provenance import Problem, Source, problem_texts
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import CodedError
@@ -104,20 +104,8 @@ def class_record(
         implementation=implementation,
     )
     readings = {key: each.reading for key, each in found.items()}
-    return record(name, source, declaration, replace(engine_class, readings=readings))
-
-
-def record(
-    name: str, source: Source, declaration: Declaration, engine_class: EngineClass | None = None
-) -> Backend:
-    """Make the record of what was read."""
-    return Backend(
-        name=name,
-        status=Status.OK,
-        source=source,
-        declaration=declaration,
-        engine_class=engine_class,
-    )
+    engine_class = replace(engine_class, readings=readings)
+    return Backend(name=name, source=source, declaration=declaration, engine_class=engine_class)
 
 
 class EngineError(CodedError):

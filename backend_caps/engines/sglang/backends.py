@@ -22,8 +22,8 @@ from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
-    Case,
     Function,
+    Guards,
     condition,
     conditions,
     decided,
@@ -59,9 +59,11 @@ _Condition = tuple[Given, object, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Return(Case):
+class _Return:
     """What `shared_read_ends` returns in one phase."""
 
+    value: ast.expr
+    guards: Guards
     plain_prefill: bool = False
     """Whether it holds for a prefill without decode rows alone."""
 
@@ -101,12 +103,12 @@ class Backends:
             "shared_reads_end": self._read_ends(definition, reader) if reader else None,
             "roles": _roles(definition, registered_as, roles) if roles else None,
         }
+        values = [(NEEDS, each.value) for each in (needs.values if needs else ())]
         ends = returns(reader.methods[_READ_ENDS]) if reader else ()
         joins = dict.fromkeys(
-            f"{flag} = {ast.unparse(each.value)}"
-            for flag, cases in ((NEEDS, needs.values if needs else ()), (_READ_ENDS, ends))
-            for each in cases
-            if has_attribute(each.value, flag) and not _is_super(each.value)
+            f"{flag} = {ast.unparse(value)}"
+            for flag, value in (*values, *((_READ_ENDS, value) for _, value in ends))
+            if has_attribute(value, flag) and not _is_super(value)
         )
         own = EngineClass(
             path=definition.path,
@@ -120,18 +122,6 @@ class Backends:
         source = self.classes.index.source(definition.at)
         return class_record(name, source, findings, own, implementation)
 
-    def _reading(
-        self, definition: ClassDef, stated: Stated, origin: Origin, value: object = None
-    ) -> Reading:
-        """Write what a class has, in the words of its statements."""
-        return Reading(
-            origin=origin,
-            words=stated.words_for(definition, self.root),
-            value=value,
-            declared_at=stated.last.at,
-            inherited_from=stated.last.owner.name if origin is Origin.INHERITED else None,
-        )
-
     def _needs(self, definition: ClassDef, stated: Stated) -> Finding:
         origin = self._origin(definition, stated)
         if (words := self._not_read(definition, stated, origin)) is not None:
@@ -141,7 +131,7 @@ class Backends:
         base = max(always, key=lambda each: each.truth, default=None)
         rest = [each for each in cases if each.guards]
         value = None if rest or base is None else _level(base).value
-        reading = self._reading(definition, stated, origin, value)
+        reading = stated.reading(origin, stated.words_for(definition, self.root), value)
         if origin is Origin.INHERITED:
             return Finding(reading=reading)
         return Finding(
@@ -184,10 +174,11 @@ class Backends:
             return _undeclared(f"{LONGEST} is a method, and no number", stated.last.at, drafting)
         values = stated.values
         is_sure = stated.is_understood and not all(each.guards for each in values)
+        words = stated.words_for(definition, self.root)
         if is_sure and all(_is_length(each.value) for each in values):
-            reading = self._reading(definition, stated, Origin.DECLARED, True)  # noqa: FBT003
+            reading = stated.reading(Origin.DECLARED, words, value=True)
             return Finding(reading=reading, base=True)
-        reading = self._reading(definition, stated, Origin.CONDITIONAL)
+        reading = stated.reading(Origin.CONDITIONAL, words)
         return Finding(reading=reading, conditions=[drafting])
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
@@ -200,7 +191,8 @@ class Backends:
                 match stated.values:
                     case [StatedValue(value=ast.Constant(value=only), guards=())]:
                         value = only if stated.is_understood else None
-                yield name, self._reading(definition, stated, origin, value)
+                words = stated.words_for(definition, self.root)
+                yield name, stated.reading(origin, words, value)
 
     def _read_ends(self, definition: ClassDef, owner: ClassDef) -> Finding:
         """Return where a class's shared reads end in each phase, by its or a base's method."""

@@ -13,6 +13,7 @@ from backend_caps.engines.sglang.conditions import can_hold
 from backend_caps.engines.source.classes import Classes, Factories, Made, is_none
 from backend_caps.engines.source.guards import (
     Function,
+    Guarded,
     Guards,
     as_expression,
     branches,
@@ -142,8 +143,8 @@ class Names:
     def _followed(self, name: Name, function: FunctionDef) -> list[Made]:
         """List what a function makes; where the draft's factory makes none, its runner's own."""
         found = [
-            (guards, made) if made else self._not_found(name, function, guards)
-            for guards, made in self._factories.made(function)
+            made if made.value else self._not_found(name, function, made.guards)
+            for made in self._factories.made(function)
         ]
         makes_none = [case.guards for case in returns(function.node) if is_none(case.value)]
         for guards in makes_none or ([] if found else [()]):
@@ -156,12 +157,12 @@ class Names:
     def _not_found(self, name: Name, function: FunctionDef, guards: Guards) -> Made:
         self._index.add(not_followed("sglang", name.name, function.at, condition(guards)))
         name.lost = name.lost or function
-        return guards, None
+        return Guarded(guards, None)
 
 
 def _possible(made: Iterable[Made]) -> list[Made]:
     """Leave out what contradicting conditions guard."""
-    return [(guards, each) for guards, each in made if can_hold(guards)]
+    return [each for each in made if can_hold(each.guards)]
 
 
 def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
@@ -169,14 +170,14 @@ def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
 
     A branch of its own, on `self.<name>_profile is not None`, belongs to that name.
     """
-    for statement in guarded(method.body):
-        match statement.node:
+    for guards, node in guarded(method.body):
+        match node:
             case ast.Assign(value=ast.Dict(keys=keys, values=values)):
                 for key, value in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
                         yield key.value, value
             case ast.Return(value=ast.Call(func=ast.Attribute() as made)):
-                for guard in statement.guards:
+                for guard in guards:
                     if profile := _PROFILE.fullmatch(ast.unparse(guard)):
                         yield profile[1], made
 
@@ -186,9 +187,9 @@ def _registrations(index: Index) -> dict[str, list[_Registration]]:
     found = grouped(
         (name, one)
         for module in index.modules(index.containing(_REGISTER.encode()))
-        for statement in module.body
-        if isinstance(statement.node, Function)
-        for name, one in _registered(FunctionDef(module, statement.node), statement.guards)
+        for guards, node in module.body
+        if isinstance(node, Function)
+        for name, one in _registered(FunctionDef(module, node), guards)
         if is_usable(index, name, one.function.at)
     )
     for name, own in found.items():

@@ -10,7 +10,7 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.engines.reading import EngineReading, record
+from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of, read_rules
@@ -136,7 +136,8 @@ class _Records:
             for role, phases in _ROLES[place]
             if made is None or made in self._backends
         ]
-        return record(label, self._index.source(), Declaration(parts=parts))
+        source = self._index.source()
+        return Backend(name=label, source=source, declaration=Declaration(parts=parts))
 
     def _of_lost(self, name: str, function: FunctionDef) -> Backend:
         """Stand for what a name makes and no class was found for: it is undeclared."""
@@ -146,7 +147,8 @@ class _Records:
             registered_as=(name,),
             readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
         )
-        return record(self._lost[name], self._index.source(function.at), Declaration(), own)
+        label, source = self._lost[name], self._index.source(function.at)
+        return Backend(name=label, source=source, declaration=Declaration(), engine_class=own)
 
 
 def _flags(root: ClassDef) -> list[str]:
@@ -200,4 +202,5 @@ def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
         reading = own.readings.get("host_seq_lens") if own else None
         is_undeclared = reading is None or reading.origin is Origin.UNDECLARED
         if own is not None and own.path == _WRAPPER and is_undeclared:
-            yield record(PAIR, backend.source, Declaration(parts=[Part(backend.name)]))
+            joined = Declaration(parts=[Part(backend.name)])
+            yield Backend(name=PAIR, source=backend.source, declaration=joined)

@@ -14,6 +14,7 @@ from functools import cache, partial
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
     Function,
+    Guarded,
     Guards,
     all_of,
     as_expression,
@@ -42,7 +43,7 @@ _SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__setite
 _SETTERS = (ast.Attribute, ast.Name, ast.Subscript, ast.Call)
 _Owner = ClassDef | str | None
 """The class that a setting stands in; else the name of the class that is set; or any class."""
-_Step = tuple[Guards, Statement | ast.Call]
+_Step = Guarded[Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""
 _Setter = tuple[Guards, Function, Sequence[Statement]]
 """A method that gives names their values, and when the class has it."""
@@ -90,17 +91,17 @@ class Attributes:
         """List what a method does that may give one of the names a value, in its order."""
         found: list[_Step] = []
         has_names = self._mentions(owner, method)
-        for statement in guarded(method.body):
-            match statement.node:
+        for guards, node in guarded(method.body):
+            match node:
                 case (
                     ast.Expr(value=ast.Call() as call)
                     | ast.Assign(value=ast.Call() as call)
                     | ast.AnnAssign(value=ast.Call() as call)
                     | ast.Return(value=ast.Call() as call)
                 ):
-                    found.append((statement.guards, call))
-            own = statements(owner, [statement], "self") if has_names else ()
-            found += ((statement.guards, each) for each in own if each.name in self.names)
+                    found.append(Guarded(guards, call))
+            given = statements(owner, [Guarded(guards, node)], "self") if has_names else ()
+            found += (Guarded(guards, each) for each in given if each.name in self.names)
         return found
 
     def _setters(self, owner: ClassDef) -> Sequence[_Setter]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backend_caps.engines.source.guards import Function, Guards, condition, returns, under, where
+from backend_caps.engines.source.guards import Function, Guarded, condition, returns, under, where
 from backend_caps.engines.source.index import External, FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
@@ -19,8 +19,9 @@ _DEEPEST_CALLS = 12
 """As many calls are followed one into another; no known engine builds a backend deeper."""
 _MOST_CALLS = 50
 """As many calls are followed for one factory, on all the ways that conditions open."""
-Made = tuple[Guards, ClassDef | None]
+Made = Guarded[ClassDef | None]
 """A class, and when it is made; None where something is made whose class was not found."""
+_LOST: Made = Guarded((), None)
 
 
 class Classes:
@@ -183,8 +184,9 @@ class Factories:
     def made(self, function: FunctionDef) -> list[Made]:
         """List the classes of what a function returns, each with its guards; last, lost ones."""
         self._num_calls = 0
-        found = {(condition(made[0]), made[1]): made for made in self._of_function(function, ())}
-        return sorted(found.values(), key=lambda each: each[1] is None)
+        every = self._of_function(function, ())
+        distinct = {(condition(made.guards), made.value): made for made in every}
+        return sorted(distinct.values(), key=lambda made: made.value is None)
 
     def _of_function(self, function: FunctionDef, around: tuple[Function, ...]) -> Iterator[Made]:
         """Follow what a function returns; a call of one that is being followed adds nothing."""
@@ -192,7 +194,7 @@ class Factories:
             return
         self._num_calls += 1
         if len(around) > _DEEPEST_CALLS or self._num_calls > _MOST_CALLS:
-            yield (), None
+            yield _LOST
             return
         scope = function.module.scope_in(function.node)
         place = _Place(function.module, scope, function.owner, (*around, function.node))
@@ -202,9 +204,9 @@ class Factories:
             if any(made for _, made in own):
                 yield from under(guards, own)
             elif own:
-                yield guards, None
+                yield Guarded(guards, None)
         if (cases or around) and not any(own for _, own in found):
-            yield (), None
+            yield _LOST
 
     def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
         """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
@@ -225,18 +227,18 @@ class Factories:
             case ast.Name():
                 yield from self._named(value, place, is_called=False)
             case _:
-                yield (), None
+                yield _LOST
 
     def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
         """Follow a name to what a call of it makes, or to the call that gives it its value."""
         targets = self._classes.index.resolve(expression, place.module, (place.scope,))
         if not targets:
-            yield (), None
+            yield _LOST
         for guards, target in targets:
-            found: Iterable[Made] = [((), None)]
+            found: Iterable[Made] = [_LOST]
             match target:
                 case ClassDef():
-                    found = [((), target)] if is_called else []
+                    found = [Guarded((), target)] if is_called else []
                 case FunctionDef() if is_called:
                     # A function that gets `self` passed may call methods of the same class.
                     found = self._of_function(replace(target, owner=place.owner), place.around)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Guards = tuple[ast.expr, ...]
@@ -22,22 +21,20 @@ _SWALLOWS = frozenset({"suppress", "ignoring"})
 _NEVER: Guards = (ast.Constant(value=False),)
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Item = TypeVar("_Item")
+_Item_co = TypeVar("_Item_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """A simple statement, or a definition, and when it runs."""
+class Guarded(NamedTuple, Generic[_Item_co]):
+    """A statement, value or definition with the conditions under which it counts."""
 
-    node: ast.stmt
     guards: Guards
+    """Empty where it always counts."""
+    value: _Item_co
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A value, and when it holds; always, without guards."""
-
-    value: ast.expr
-    guards: Guards
+Case = Guarded[ast.expr]
+"""A value, and when it holds."""
+_Statements = list[Guarded[ast.stmt]]
 
 
 def as_expression(text: str) -> ast.expr:
@@ -97,9 +94,9 @@ def met(guards: Guards) -> Guards | None:
     return left if len(left) <= _MOST else (as_expression("many conditions hold"),)
 
 
-def under(guards: Guards, found: Iterable[tuple[Guards, _Item]]) -> Iterator[tuple[Guards, _Item]]:
-    """Add conditions to what is found under others."""
-    return ((guards + own, item) for own, item in found)
+def under(guards: Guards, items: Iterable[Guarded[_Item]]) -> Iterator[Guarded[_Item]]:
+    """Add guards in front of the guards of each item."""
+    return (Guarded(guards + inner, item) for inner, item in items)
 
 
 def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
@@ -149,7 +146,7 @@ def branches(value: ast.expr, guards: Guards) -> list[Case]:
     if held is None:
         return []
     if not isinstance(value, ast.IfExp):
-        return [Case(value, held)]
+        return [Guarded(held, value)]
     return [
         *branches(value.body, (*held, value.test)),
         *branches(value.orelse, (*held, negated(value.test))),
@@ -161,8 +158,8 @@ def returns(function: Function) -> tuple[Case, ...]:
     return tuple(
         case
         for statement in guarded(function.body)
-        if isinstance(statement.node, ast.Return) and statement.node.value is not None
-        for case in branches(statement.node.value, statement.guards)
+        if isinstance(statement.value, ast.Return) and statement.value.value is not None
+        for case in branches(statement.value.value, statement.guards)
     )
 
 
@@ -171,24 +168,24 @@ def in_turn(cases: Iterable[Case]) -> Iterator[Case]:
     failed: set[str] = set()
     for case in cases:
         left = tuple(each for each in conditions(case.guards) if ast.unparse(each) not in failed)
-        yield Case(case.value, left)
+        yield Guarded(left, case.value)
         if left:
             failed.add(ast.unparse(negated(all_of(left))))
 
 
-def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> list[Guarded]:
+def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> list[Guarded[ast.stmt]]:
     """List the statements of a body in order, each with its guards.
 
     What follows a branch that returns is guarded by that branch not being taken, and what
     follows a `return` is left out. A branch that raises guards nothing: where it is taken there
     is nothing to be read. What an exception may cut short is guarded by its not being caught.
     """
-    found: list[Guarded] = []
+    found: _Statements = []
     _flow(body, guards, found)
     return found
 
 
-def _flow(body: Sequence[ast.stmt], guards: Guards, found: list[Guarded]) -> Guards | None:
+def _flow(body: Sequence[ast.stmt], guards: Guards, found: _Statements) -> Guards | None:
     """Collect the statements of a body.
 
     Returns:
@@ -208,7 +205,7 @@ def _flow(body: Sequence[ast.stmt], guards: Guards, found: list[Guarded]) -> Gua
     return met(past)
 
 
-def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guards | None:
+def _through(statement: ast.stmt, guards: Guards, found: _Statements) -> Guards | None:
     """Do what `_flow` does for one statement that may hold others."""
     match statement:
         case ast.If():
@@ -223,7 +220,7 @@ def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guard
         case ast.Match():
             return _through_match(statement, guards, found)
     if guards is not _NEVER:
-        found.append(Guarded(statement, guards))
+        found.append(Guarded(guards, statement))
     return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
 
 
@@ -232,7 +229,7 @@ def _unless(test: ast.expr, guards: Guards) -> Guards:
     return (_any_of([test, all_of(guards)]),) if guards else ()
 
 
-def _through_if(statement: ast.If, guards: Guards, found: list[Guarded]) -> Guards | None:
+def _through_if(statement: ast.If, guards: Guards, found: _Statements) -> Guards | None:
     test, inverse = statement.test, negated(statement.test)
     match test:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
@@ -251,7 +248,7 @@ def _through_if(statement: ast.If, guards: Guards, found: list[Guarded]) -> Guar
     return *_unless(inverse, taken), *_unless(test, other)
 
 
-def _through_loop(loop: _Loop, guards: Guards, found: list[Guarded]) -> Guards | None:
+def _through_loop(loop: _Loop, guards: Guards, found: _Statements) -> Guards | None:
     if isinstance(loop, ast.While):
         head, test = f"while {ast.unparse(loop.test)}", loop.test
     else:
@@ -290,7 +287,7 @@ def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
 
 
 def _through_try(
-    statement: ast.Try | ast.TryStar, guards: Guards, found: list[Guarded]
+    statement: ast.Try | ast.TryStar, guards: Guards, found: _Statements
 ) -> Guards | None:
     handlers = [
         (as_expression(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
@@ -326,7 +323,7 @@ def _past_handlers(
     return found
 
 
-def _through_match(statement: ast.Match, guards: Guards, found: list[Guarded]) -> Guards | None:
+def _through_match(statement: ast.Match, guards: Guards, found: _Statements) -> Guards | None:
     """Read a `match` as the `if` that tests its subject for the same."""
     if len(statement.cases) > _MOST:
         one = as_expression("it is one of many cases")

@@ -12,7 +12,7 @@ from backend_caps.capability.backend import Backend
 from backend_caps.capability.provenance import Problem, Source
 from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
-from backend_caps.engines.source.guards import Function, Guards, negated, under
+from backend_caps.engines.source.guards import Function, Guarded, as_expression, negated, under
 from backend_caps.engines.source.heads import Heads
 from backend_caps.engines.source.module import ClassDef, Import, Meanings, Module, Scope, mentions
 from backend_caps.resolution.engine import Engine
@@ -55,7 +55,7 @@ class Value:
 
 
 Target = ClassDef | FunctionDef | External | Value | Module
-Found = tuple[Guards, Target]
+Found = Guarded[Target]
 """What an expression names, and when."""
 Targets = list[Found]
 _Trail = tuple[str, ...]
@@ -207,7 +207,7 @@ class Index:
                 if scope is None:
                     yield from self._named(name, place.module, place.trail)
                 elif step in place.trail:
-                    yield (), Value(place.module, expression)
+                    yield Guarded((), Value(place.module, expression))
                 else:
                     inner = replace(place, trail=(*place.trail, step))
                     yield from self._meant(scope[name], name, inner)
@@ -223,14 +223,14 @@ class Index:
                 for guard, branch in ((test, then), (negated(test), orelse)):
                     yield from under((guard,), self._resolved(branch, place))
             case _:
-                yield (), Value(place.module, expression)
+                yield Guarded((), Value(place.module, expression))
 
     def _named(self, name: str, module: Module, trail: _Trail) -> Iterator[Found]:
         """Follow a name of a module to where it comes from."""
         step = f"{module.name}.{name}"
         self._num_steps += 1
         if len(trail) > _LONGEST_TRAIL or self._num_steps > _MOST_STEPS:
-            yield (), Value(module, ast.Name(id=name, ctx=ast.Load()))
+            yield Guarded((), Value(module, as_expression(name)))
         elif step in trail:
             steps = (each for each in (*trail[trail.index(step) :], step) if ":" not in each)
             circle = " -> ".join(each.rpartition(".")[0] for each in steps)
@@ -238,7 +238,7 @@ class Index:
         elif name in module.scope:
             yield from self._meant(module.scope[name], name, _Place(module, (), (*trail, step)))
         elif hasattr(builtins, name):
-            yield (), External(f"builtins.{name}")
+            yield Guarded((), External(f"builtins.{name}"))
         else:
             yield from self._starred(name, module, (*trail, step))
 
@@ -258,17 +258,17 @@ class Index:
         for guards, meaning in meanings:
             match meaning:
                 case ClassDef():
-                    found = [((), meaning)]
+                    found = [Guarded((), meaning)]
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    found = [((), FunctionDef(place.module, meaning))]
+                    found = [Guarded((), FunctionDef(place.module, meaning))]
                 case ast.expr() if mentions(meaning, name):
-                    found = [((), Value(place.module, meaning))]
+                    found = [Guarded((), Value(place.module, meaning))]
                 case ast.expr():
                     found = self._resolved(meaning, place)
                 case Import(module=source, attribute=str(attribute)):
                     found = self._imported(source, attribute, place.trail)
                 case _:
-                    found = [((), self._module_or_external(meaning.module))]
+                    found = self._whole(meaning.module)
             yield from under(guards, found)
 
     def _imported(self, source: str, attribute: str, trail: _Trail) -> Iterator[Found]:
@@ -276,7 +276,7 @@ class Index:
         module = self.module(source)
         is_own_part = whole in trail and whole in self._paths
         found = list(self._named(attribute, module, trail)) if module and not is_own_part else []
-        yield from found or [((), self._module_or_external(whole))]
+        yield from found or self._whole(whole)
 
     def _attribute(
         self, owner: Target, attribute: str, unknown: Value, trail: _Trail
@@ -285,11 +285,12 @@ class Index:
             case Module(name=source):
                 return self._imported(source, attribute, trail)
             case External(path=path):
-                return [((), self._module_or_external(f"{path}.{attribute}"))]
-        return [((), unknown)]
+                return self._whole(f"{path}.{attribute}")
+        return [Guarded((), unknown)]
 
-    def _module_or_external(self, name: str) -> Target:
-        return self.module(name) or External(name)
+    def _whole(self, name: str) -> Targets:
+        """Return the module of a dotted name, or what is outside the tree."""
+        return [Guarded((), self.module(name) or External(name))]
 
 
 def _module_name(path: str) -> str:

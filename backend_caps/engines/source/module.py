@@ -47,7 +47,7 @@ class ClassDef:
         return self.node.lineno
 
     @cached_property
-    def body(self) -> Sequence[Guarded]:
+    def body(self) -> Sequence[Guarded[ast.stmt]]:
         """The statements of its body, each with its guards."""
         return guarded(self.node.body)
 
@@ -62,19 +62,19 @@ class ClassDef:
         return by_name(self.given)
 
     @cached_property
-    def alternatives(self) -> Mapping[str, Sequence[tuple[Guards, Function]]]:
-        """The methods that it may have by each name: the last that always is, and those after."""
-        found = grouped(
-            (each.name, (each.guards, each.value))
+    def alternatives(self) -> Mapping[str, Sequence[Guarded[Function]]]:
+        """The methods that a name may stand for: the last unconditional one, and later ones."""
+        methods = grouped(
+            (each.name, Guarded(each.guards, each.value))
             for each in self.given
             if isinstance(each.value, Function)
         )
-        return {name: standing(own, lambda one: not one[0]) for name, own in found.items()}
+        return {name: standing(each, lambda one: not one.guards) for name, each in methods.items()}
 
     @cached_property
     def methods(self) -> Mapping[str, Function]:
         """The methods that its own body defines; of several of a name, the last."""
-        return {name: found[-1][1] for name, found in self.alternatives.items()}
+        return {name: found[-1].value for name, found in self.alternatives.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Import:
 
 
 Meaning = Import | ast.expr | ClassDef | Function
-Meanings = Sequence[tuple[Guards, Meaning]]
+Meanings = Sequence[Guarded[Meaning]]
 Scope = Mapping[str, Meanings]
 """What each name may mean, and under which conditions."""
 
@@ -105,8 +105,8 @@ def _left(scope: Scope) -> Scope:
     What is made of the name itself, such as `A = decorated(A)`, leaves the earlier ones standing.
     """
 
-    def replaces(name: str, one: tuple[Guards, Meaning]) -> bool:
-        return not one[0] and not mentions(one[1], name)
+    def replaces(name: str, one: Guarded[Meaning]) -> bool:
+        return not one.guards and not mentions(one.value, name)
 
     return {name: standing(own, partial(replaces, name)) for name, own in scope.items() if own}
 
@@ -142,7 +142,7 @@ class Module:
         return {each.node: each for each in self.classes}
 
     @cached_property
-    def body(self) -> Sequence[Guarded]:
+    def body(self) -> Sequence[Guarded[ast.stmt]]:
         """Its statements, each with its guards."""
         return guarded(self.tree.body)
 
@@ -153,7 +153,7 @@ class Module:
     @cached_property
     def stars(self) -> list[str]:
         """The modules whose every name is imported."""
-        return [each.module for _, each in self.bound.get("*", ()) if isinstance(each, Import)]
+        return [star.module for _, star in self.bound.get("*", ()) if isinstance(star, Import)]
 
     @cached_property
     def bound(self) -> Scope:
@@ -172,21 +172,21 @@ class Module:
     def scope_in(self, function: Function) -> Scope:
         """Return the meanings of names in a function; an argument stands for itself."""
         taken = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
-        given = {name: [((), ast.Name(id=name, ctx=ast.Load()))] for name in taken}
+        given = {name: [Guarded((), ast.Name(id=name, ctx=ast.Load()))] for name in taken}
         return {**given, **self.scope_of(function.body)}
 
     def scope_before(self, line: int, names: Collection[str]) -> Scope:
         """Return the meanings of some module names when control comes to a line."""
         own = {name: self.bound.get(name, ()) for name in names}
         return _left(
-            {name: [one for one in every if one[1].lineno < line] for name, every in own.items()}
+            {name: [one for one in every if one.value.lineno < line] for name, every in own.items()}
         )
 
-    def _bindings(self, body: Iterable[Guarded]) -> Scope:
+    def _bindings(self, body: Iterable[Guarded[ast.stmt]]) -> Scope:
         return grouped(
-            (name, (each.guards, meaning))
-            for each in body
-            for name, meaning in self._bound(each.node)
+            (name, Guarded(guards, meaning))
+            for guards, node in body
+            for name, meaning in self._bound(node)
         )
 
     def absolute(self, statement: ast.ImportFrom) -> str:
@@ -220,14 +220,14 @@ class Module:
 
     def _classes(
         self,
-        body: Iterable[Guarded],
+        body: Iterable[Guarded[ast.stmt]],
         around: Guards,
         outer: str,
         functions: tuple[Function, ...] = (),
     ) -> Iterator[ClassDef]:
         """List class statements, also in functions and classes."""
-        for statement in body:
-            node, guards = statement.node, around + statement.guards
+        for inner_guards, node in body:
+            guards = around + inner_guards
             if isinstance(node, ast.ClassDef):
                 own = ClassDef(self, node, guards, outer, functions)
                 yield own

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from backend_caps.capability.backend import Reading
+from backend_caps.capability.provenance import Origin
 from backend_caps.engines.source.guards import (
     Case,
     Function,
@@ -19,6 +21,7 @@ from backend_caps.engines.source.guards import (
     met,
     negated,
     returns,
+    under,
     where,
 )
 
@@ -34,9 +37,11 @@ _Bound = tuple[ast.expr, ast.expr | Function, type[ast.operator] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class StatedValue(Case):
+class StatedValue:
     """A value, when it holds, and the class whose statement gives it."""
 
+    value: ast.expr
+    guards: Guards
     owner: ClassDef
 
     @property
@@ -96,13 +101,13 @@ class Statement:
         """
         found: Iterable[Case] = ()
         if isinstance(self.value, Function):
-            found = (Case(each.value, self.guards + each.guards) for each in returns(self.value))
+            found = under(self.guards, returns(self.value))
         elif self.operator is None:
             found = branches(self.value, self.guards)
         elif (value := _IN_PLACE.get(self.operator)) is not None:
             held = self.value if value else negated(self.value)
             found = branches(ast.Constant(value=value), (*self.guards, held))
-        return [StatedValue(each.value, each.guards, self.owner) for each in found]
+        return [StatedValue(value, guards, self.owner) for guards, value in found]
 
 
 _Stands = TypeVar("_Stands", Statement, StatedValue)
@@ -128,6 +133,16 @@ class Stated:
     def words(self) -> str:
         """The statements in the source's words."""
         return "; ".join(each.text for each in self.statements)
+
+    def reading(self, origin: Origin, words: str, value: object = None) -> Reading:
+        """Return a class's reading; an inherited one names the base that states it."""
+        return Reading(
+            origin=origin,
+            words=words,
+            value=value,
+            declared_at=self.last.at,
+            inherited_from=self.last.owner.name if origin is Origin.INHERITED else None,
+        )
 
     def words_for(self, definition: ClassDef, root: ClassDef) -> str:
         """Write what a class has; what another base than the root adds, with the base's name."""
@@ -194,13 +209,15 @@ def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> lis
     return left
 
 
-def statements(owner: ClassDef, body: Iterable[Guarded], of: str = "") -> Iterator[Statement]:
+def statements(
+    owner: ClassDef, body: Iterable[Guarded[ast.stmt]], of: str = ""
+) -> Iterator[Statement]:
     """List the statements that set plain names, or attributes `of` a name, for a class."""
-    for each in body:
-        for target, value, operator in bound(each.node):
+    for guards, node in body:
+        for target, value, operator in bound(node):
             holder, name = attribute(target)
             if holder == of:
-                yield Statement(name, owner, value, each.guards, each.node.lineno, operator)
+                yield Statement(name, owner, value, guards, node.lineno, operator)
 
 
 def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:

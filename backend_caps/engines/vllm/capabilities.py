@@ -20,13 +20,12 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import AttentionArch, BatchKind
 from backend_caps.engines.reading import Finding
-from backend_caps.engines.source.guards import Guards, under
+from backend_caps.engines.source.guards import Guarded, Guards, under
 from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.vllm.lookup import (
     Answer,
     Item,
     Lookup,
-    Values,
     conditional,
     finding,
     pages_of_blocks,
@@ -49,8 +48,8 @@ _ARCHS = {
     AttentionArch.SPARSE: "is_sparse",
     AttentionArch.SSM: "is_ssm",
 }
-_Levels = list[tuple[Guards, object]]
-Builders = list[tuple[Guards, ClassDef]]
+_Levels = list[Guarded[object]]
+Builders = list[Guarded[ClassDef]]
 """The metadata builders that a backend may have, and when."""
 
 
@@ -114,13 +113,14 @@ class Findings:
             is_test = asked.decided_by == "supports_block_size"
             sizes = pages_of_test(decider) if is_test else None
             # The list beside the method is left in the words.
-            return finding(backend, decider, [((), sizes)], loss=answer.text if answer else "")
+            loss = answer.text if answer else ""
+            return finding(backend, decider, [Guarded((), sizes)], loss=loss)
         if answer is None:
             return None
         lists = [answer.items(case.value) for case in answer.cases]
         is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in lists if items)
         values = [None if items is None else asked.convert(items) for items in lists]
-        cases = [(case.guards, each) for case, each in zip(answer.cases, values, strict=True)]
+        cases = [Guarded(case.guards, v) for case, v in zip(answer.cases, values, strict=True)]
         found = finding(backend, answer, cases, loss=asked.loss if is_lossy else "")
         return _without_value(found) if None in values and None not in lists else found
 
@@ -128,7 +128,7 @@ class Findings:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
         if answer is None:
             return None
-        windows = [(case.guards, windows_of(case.value, answer.argument)) for case in answer.cases]
+        windows = [Guarded(c.guards, windows_of(c.value, answer.argument)) for c in answer.cases]
         return finding(backend, answer, windows)
 
     def _attention_arch(self, backend: ClassDef) -> Finding | None:
@@ -143,7 +143,7 @@ class Findings:
         true = {arch for arch, value in constants.items() if value is True}
         archs = frozenset(true - {AttentionArch.MLA} or true)
         inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)
-        found = finding(backend, inherited_first[0], [((), (is_known and archs) or None)])
+        found = finding(backend, inherited_first[0], [Guarded((), (is_known and archs) or None)])
         words = "; ".join(answer.text for answer in answers.values())
         found = replace(found, reading=replace(found.reading, words=words))
         return _without_value(found) if is_known and not archs else found
@@ -158,7 +158,7 @@ class Findings:
             for guards, target in under(case.guards, answer.resolve(case.value)):
                 if not isinstance(target, ClassDef):
                     return None
-                found.append((guards, target))
+                found.append(Guarded(guards, target))
         return found or None
 
     def _graph_replay(self, backend: ClassDef, builders: Builders | None) -> Finding | None:
@@ -167,10 +167,10 @@ class Findings:
             answer = self._lookup.below_root(backend, "get_builder_cls")
             assert answer is not None, "no builder is unknown without a method that returns it"
             return finding(backend, answer, ())
-        findings = [(guards, self._of_builder(builder)) for guards, builder in builders]
+        findings = [Guarded(guards, self._of_builder(builder)) for guards, builder in builders]
         if len(findings) > 1:
             return _one_of(findings)
-        return findings[0][1] if findings else None
+        return findings[0].value if findings else None
 
     def _of_builder(self, builder: ClassDef) -> Finding:
         """Read the method, or the attribute where all that the method does is to return it."""
@@ -194,7 +194,7 @@ class Findings:
                 case ast.Attribute(value=scale, attr=level) if level in LEVELS and ast.unparse(
                     scale
                 ).endswith(_SCALE):
-                    found.append((around, LEVELS[level]))
+                    found.append(Guarded(around, LEVELS[level]))
                     continue
                 case ast.Attribute() as own if ast.unparse(own) in _OWN:
                     next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
@@ -219,7 +219,7 @@ def _only_looks_up(decider: Answer, name: str) -> bool:
     return [ast.unparse(each.value) in allowed for each in decider.cases_of_argument] == [True]
 
 
-def _one_of(findings: list[tuple[Guards, Finding]]) -> Finding:
+def _one_of(findings: list[Guarded[Finding]]) -> Finding:
     """Join what several builders say of which a condition chooses one."""
     readings = [each.reading for _, each in findings]
     reading = Reading(
@@ -229,7 +229,7 @@ def _one_of(findings: list[tuple[Guards, Finding]]) -> Finding:
     )
     if any(each.origin is not Origin.DECLARED for each in readings):
         return Finding(reading=reading)
-    values: Values = [(guards, each.base) for guards, each in findings]
+    values = [Guarded(guards, each.base) for guards, each in findings]
     only = readings[0].value
     if all(value == only for _, value in values):
         return Finding(reading=replace(reading, origin=Origin.DECLARED, value=only), base=only)

@@ -28,15 +28,15 @@ from backend_caps.capability.sets import (
 )
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Case, Function, Guards, condition, negated, where
+from backend_caps.engines.source.guards import Function, Guarded, condition, grouped, negated, where
 from backend_caps.engines.source.index import Index, Targets, Value
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.statements import Stated, by_name, left_standing, statements
+from backend_caps.engines.source.statements import Stated, StatedValue, left_standing, statements
 
 Item = int | str
 """A number, a name, or `multiple of 16`."""
 _MULTIPLE_OF = "multiple of "
-Values = Sequence[tuple[Guards, object]]
+Values = Sequence[Guarded[object]]
 """A capability's value for each case, in the order of the source."""
 
 
@@ -55,7 +55,7 @@ class Answer(Stated):
         return self.last.owner
 
     @cached_property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[StatedValue, ...]:
         """Each value, and when it holds."""
         return tuple(case for each in self.statements for case in each.cases)
 
@@ -68,7 +68,7 @@ class Answer(Stated):
     def only(self) -> ast.expr | None:
         """The value, where there is one and it always holds."""
         match self.cases:
-            case [Case(value=value, guards=())]:
+            case [StatedValue(value=value, guards=())]:
                 return value
         return None
 
@@ -81,7 +81,7 @@ class Answer(Stated):
         return ""
 
     @property
-    def cases_of_argument(self) -> list[Case]:
+    def cases_of_argument(self) -> list[StatedValue]:
         """The cases but those for an argument of None."""
         is_none = f"{self.argument} is None"
         return [c for c in self.cases if all(ast.unparse(guard) != is_none for guard in c.guards)]
@@ -136,18 +136,12 @@ class Answer(Stated):
             for node in nodes
         )
 
-    def reading(
-        self, definition: ClassDef, *, origin: Origin, words: str, value: object = None
+    def reading_for(
+        self, definition: ClassDef, origin: Origin, words: str, value: object = None
     ) -> Reading:
-        """Write what it comes to for a class; of a base's, as inherited."""
-        is_own = self.owner is definition
-        return Reading(
-            origin=origin if is_own else Origin.INHERITED,
-            words=words,
-            value=value,
-            declared_at=self.last.at,
-            inherited_from=None if is_own else self.owner.name,
-        )
+        """Return the reading of a class; what a base states is inherited."""
+        is_inherited = self.owner is not definition
+        return self.reading(Origin.INHERITED if is_inherited else origin, words, value)
 
     @property
     def _around(self) -> tuple[Function, ...]:
@@ -177,7 +171,7 @@ def finding(
     words = answer.text if distinct else answer.text_in_full
     stated = Origin.CONDITIONAL if only is None else Origin.DECLARED
     words = f"{about and f'{about}: '}{words}{loss and f' ({loss})'}"
-    reading = answer.reading(definition, origin=stated, words=words, value=only)
+    reading = answer.reading_for(definition, stated, words, only)
     if answer.owner is not definition or not values:
         return Finding(reading=reading)
     if only is not None:
@@ -226,7 +220,7 @@ class Lookup:
         module, index = definition.module, self._classes.index
         path = definition.path.removeprefix(f"{module.name}.")
         found = [*definition.given, *statements(definition, module.body, path)]
-        own = by_name(each for each in found if each.operator is None)
+        own = grouped((each.name, each) for each in found if each.operator is None)
         return {name: Answer(tuple(left_standing(each)), index) for name, each in own.items()}
 
 
@@ -291,7 +285,7 @@ def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
 def pages_of_test(test: Answer) -> Sizes | None:
     """Read a `supports_block_size`; None where it is no plain test of its argument."""
     match test.cases_of_argument:
-        case [Case(value=value, guards=guards)] if test.argument:
+        case [StatedValue(value=value, guards=guards)] if test.argument:
             if all(test.argument in ast.unparse(guard) for guard in guards):
                 return _tested(value, test)
     return None

@@ -20,10 +20,10 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given
 from backend_caps.capability.provenance import Origin, Status
-from backend_caps.engines.reading import EngineReading, class_record, not_followed, record
+from backend_caps.engines.reading import EngineReading, class_record, not_followed
 from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
-from backend_caps.engines.source.guards import Guards, condition, returns
+from backend_caps.engines.source.guards import Guarded, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm.capabilities import Findings
@@ -71,7 +71,7 @@ class Name:
     name: str
     at: str
     """`file:line`."""
-    made: tuple[tuple[Guards, Made], ...]
+    made: tuple[Guarded[Made], ...]
     """Nothing where its class is not in the source."""
 
 
@@ -98,7 +98,7 @@ def _names(index: Index) -> Iterator[Name]:
             index.add(not_followed("vllm", each.name, each.at))
 
 
-def _classes_at(index: Index, path: str) -> Iterator[tuple[Guards, Made]]:
+def _classes_at(index: Index, path: str) -> Iterator[Guarded[Made]]:
     """Follow a dotted path to the classes that it may stand for."""
     source, _, name = path.rpartition(".")
     module = index.module(source)
@@ -106,10 +106,10 @@ def _classes_at(index: Index, path: str) -> Iterator[tuple[Guards, Made]]:
     for guards, target in targets:
         match target:
             case ClassDef():
-                yield guards, Made(target.path, target)
+                yield Guarded(guards, Made(target.path, target))
             case Value(module=made_in, node=ast.Call() as call):
                 for definition in _returned(index, call, made_in):
-                    yield guards, Made(path, definition, ast.unparse(call))
+                    yield Guarded(guards, Made(path, definition, ast.unparse(call)))
 
 
 def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef]:
@@ -166,7 +166,7 @@ class _Records:
             return Backend(name=label, status=Status.BROKEN, source=source, problems=(missing,))
         cases = [(self._made[made], condition(guards)) for guards, made in name.made]
         parts = [Part(each, given=Given(expression=when) if when else None) for each, when in cases]
-        return record(label, source, Declaration(parts=parts))
+        return Backend(name=label, source=source, declaration=Declaration(parts=parts))
 
     def _of_class(self, label: str, made: Made) -> Backend:
         definition = made.definition
@@ -205,9 +205,6 @@ class _Records:
             case only:
                 value = None if only is None else answer.items(only)
                 is_known = value is not None
-        return answer.reading(
-            definition,
-            origin=Origin.DECLARED if is_known else Origin.CONDITIONAL,
-            words=answer.text if is_known else answer.text_in_full,
-            value=value,
-        )
+        if is_known:
+            return answer.reading_for(definition, Origin.DECLARED, answer.text, value)
+        return answer.reading_for(definition, Origin.CONDITIONAL, answer.text_in_full)
