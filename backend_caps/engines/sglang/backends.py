@@ -1,7 +1,7 @@
 """SGLang's backend classes as records: what each states, and on which line.
 
-What our vocabulary has and SGLang's classes do not state stays undeclared: whether a graph may
-be replayed, page sizes and dtypes stand in argument checks there, keyed by a backend's name.
+Capabilities that SGLang's classes do not state stay undeclared: graph replay, page sizes and
+dtypes are in argument checks there, keyed by a backend's name.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Return:
 
     @property
     def level(self) -> SharedReadsEnd | None:
-        """The level that is returned; None where an expression decides."""
+        """The level that is returned; None if an expression computes it."""
         return _LEVELS.get(ast.unparse(self.value))
 
     @property
@@ -87,12 +87,12 @@ class Backends:
     root: ClassDef
     """The class that every backend descends from."""
     flags: Sequence[str]
-    """Its flags that are reported."""
+    """The root's flags that are reported."""
 
     def record(
         self, definition: ClassDef, name: str, registered_as: Sequence[str], roles: frozenset[Role]
     ) -> Backend:
-        """Read one class."""
+        """Make the record of one class."""
         needs = self.attributes.stated(definition, NEEDS)
         reader = self.classes.definer(definition, _READ_ENDS)
         if reader is self.root:
@@ -141,7 +141,7 @@ class Backends:
         )
 
     def _not_read(self, definition: ClassDef, stated: Stated, origin: Origin) -> str | None:
-        """Write why the flag of a class counts as undeclared, if it does."""
+        """Return why the flag of a class counts as undeclared; None if it does not."""
         if origin is Origin.UNDECLARED:
             return f"the base class says {stated.words}, and no other class states it"
         if _is_no_bool(stated):
@@ -195,7 +195,7 @@ class Backends:
                 yield name, stated.reading(origin, words, value)
 
     def _read_ends(self, definition: ClassDef, owner: ClassDef) -> Finding:
-        """Return where a class's shared reads end in each phase, by its or a base's method."""
+        """Return where a class's shared reads end in each phase, by `owner`'s method."""
         found = {phase: list(self._returns(definition, owner, phase)) for phase in Phase}
         words = "; ".join(
             f"{phase.value}: {' or '.join(each.text for each in own) or 'nothing'}"
@@ -212,7 +212,7 @@ class Backends:
         return Finding(reading=reading, conditions=whens if is_own else ())
 
     def _returns(self, definition: ClassDef, owner: ClassDef, phase: Phase) -> Iterator[_Return]:
-        """List what may be returned in a phase, up to what certainly is."""
+        """List the returns that a phase may reach, up to the first unconditional one."""
         for case in returns(owner.methods[_READ_ENDS]):
             held = {g: decided(g, partial(_holds, phase)) for g in conditions(case.guards)}
             if False in held.values():
@@ -230,7 +230,7 @@ class Backends:
 
 
 def _whens(phase: Phase, found: Sequence[_Return]) -> Iterator[_Condition]:
-    """Write the returns of a phase as conditions; what delegates is left undeclared."""
+    """Write the returns of a phase as conditions; none if one returns no known level."""
     for each in found if all(one.level for one in found) else ():
         given = given_of(each.guards)
         fields = {} if given is None else dict(given.stated())
@@ -241,7 +241,7 @@ def _whens(phase: Phase, found: Sequence[_Return]) -> Iterator[_Condition]:
 
 
 def _holds(phase: Phase, test: ast.expr) -> bool | None:
-    """Return whether a test of the forward mode holds in a phase; None of any other test."""
+    """Return whether a test of the forward mode holds in a phase; None for other tests."""
     match test:
         case (
             ast.Call(func=ast.Attribute(attr=name), args=[])
@@ -268,14 +268,14 @@ def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
 
 
 def _is_property(function: ast.expr | Function) -> bool:
-    """Return whether a value is a property, not an attribute or a method to be called."""
+    """Return whether a value is a property, and no attribute or plain method."""
     return isinstance(function, Function) and any(
         ast.unparse(each).rpartition(".")[2] in _PROPERTIES for each in function.decorator_list
     )
 
 
 def _is_length(value: ast.expr) -> bool:
-    """Return whether a value certainly is a number of tokens; what a caller gives may be None."""
+    """Return whether a value must be a number of tokens; a caller's argument may be None."""
     match value:
         case ast.Constant(value=int(number)):
             return not isinstance(number, bool)
@@ -295,9 +295,9 @@ def _is_length(value: ast.expr) -> bool:
 
 
 def _is_no_bool(stated: Stated) -> bool:
-    """Return whether some value is neither True nor False, nor an expression to take the truth of.
+    """Return whether some value is neither True nor False, nor an expression.
 
-    A method that is no property is one: SGLang asks for the attribute, and never calls it.
+    A method that is no property counts as such: SGLang reads the attribute, and never calls it.
     """
     if not stated.is_understood:
         return True

@@ -37,7 +37,7 @@ def read_command_line(source: Path) -> Mapping[str, object]:
 
 
 def read_engine_options(index: Index) -> Engine:
-    """Read the command line for `ServerFlags`; what is not found is a problem."""
+    """Read the command line for `ServerFlags`; a missing part becomes a problem."""
     options: set[tuple[str, ...]] = set()
     backends: set[str] = set()
     for module in index.modules(filter(_is_read, index.tree.files)):
@@ -78,7 +78,7 @@ def _statements(module: Module) -> Iterator[ast.stmt]:
 
 
 def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
-    """List the options of annotated fields, which newer versions make their parser from."""
+    """List the options of annotated fields, from which newer versions make their parser."""
     if not module.path.startswith(_FIELDS):
         return
     for definition in module.classes:
@@ -100,7 +100,7 @@ def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
 
 
 def read_aliases(index: Index) -> Mapping[str, str]:
-    """Read the old names of backends that the server replaces, each with what replaces it."""
+    """Read the backend names that the server replaces, each with its new name."""
     aliases: dict[str, str] = {}
     for path in index.containing(b"speculative_draft_attention_backend"):
         is_arguments = path == ARGUMENTS or path.startswith(_GROUPS)

@@ -57,20 +57,20 @@ class Name:
 
     name: str
     made: dict[Runner, list[Made]] = field(default_factory=dict)
-    """By runner, the classes that it may mean; a runner that is not there is refused."""
+    """By runner, the classes that it may mean; a runner without an entry refuses the name."""
     lost: FunctionDef | None = None
-    """The function that makes something whose class was not found, where one does."""
+    """The function that makes an instance whose class was not found, if there is one."""
 
 
 @dataclass(slots=True)
 class _Registration:
-    """A function that makes what one name stands for."""
+    """A function that is registered to make the backend of one name."""
 
     function: FunctionDef
     guards: Guards
-    """When it is registered."""
+    """The conditions under which it is registered."""
     is_replaced: bool
-    """Whether another decorator makes something of the function before it is registered."""
+    """Whether another decorator replaces the function before it is registered."""
 
 
 def is_usable(index: Index, name: str, at: str) -> bool:
@@ -141,7 +141,7 @@ class Names:
                     yield self._not_found(name, around, ())
 
     def _followed(self, name: Name, function: FunctionDef) -> list[Made]:
-        """List what a function makes; where the draft's factory makes none, its runner's own."""
+        """List the classes that a function makes; the target's where a draft factory makes none."""
         found = [
             made if made.value else self._not_found(name, function, made.guards)
             for made in self._factories.made(function)
@@ -161,14 +161,14 @@ class Names:
 
 
 def _possible(made: Iterable[Made]) -> list[Made]:
-    """Leave out what contradicting conditions guard."""
+    """Leave out classes whose conditions contradict each other."""
     return [each for each in made if can_hold(each.guards)]
 
 
 def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
-    """List the names of a factory's method with the methods that they are made by.
+    """List the names in a factory's method with the methods that make their backends.
 
-    A branch of its own, on `self.<name>_profile is not None`, belongs to that name.
+    A branch on `self.<name>_profile is not None` belongs to that name.
     """
     for guards, node in guarded(method.body):
         match node:
@@ -183,7 +183,7 @@ def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _registrations(index: Index) -> dict[str, list[_Registration]]:
-    """List the registrations of each name; of several files' it is open which runs last."""
+    """List the registrations of each name; if several files have one, the last to run is open."""
     found = grouped(
         (name, one)
         for module in index.modules(index.containing(_REGISTER.encode()))
@@ -202,7 +202,7 @@ def _registrations(index: Index) -> dict[str, list[_Registration]]:
 
 
 def _registered(function: FunctionDef, guards: Guards) -> Iterator[tuple[str, _Registration]]:
-    """List the names that decorators register; those that stand below one run before it."""
+    """List the names that decorators register; Python applies the lowest decorator first."""
     is_replaced = False
     for decorator in reversed(function.node.decorator_list):
         match decorator:

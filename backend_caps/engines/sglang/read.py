@@ -27,7 +27,7 @@ _BASE = "sglang.srt.layers.attention.base_attn_backend"
 _WRAPPER = "sglang.srt.layers.attention.hybrid_attn_backend.HybridAttnBackend"
 _ROOT = "AttentionBackend"
 _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
-"""Flags that SGLang reads without its base class having them."""
+"""Flags that SGLang reads although its base class does not define them."""
 _FLAG_TYPES = frozenset(
     {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
 )
@@ -40,7 +40,7 @@ _ROLES: Mapping[Runner, tuple[tuple[Role, frozenset[Phase]], ...]] = {
     Runner.DRAFT_DECODE: ((Role.DRAFT, frozenset({Phase.DECODE})),),
     Runner.DRAFT_EXTEND: ((Role.DRAFT_EXTEND, frozenset(Phase)),),
 }
-"""The uses that a class made for a place gets. The draft's own runner prefills."""
+"""The roles and phases of a class, by its runner. The draft model's own runner prefills."""
 
 
 def is_wanted(path: str) -> bool:
@@ -49,14 +49,14 @@ def is_wanted(path: str) -> bool:
 
 
 def read_sglang(tree: Tree) -> EngineReading:
-    """Read a version of SGLang; what is not where it should be is a problem, the rest is read."""
+    """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read."""
     index = Index(tree)
     records = list(_Records(index).all())
     return index.reading(records, read_rules(index), read_engine_options(index))
 
 
 class _Records:
-    """A record for each class, for each name that flags use, and for what is not followed."""
+    """Makes the records of classes, of names that flags use, and of names not followed."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -76,7 +76,7 @@ class _Records:
         self._backends = self._of_classes({*taken, *self._lost.values()})
 
     def all(self) -> Iterator[Backend]:
-        """List the classes, then the names, each alias too; and the wrapper of two backends."""
+        """List the records of classes, names, aliases and the wrapper of two backends."""
         yield from self._backends.values()
         for name, own in self._names.items():
             yield self._of_name(name, own)
@@ -87,7 +87,7 @@ class _Records:
         yield from pair_of(self._backends.values())
 
     def _of_classes(self, taken: Collection[str]) -> Mapping[ClassDef, Backend]:
-        """Make a record for each class, called as nothing else is."""
+        """Make a record for each class, with a unique label."""
         root = self._index.class_in(_BASE, _ROOT)
         if root is None:
             return {}
@@ -140,7 +140,7 @@ class _Records:
         return Backend(name=label, source=source, declaration=Declaration(parts=parts))
 
     def _of_lost(self, name: str, function: FunctionDef) -> Backend:
-        """Stand for what a name makes and no class was found for: it is undeclared."""
+        """Make the undeclared record of a name whose class was not found."""
         words = f"what {function.node.name}() makes could not be followed to a class"
         own = EngineClass(
             path=f"{function.module.name}.{function.node.name}",
@@ -152,9 +152,9 @@ class _Records:
 
 
 def _flags(root: ClassDef) -> list[str]:
-    """List the flags that the base class has, and its methods that answer with a constant.
+    """List the base class's flags, and its methods that return a constant.
 
-    What a backend keeps of a step has a default there too, and is no flag.
+    Attributes of other types are a step's state with a default, and no flags.
     """
     found = []
     for statement in root.node.body:
@@ -174,7 +174,7 @@ def _flags(root: ClassDef) -> list[str]:
 
 
 def _placed(names: Mapping[str, Name]) -> Mapping[ClassDef, Mapping[str, set[Runner]]]:
-    """List, for each class, the names it is made for, and the places."""
+    """List, for each class, the names and the runners that it is made for."""
     placed: dict[ClassDef, dict[str, set[Runner]]] = {}
     for name in names.values():
         for place, made in name.made.items():
@@ -184,7 +184,7 @@ def _placed(names: Mapping[str, Name]) -> Mapping[ClassDef, Mapping[str, set[Run
 
 
 def _decides(stated: Stated | None) -> bool:
-    """Return whether a class states the flag itself, not just keeps an argument of that name."""
+    """Return whether a class states the flag, and does not just store an argument."""
     return stated is not None and any(
         not (isinstance(each.value, ast.Name) and each.value.id == NEEDS)
         for each in stated.statements
@@ -192,10 +192,10 @@ def _decides(stated: Stated | None) -> bool:
 
 
 def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
-    """List a record for SGLang's wrapper of two backends, where it has no rule for their needs.
+    """Make the record of SGLang's wrapper of two backends, if it states no rule for needs.
 
-    So the pair counts as undeclared. Where there is a rule, it joins the two by phase, as the
-    resolver does by itself.
+    So the pair counts as undeclared. A stated rule joins the two by phase, and so does the
+    resolver without a record.
     """
     for backend in backends:
         own = backend.engine_class

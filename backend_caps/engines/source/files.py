@@ -32,7 +32,7 @@ LARGEST_BYTES = 5 * 10**6
 LARGEST_TOTAL_BYTES = 250 * 10**6
 """As much is read of one source. SGLang 0.5.23 has 36 MB."""
 _FIRST_READ_BYTES = 2**16
-"""Most files are smaller; asking for the limit would set its memory aside for each."""
+"""Most files are smaller, and `read(limit)` would allocate the limit for each of them."""
 _DAMAGE = (
     OSError,
     EOFError,
@@ -50,9 +50,9 @@ _VERSION = re.compile(
     re.MULTILINE,
 )
 _DEEPEST = 80
-"""As deep may statements and expressions stand in one another; SGLang's and vLLM's have 40.
+"""The deepest nesting that is read; SGLang and vLLM nest 40 deep.
 
-All that reads them recurses, and Python's stack has 1000 places.
+The readers are recursive: each level takes several frames of the 1000 that Python allows.
 """
 _LONGEST_LINE = 400
 _MOST_BRACKETS = 40
@@ -77,7 +77,7 @@ class Tree:
     num_bytes_left: int = LARGEST_TOTAL_BYTES
 
     def note(self, code: str, **values: object) -> None:
-        """Keep what is wrong with the source."""
+        """Record a problem of the source."""
         self.problems.append(problem(code, **values))
 
     def add(self, path: str, opened: _Opener) -> None:
@@ -127,7 +127,7 @@ def open_tree(
         package: such as `sglang`.
         source: a wheel, or a folder that has the package's folder in it or is it; the
             installed package if None.
-        within: whether the file of a path is wanted.
+        within: returns whether the file of a path is read.
 
     Raises:
         EngineError: `engine-not-installed`, or `engine-source-unusable`.
@@ -220,7 +220,8 @@ def _read_installed(tree: Tree) -> None:
 
 
 def _installed_folders(package: str, site: Iterable[Path]) -> Iterator[Path]:
-    """List where it may be imported from, without a hook or an import: a namespace comes last."""
+    """List the package's folders on the import path, a namespace package's last."""
+    # `importlib.util.find_spec` would also run the finders that other packages install.
     spec = importlib.machinery.PathFinder.find_spec(package, sys.path)
     places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     yield from (place for place in places if (place / "__init__.py").is_file())
@@ -309,16 +310,16 @@ def parsed(text: bytes) -> ast.Module:
 
 
 def _may_be_deep(text: bytes) -> bool:
-    """Return whether a text has what deep nesting is written with; most have not.
+    """Return whether a text may nest deeper than `_DEEPEST`; most texts cannot.
 
-    Looking into every tree would take a fifth of the time that parsing does.
+    To walk every tree instead would take a fifth of the time that parsing does.
     """
     if text.count(b"elif ") > _DEEPEST or text.count(b"\\\n") > _DEEPEST:
         return True
     if max(map(len, text.split(b"\n"))) > _LONGEST_LINE:
         return True
     brackets = text.translate(None, _NO_BRACKETS)
-    # A bracket in a string or a comment may close one of the code: none closes more than is open.
+    # Brackets in strings and comments count too, and may close more than is open: stay above 0.
     depths = accumulate(
         brackets, lambda d, each: d + 1 if each in b"([{" else max(d - 1, 0), initial=0
     )

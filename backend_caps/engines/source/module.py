@@ -10,25 +10,25 @@ from functools import cached_property, partial
 from itertools import accumulate, pairwise
 
 from backend_caps.engines.source.guards import Function, Guarded, Guards, grouped, guarded, spans
-from backend_caps.engines.source.statements import Statement, bound, by_name, standing, statements
+from backend_caps.engines.source.statements import Statement, bound, by_name, statements, surviving
 
 
 @dataclass(frozen=True, eq=False)
 class ClassDef:
-    """A class statement. It has no slots: what its body has is cached."""
+    """A class statement. It has no slots, as properties are cached."""
 
     module: Module
     node: ast.ClassDef
     guards: Guards
-    """When the statement runs."""
+    """The conditions under which the statement runs."""
     outer: str = ""
-    """The functions and classes that it stands in, each with a dot."""
+    """The functions and classes around it, each with a dot after it."""
     functions: tuple[Function, ...] = ()
-    """The functions that it stands in, innermost first."""
+    """The functions around it, innermost first."""
 
     @property
     def name(self) -> str:
-        """The class's own name."""
+        """The name in the class statement."""
         return self.node.name
 
     @property
@@ -53,33 +53,33 @@ class ClassDef:
 
     @cached_property
     def given(self) -> Sequence[Statement]:
-        """What its body gives names."""
+        """The statements of its body that set names."""
         return list(statements(self, self.body))
 
     @cached_property
     def statements(self) -> Mapping[str, Sequence[Statement]]:
-        """The same, by name."""
+        """The statements that set names, by name."""
         return by_name(self.given)
 
     @cached_property
     def alternatives(self) -> Mapping[str, Sequence[Guarded[Function]]]:
-        """The methods that a name may stand for: the last unconditional one, and later ones."""
+        """By name, the methods that it may call: the last unconditional one, and later ones."""
         methods = grouped(
             (each.name, Guarded(each.guards, each.value))
             for each in self.given
             if isinstance(each.value, Function)
         )
-        return {name: standing(each, lambda one: not one.guards) for name, each in methods.items()}
+        return {name: surviving(each, lambda one: not one.guards) for name, each in methods.items()}
 
     @cached_property
     def methods(self) -> Mapping[str, Function]:
-        """The methods that its own body defines; of several of a name, the last."""
+        """The methods that its body defines; the last of each name."""
         return {name: found[-1].value for name, found in self.alternatives.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A name that comes from another module, or is one."""
+    """What an import binds a name to."""
 
     module: str
     attribute: str | None
@@ -90,25 +90,25 @@ class Import:
 Meaning = Import | ast.expr | ClassDef | Function
 Meanings = Sequence[Guarded[Meaning]]
 Scope = Mapping[str, Meanings]
-"""What each name may mean, and under which conditions."""
+"""The possible meanings of each name, with their conditions."""
 
 
 def mentions(meaning: Meaning, name: str) -> bool:
-    """Return whether a value is made from what a name stands for."""
+    """Return whether a meaning is an expression that uses a name."""
     nodes = ast.walk(meaning) if isinstance(meaning, ast.expr) else ()
     return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
-def _left(scope: Scope) -> Scope:
-    """List what is left of each name's meanings once they have all run.
+def _final(scope: Scope) -> Scope:
+    """List the meanings that each name may have after all its bindings have run.
 
-    What is made of the name itself, such as `A = decorated(A)`, leaves the earlier ones standing.
+    A binding that uses the name itself, such as `A = decorated(A)`, keeps the earlier ones.
     """
 
-    def replaces(name: str, one: Guarded[Meaning]) -> bool:
-        return not one.guards and not mentions(one.value, name)
+    def replaces(name: str, binding: Guarded[Meaning]) -> bool:
+        return not binding.guards and not mentions(binding.value, name)
 
-    return {name: standing(own, partial(replaces, name)) for name, own in scope.items() if own}
+    return {name: surviving(each, partial(replaces, name)) for name, each in scope.items() if each}
 
 
 @dataclass(eq=False)
@@ -122,28 +122,28 @@ class Module:
     _lines: dict[frozenset[str], Sequence[int]] = field(default_factory=dict)
 
     def lines(self, words: Collection[str]) -> Sequence[int]:
-        """List the lines of the text that have one of some words, in their order."""
+        """List the numbers of the lines that contain any of `words`, in order."""
         key = frozenset(words)
         if key not in self._lines:
-            sought = "|".join(map(re.escape, sorted(key))).encode()
-            starts = [0, *(match.start() for match in re.finditer(sought, self.text))]
-            ends = (self.text.count(b"\n", *places) for places in pairwise(starts))
-            self._lines[key] = [1 + passed for passed in accumulate(ends)]
+            pattern = "|".join(map(re.escape, sorted(key))).encode()
+            starts = [0, *(match.start() for match in re.finditer(pattern, self.text))]
+            num_newlines = (self.text.count(b"\n", *places) for places in pairwise(starts))
+            self._lines[key] = [1 + before for before in accumulate(num_newlines)]
         return self._lines[key]
 
     @cached_property
     def classes(self) -> Sequence[ClassDef]:
-        """Every class statement of the file, inner ones too."""
+        """Every class statement of the file that may run, inner ones too."""
         return list(self._classes(self.body, (), ""))
 
     @cached_property
     def definitions(self) -> Mapping[ast.ClassDef, ClassDef]:
-        """The class of each statement that may run."""
+        """The classes by their statements; without those that never run."""
         return {each.node: each for each in self.classes}
 
     @cached_property
     def body(self) -> Sequence[Guarded[ast.stmt]]:
-        """Its statements, each with its guards."""
+        """The statements of the file, each with its guards."""
         return guarded(self.tree.body)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
@@ -152,34 +152,36 @@ class Module:
 
     @cached_property
     def stars(self) -> list[str]:
-        """The modules whose every name is imported."""
+        """The modules that `from ... import *` names."""
         return [star.module for _, star in self.bound.get("*", ()) if isinstance(star, Import)]
 
     @cached_property
     def bound(self) -> Scope:
-        """Everything that the module's own names are bound to, in the order of the text."""
+        """Every binding of the module's names, in text order."""
         return self._bindings(self.body)
 
     @cached_property
     def scope(self) -> Scope:
-        """What the module's own names mean once it has run."""
-        return _left(self.bound)
+        """The meanings of the module's names after it has run."""
+        return _final(self.bound)
 
     def scope_of(self, body: Sequence[ast.stmt]) -> Scope:
         """Return the meanings of the names that a body binds."""
-        return _left(self._bindings(guarded(body)))
+        return _final(self._bindings(guarded(body)))
 
     def scope_in(self, function: Function) -> Scope:
-        """Return the meanings of names in a function; an argument stands for itself."""
-        taken = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
-        given = {name: [Guarded((), ast.Name(id=name, ctx=ast.Load()))] for name in taken}
-        return {**given, **self.scope_of(function.body)}
+        """Return the meanings of names in a function; an argument means itself."""
+        names = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
+        arguments = {name: [Guarded((), ast.Name(id=name, ctx=ast.Load()))] for name in names}
+        return {**arguments, **self.scope_of(function.body)}
 
     def scope_before(self, line: int, names: Collection[str]) -> Scope:
-        """Return the meanings of some module names when control comes to a line."""
-        own = {name: self.bound.get(name, ()) for name in names}
-        return _left(
-            {name: [one for one in every if one.value.lineno < line] for name, every in own.items()}
+        """Return the meanings that some names of the module have at a line."""
+        return _final(
+            {
+                name: [each for each in self.bound.get(name, ()) if each.value.lineno < line]
+                for name in names
+            }
         )
 
     def _bindings(self, body: Iterable[Guarded[ast.stmt]]) -> Scope:
@@ -190,7 +192,7 @@ class Module:
         )
 
     def absolute(self, statement: ast.ImportFrom) -> str:
-        """Write the module that an import names in full."""
+        """Return the full name of the module that a `from` import names."""
         if not statement.level:
             return statement.module or ""
         parts = self.name.split(".")
@@ -225,13 +227,13 @@ class Module:
         outer: str,
         functions: tuple[Function, ...] = (),
     ) -> Iterator[ClassDef]:
-        """List class statements, also in functions and classes."""
+        """List the class statements of a body, and of its functions and classes."""
         for inner_guards, node in body:
             guards = around + inner_guards
             if isinstance(node, ast.ClassDef):
-                own = ClassDef(self, node, guards, outer, functions)
-                yield own
-                yield from self._classes(own.body, guards, f"{outer}{node.name}.", functions)
+                definition = ClassDef(self, node, guards, outer, functions)
+                yield definition
+                yield from self._classes(definition.body, guards, f"{outer}{node.name}.", functions)
             elif isinstance(node, Function) and spans(node, self.lines(["class"])):
                 inner, within = guarded(node.body), (node, *functions)
                 yield from self._classes(inner, guards, f"{outer}{node.name}.", within)

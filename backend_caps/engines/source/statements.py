@@ -1,4 +1,4 @@
-"""Statements that give names their values, and what is left standing of a name after several."""
+"""Statements that set names, and those whose values survive the statements after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from backend_caps.engines.source.module import ClassDef
 
 _IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
-"""The value that `|=` and `&=` give where their right side holds, or does not."""
+"""The value that `|=` gives where its right side holds, and `&=` where it does not."""
 _SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
 _FALSE, _TRUE = ast.Constant(value=False), ast.Constant(value=True)
 _Item = TypeVar("_Item")
@@ -46,7 +46,7 @@ class StatedValue:
 
     @property
     def truth(self) -> bool:
-        """The value of a constant, as a flag is taken."""
+        """The truth of a constant."""
         assert isinstance(self.value, ast.Constant), ast.unparse(self.value)
         return bool(self.value.value)
 
@@ -57,13 +57,13 @@ class Statement:
 
     name: str
     owner: ClassDef
-    """The class whose body, or whose method, it stands in."""
+    """The class whose body or method contains it."""
     value: ast.expr | Function
     """A function where a method or a property has the name."""
     guards: Guards
     line: int
     operator: type[ast.operator] | None = None
-    """Of `|=` and the like."""
+    """The operator of an augmented assignment such as `|=`."""
 
     @property
     def at(self) -> str:
@@ -72,7 +72,7 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """The statement as the source has it, with its condition."""
+        """The statement in the source's words, with its condition."""
         if not isinstance(self.value, ast.expr):
             return where(f"def {self.name}", self.guards)
         sign = "=" if self.operator is None else f"{_SIGNS.get(self.operator, '?')}="
@@ -80,53 +80,53 @@ class Statement:
 
     @property
     def outcome(self) -> str:
-        """The text of the statement; of a method or a property, of what it returns."""
+        """The text of the statement; of a method or property, the values it returns."""
         if not isinstance(self.value, Function):
             return self.text
         cases = in_turn(returns(self.value))
-        found = "; ".join(where(ast.unparse(case.value), case.guards) for case in cases)
-        return where(f"returns {found or 'nothing'}", self.guards)
+        values = "; ".join(where(ast.unparse(case.value), case.guards) for case in cases)
+        return where(f"returns {values or 'nothing'}", self.guards)
 
     @property
     def is_certain(self) -> bool:
-        """Whether it always runs, and replaces whatever the name had."""
+        """Whether it always runs, and replaces any earlier value."""
         return not self.guards and self.operator is None
 
     @property
     def cases(self) -> list[StatedValue]:
-        """Its values, and when they hold; of a method or a property, what it returns.
+        """The values with their conditions; of a method or property, the returned ones.
 
-        `|=` is a case in which the value is true, `&=` one in which it is false; the branches of
-        a conditional expression are cases of their own.
+        `|=` is a case in which the value is true, `&=` one in which it is false. Each branch of
+        a conditional expression is a case.
         """
-        found: Iterable[Case] = ()
+        cases: Iterable[Case] = ()
         if isinstance(self.value, Function):
-            found = under(self.guards, returns(self.value))
+            cases = under(self.guards, returns(self.value))
         elif self.operator is None:
-            found = branches(self.value, self.guards)
+            cases = branches(self.value, self.guards)
         elif (value := _IN_PLACE.get(self.operator)) is not None:
-            held = self.value if value else negated(self.value)
-            found = branches(ast.Constant(value=value), (*self.guards, held))
-        return [StatedValue(value, guards, self.owner) for guards, value in found]
+            changes = self.value if value else negated(self.value)
+            cases = branches(ast.Constant(value=value), (*self.guards, changes))
+        return [StatedValue(value, guards, self.owner) for guards, value in cases]
 
 
-_Stands = TypeVar("_Stands", Statement, StatedValue)
+_Reachable = TypeVar("_Reachable", Statement, StatedValue)
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What is left standing of a name: the last statement that always runs, and those after it."""
+    """The statements that decide a name: the last that always runs, and those after."""
 
     statements: tuple[Statement, ...]
 
     @property
     def last(self) -> Statement:
-        """The one that decides."""
+        """The statement that runs last."""
         return self.statements[-1]
 
     @property
     def is_understood(self) -> bool:
-        """Whether only operators stand in the statements whose values are known."""
+        """Whether each augmented assignment is `|=` or `&=`, whose values are known."""
         return all(each.operator in {None, *_IN_PLACE} for each in self.statements)
 
     @property
@@ -145,7 +145,7 @@ class Stated:
         )
 
     def words_for(self, definition: ClassDef, root: ClassDef) -> str:
-        """Write what a class has; what another base than the root adds, with the base's name."""
+        """Write a class's statements; those of a base below the root with its name."""
         owners = {each.owner for each in self.statements}
         return "; ".join(
             f"{each.owner.name}: {each.outcome}"
@@ -156,57 +156,57 @@ class Stated:
 
     @property
     def values(self) -> list[StatedValue]:
-        """The values of an attribute, or what the property or method of its name returns."""
-        return self._standing(self._cases())
+        """The values of an attribute, or those that a property or method returns."""
+        return self._surviving(self._cases())
 
     @property
     def truths(self) -> list[StatedValue]:
-        """The values as constants: what is computed is a case of its truth.
+        """The values as constants; a computed one becomes a false and a true case.
 
-        Where its guards hold and it does not, the flag is false.
+        The true case comes after the false one, and is guarded by the computed value.
         """
-        found: list[StatedValue] = []
+        truths: list[StatedValue] = []
         for each in self._cases():
             if isinstance(each.value, ast.Constant):
-                found.append(each)
+                truths.append(each)
             else:
                 true = replace(each, value=_TRUE, guards=(*each.guards, each.value))
-                found += [replace(each, value=_FALSE), true]
-        return self._standing(found)
+                truths += [replace(each, value=_FALSE), true]
+        return self._surviving(truths)
 
     def _cases(self) -> list[StatedValue]:
-        """List the cases of a method alone, or of the statements that are no methods."""
+        """List the cases of the last statement, a method, or of all that are none."""
         if isinstance(self.last.value, Function):
             return self.last.cases
-        found = (each for each in self.statements if not isinstance(each.value, Function))
-        return [case for each in found for case in each.cases]
+        assignments = (each for each in self.statements if not isinstance(each.value, Function))
+        return [case for each in assignments for case in each.cases]
 
-    def _standing(self, values: Iterable[StatedValue]) -> list[StatedValue]:
-        """List what may hold: of statements the last counts, of returns each is a way out."""
-        found = _reached(values)
+    def _surviving(self, values: Iterable[StatedValue]) -> list[StatedValue]:
+        """List the values that may hold; a later `return` replaces no earlier one."""
+        reached = _reached(values)
         is_method = isinstance(self.last.value, Function)
-        return found if is_method else standing(found, lambda each: not each.guards)
+        return reached if is_method else surviving(reached, lambda each: not each.guards)
 
 
-def _reached(found: Iterable[_Stands]) -> list[_Stands]:
-    """Leave out what never runs; a condition that is a constant, as of `while True:`, is none."""
-    reached = ((each, met(tuple(conditions(each.guards)))) for each in found)
-    return [replace(each, guards=guards) for each, guards in reached if guards is not None]
+def _reached(items: Iterable[_Reachable]) -> list[_Reachable]:
+    """Drop items that never run, and constant conditions such as that of `while True:`."""
+    checked = ((each, met(tuple(conditions(each.guards)))) for each in items)
+    return [replace(each, guards=guards) for each, guards in checked if guards is not None]
 
 
-def left_standing(found: Iterable[Statement]) -> list[Statement]:
-    """List what is left of a name's statements, of those that may run."""
-    return standing(_reached(found), lambda each: each.is_certain)
+def surviving_statements(every: Iterable[Statement]) -> list[Statement]:
+    """List the statements of one name that may run and may decide its value."""
+    return surviving(_reached(every), lambda each: each.is_certain)
 
 
-def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> list[_Item]:
-    """List what is left of what a name is given: the last that is certain, and those after it."""
-    left: list[_Item] = []
+def surviving(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> list[_Item]:
+    """List the last item that is certain, and all items after it."""
+    survivors: list[_Item] = []
     for each in items:
         if is_certain(each):
-            left = []
-        left.append(each)
-    return left
+            survivors = []
+        survivors.append(each)
+    return survivors
 
 
 def statements(
@@ -220,13 +220,13 @@ def statements(
                 yield Statement(name, owner, value, guards, node.lineno, operator)
 
 
-def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:
-    """Sort statements by the name that they give a value."""
-    return grouped((each.name, each) for each in found)
+def by_name(every: Iterable[Statement]) -> Mapping[str, list[Statement]]:
+    """Group statements by the name that they set."""
+    return grouped((each.name, each) for each in every)
 
 
 def bound(node: ast.AST) -> Iterator[_Bound]:
-    """List the targets that a statement gives a value, and by which operator, if by one."""
+    """List the targets that a statement sets, each with its value and any operator."""
     match node:
         case ast.Assign(targets=targets, value=value):
             yield from ((*pair, None) for each in targets for pair in _unpacked(each, value))
@@ -236,7 +236,7 @@ def bound(node: ast.AST) -> Iterator[_Bound]:
             yield target, value, type(operator)
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not any(
             isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
-            for each in node.decorator_list  # a property's, which has its name already
+            for each in node.decorator_list  # a setter keeps the getter of its property
         ):
             yield ast.Name(id=name, ctx=ast.Store()), node, None
 
@@ -248,20 +248,20 @@ def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast
         ) if len(targets) == len(values) and not any(
             isinstance(each, ast.Starred) for each in [*targets, *values]
         ):
-            for one, own in zip(targets, values, strict=True):
-                yield from _unpacked(one, own)
+            for inner, item in zip(targets, values, strict=True):
+                yield from _unpacked(inner, item)
         case ast.Tuple(elts=targets) | ast.List(elts=targets), _:
-            for at, one in enumerate(targets):
+            for at, each in enumerate(targets):
                 place = ast.copy_location(ast.Constant(value=at), value)
-                item = ast.Subscript(value=value, slice=place, ctx=ast.Load())
-                inner = one.value if isinstance(one, ast.Starred) else one
-                yield from _unpacked(inner, ast.copy_location(item, value))
+                part = ast.Subscript(value=value, slice=place, ctx=ast.Load())
+                inner = each.value if isinstance(each, ast.Starred) else each
+                yield from _unpacked(inner, ast.copy_location(part, value))
         case _:
             yield target, value
 
 
 def attribute(target: ast.expr) -> tuple[str, str]:
-    """Read `self` and `x` of `self.x`; a plain name is an attribute of nothing."""
+    """Split `self.x` into `self` and `x`; a plain name has an empty holder."""
     match target:
         case ast.Name(id=name):
             return "", name

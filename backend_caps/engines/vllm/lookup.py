@@ -1,6 +1,6 @@
-"""The nearest statement of a name in a class's bases, and what its expressions stand for.
+"""The nearest statement of a name in a class's bases, and the values of its expressions.
 
-Numbers, dtypes, lists of them, page sizes and compute windows are read off expressions, without
+Numbers, dtypes, lists of them, page sizes and compute windows are read from expressions, without
 running any.
 """
 
@@ -31,7 +31,12 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, Guarded, condition, grouped, negated, where
 from backend_caps.engines.source.index import Index, Targets, Value
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.statements import Stated, StatedValue, left_standing, statements
+from backend_caps.engines.source.statements import (
+    Stated,
+    StatedValue,
+    statements,
+    surviving_statements,
+)
 
 Item = int | str
 """A number, a name, or `multiple of 16`."""
@@ -44,29 +49,29 @@ Values = Sequence[Guarded[object]]
 class Answer(Stated):
     """What one class states under a name: the value of an attribute, or what a method returns.
 
-    It has no slots: its texts are cached for all classes that inherit it.
+    It has no slots, as its texts are cached for all classes that inherit it.
     """
 
     index: Index
 
     @property
     def owner(self) -> ClassDef:
-        """The class whose body states it."""
+        """The class whose body has the statement."""
         return self.last.owner
 
     @cached_property
     def cases(self) -> tuple[StatedValue, ...]:
-        """Each value, and when it holds."""
+        """The values with their conditions."""
         return tuple(case for each in self.statements for case in each.cases)
 
     @property
     def function(self) -> Function | None:
-        """The method, where it is one."""
+        """The method, if the last statement defines one."""
         return self.last.value if isinstance(self.last.value, Function) else None
 
     @property
     def only(self) -> ast.expr | None:
-        """The value, where there is one and it always holds."""
+        """The value, if there is just one and it always holds."""
         match self.cases:
             case [StatedValue(value=value, guards=())]:
                 return value
@@ -82,7 +87,7 @@ class Answer(Stated):
 
     @property
     def cases_of_argument(self) -> list[StatedValue]:
-        """The cases but those for an argument of None."""
+        """The cases for an argument other than None."""
         is_none = f"{self.argument} is None"
         return [c for c in self.cases if all(ast.unparse(guard) != is_none for guard in c.guards)]
 
@@ -94,15 +99,15 @@ class Answer(Stated):
 
     @cached_property
     def text_in_full(self) -> str:
-        """The statement in the source's words, each value with what of its condition is new.
+        """The statement in the source's words, each value with its new conditions.
 
-        Left out is the opposite of every condition that an earlier value has.
+        The negated conditions of earlier values are left out.
         """
         texts: list[str] = []
         failed: set[str] = set()
         for case in self.cases:
-            left = [guard for guard in case.guards if ast.unparse(guard) not in failed]
-            texts.append(where(ast.unparse(case.value), left))
+            new = [guard for guard in case.guards if ast.unparse(guard) not in failed]
+            texts.append(where(ast.unparse(case.value), new))
             failed.update(ast.unparse(negated(guard)) for guard in case.guards)
         return f"{self._verb} {'; else '.join(texts) or 'nothing'}"
 
@@ -111,7 +116,7 @@ class Answer(Stated):
         return f"{self.last.name} =" if self.function is None else f"{self.last.name}() returns"
 
     def resolve(self, value: ast.expr) -> Targets:
-        """Resolve a name in one of the values, also where the functions around them bind it."""
+        """Resolve a name in one of the values, also one that a function around it binds."""
         module = self.owner.module
         scopes = [module.scope_of(function.body) for function in self._around]
         return self.index.resolve(value, module, scopes)
@@ -139,30 +144,30 @@ class Answer(Stated):
     def reading_for(
         self, definition: ClassDef, origin: Origin, words: str, value: object = None
     ) -> Reading:
-        """Return the reading of a class; what a base states is inherited."""
+        """Return the reading of a class; the statement of a base is inherited."""
         is_inherited = self.owner is not definition
         return self.reading(Origin.INHERITED if is_inherited else origin, words, value)
 
     @property
     def _around(self) -> tuple[Function, ...]:
-        own = () if self.function is None else (self.function,)
-        return (*own, *self.owner.functions)
+        functions = self.owner.functions
+        return functions if self.function is None else (self.function, *functions)
 
 
 def finding(
     definition: ClassDef, answer: Answer, values: Values, *, about: str = "", loss: str = ""
 ) -> Finding:
-    """Return what can be declared of an answer.
+    """Return the finding of an answer, with the values that the class may declare.
 
-    What a class has from a base of its own family, and does not state again, stays undeclared:
-    its base's author did not speak of it. So does what cannot be read off, as a whole.
+    A class declares no value that it only inherits, as the base's author need not have thought
+    of it. It declares none at all where one of the values cannot be read.
 
     Args:
         definition: the class.
-        answer: what was found for it.
-        values: what the cases come to; None is one that cannot be read off.
-        about: whose words they are, where that is not the class.
-        loss: what the value leaves out of the words.
+        answer: the nearest statement for it.
+        values: the value of each case; None for one that cannot be read.
+        about: the class that the words are about, if another one.
+        loss: how the value differs from the words.
     """
     if any(value is None for _, value in values):
         values = ()
@@ -180,7 +185,7 @@ def finding(
 
 
 def conditional(reading: Reading, values: Values) -> Finding:
-    """Make the case that always holds the base, or the last one, which is what is left."""
+    """Make the unconditional case the base, or else the last, where no other holds."""
     cases = [(condition(guards), value) for guards, value in values]
     always = next((number for number, (when, _) in enumerate(cases) if not when), -1)
     _, base = cases.pop(always)
@@ -189,10 +194,10 @@ def conditional(reading: Reading, values: Values) -> Finding:
 
 
 class Lookup:
-    """Finds what classes say, each class body read once."""
+    """Finds the statements of classes; each class body is read once."""
 
     def __init__(self, classes: Classes, roots: Collection[ClassDef]) -> None:
-        """Take the root classes: their values are defaults, and count as undeclared."""
+        """Take the root classes, whose values are defaults and count as undeclared."""
         self.roots = frozenset(roots)
         self._classes = classes
         self.stated = cache(self._stated)
@@ -200,12 +205,12 @@ class Lookup:
     def nearest(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
     ) -> Answer | None:
-        """Find the statement of a class, or of its nearest base that has one, a root too.
+        """Find the statement of a class, or of the nearest base or root that has one.
 
         Args:
             definition: the class.
             name: of an attribute or a method.
-            after: the class in whose method `super()` stands, if it does.
+            after: the class whose method calls `super()`, if one does.
         """
         order = self._classes.ancestors(definition, after=after)
         return next((own[name] for own in map(self.stated, order) if name in own), None)
@@ -216,12 +221,14 @@ class Lookup:
         return next((own[name] for own in map(self.stated, below) if name in own), None)
 
     def _stated(self, definition: ClassDef) -> Mapping[str, Answer]:
-        """List what a class's body binds, and what its module gives it afterwards."""
+        """List the names that a class's body binds, and that its module sets on it later."""
         module, index = definition.module, self._classes.index
         path = definition.path.removeprefix(f"{module.name}.")
         found = [*definition.given, *statements(definition, module.body, path)]
         own = grouped((each.name, each) for each in found if each.operator is None)
-        return {name: Answer(tuple(left_standing(each)), index) for name, each in own.items()}
+        return {
+            name: Answer(tuple(surviving_statements(each)), index) for name, each in own.items()
+        }
 
 
 class _UnknownError(Exception):
@@ -256,7 +263,7 @@ def _of_part(index: Index, at: Value, local: Answer | None) -> Iterator[Item]:
 
 
 def _followed(index: Index, at: Value, local: Answer | None) -> tuple[Value, Answer | None]:
-    """Follow a module's name; one that a function binds is not known before it runs."""
+    """Follow a name of the module; the value of a function's variable is unknown."""
     if not isinstance(at.node, ast.Name):
         return at, local
     if local is not None and local.binds(at.node.id):
@@ -268,9 +275,9 @@ def _followed(index: Index, at: Value, local: Answer | None) -> tuple[Value, Ans
 
 
 def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
-    """Return the pages that can be cut into a kernel's blocks; None where `Sizes` cannot tell.
+    """Return the pages that split into a kernel's blocks; None if no `Sizes` expresses them.
 
-    vLLM takes a page that is a multiple of any block, be the block itself exact or not.
+    vLLM takes a page that is a multiple of any block, whether the block is exact or a multiple.
     """
     bases = {int(str(block).removeprefix(_MULTIPLE_OF)) for block in blocks}
     least = [base for base in bases if not any(base % other == 0 for other in bases - {base})]
@@ -283,7 +290,7 @@ def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
 
 
 def pages_of_test(test: Answer) -> Sizes | None:
-    """Read a `supports_block_size`; None where it is no plain test of its argument."""
+    """Read a `supports_block_size`; None if it does not just test its argument."""
     match test.cases_of_argument:
         case [StatedValue(value=value, guards=guards)] if test.argument:
             if all(test.argument in ast.unparse(guard) for guard in guards):
@@ -302,19 +309,19 @@ def _tested(value: ast.expr, test: Answer) -> Sizes | None:
             items = test.items(right) if is_ours else None
             sizes = frozenset(item for item in items or () if isinstance(item, int))
             return OneOf(sizes) if sizes else None
-    asked = rf"(?:{argument}|int\({argument}\))(?: % (?P<base>\d+) == 0| == (?P<exact>\d+))"
-    found = re.fullmatch(asked, ast.unparse(value))
-    if found is None:
+    pattern = rf"(?:{argument}|int\({argument}\))(?: % (?P<base>\d+) == 0| == (?P<exact>\d+))"
+    size = re.fullmatch(pattern, ast.unparse(value))
+    if size is None:
         return None
-    return MultipleOf(int(found["base"])) if found["base"] else Exact(int(found["exact"]))
+    return MultipleOf(int(size["base"])) if size["base"] else Exact(int(size["exact"]))
 
 
 def windows_of(test: ast.expr, argument: str) -> Windows | None:
-    """Read a test of one capability; None where it asks for anything else.
+    """Read a test of the compute capability; None if it tests anything else too.
 
     Args:
         test: such as `capability.major in [9, 10]`.
-        argument: the name of the capability in it.
+        argument: the name of the capability in the test.
     """
     match test:
         case ast.Constant(value=True):
