@@ -60,7 +60,7 @@ class Backend:
     """One claim to a backend's name."""
 
     name: str
-    status: Status
+    status: Status = Status.OK
     source: Source
     declaration: Declaration | None = None
     """None unless `status` is `OK`."""

@@ -1,4 +1,4 @@
-"""Class statements as the text of files has them, before anything is parsed."""
+"""Class statements in the text of files, found without parsing it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from backend_caps.engines.source.guards import grouped
+
 _HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?\(")
 _IN_BASES = re.compile(rb"#[^\n]*|[()]|\n[ \t\f]*class[ \t]|[^()#\n]+|\n")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _DOTTED = re.compile(rb"[\w.]{1,400}")
 _LONGEST_WORD = 200
 _FARTHEST = 4096
-"""As far is read for the end of a class statement's bases."""
+"""The most bytes that are searched for the end of a class statement's bases."""
 
 
 class Head(NamedTuple):
-    """A class statement, as the text has it."""
+    """A class statement in a file's text."""
 
     name: str
     bases: frozenset[str]
-    """The last words of its bases."""
+    """The last word of each base, as `B` of `a.B`."""
     at: int
-    """Where it begins in the text."""
+    """The offset of the statement in the text."""
 
 
 class Heads:
@@ -34,17 +36,17 @@ class Heads:
 
     @cached_property
     def by_file(self) -> Mapping[str, list[Head]]:
-        """By file, its class statements; a file without one is left out."""
+        """The class statements of each file that has any."""
         found = {path: list(_heads_of(text)) for path, text in self._files.items()}
         return {path: heads for path, heads in found.items() if heads}
 
     def files_below(self, roots: Collection[str]) -> list[str]:
-        """List the files whose text has a class below one of these names, at any distance."""
+        """List the files with a direct or indirect subclass of any of `roots`."""
         names = self.names_below(roots)
         return sorted(p for p, heads in self.by_file.items() if any(h.name in names for h in heads))
 
     def names_below(self, roots: Collection[str]) -> frozenset[str]:
-        """List the names of the classes that the text puts below some, those included."""
+        """List the names of `roots` and of their direct and indirect subclasses."""
         names = set(roots)
         fresh = list(roots)
         while fresh:
@@ -55,29 +57,26 @@ class Heads:
 
     @cached_property
     def _below(self) -> Mapping[str, list[str]]:
-        """By name of a base, the classes that the text puts directly below it."""
+        """The names of the direct subclasses of each base, also by the base's other names."""
         known = frozenset(head.name for heads in self.by_file.values() for head in heads)
         below: dict[str, list[str]] = {}
         for path, heads in self.by_file.items():
-            by_base: dict[str, list[Head]] = {}
-            for head in heads:
-                for base in head.bases:
-                    by_base.setdefault(base, []).append(head)
-            for base, own in by_base.items():
-                renamed = self._renamed(path, base, own[0].at, is_class=base in known)
-                for real in (base, *renamed):
-                    below.setdefault(real, []).extend(head.name for head in own)
+            by_base = grouped((base, head) for head in heads for base in head.bases)
+            for base, subclasses in by_base.items():
+                originals = self._originals(path, base, subclasses[0].at, is_class=base in known)
+                for name in (base, *originals):
+                    below.setdefault(name, []).extend(head.name for head in subclasses)
         return below
 
-    def _renamed(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
-        """List what a file calls `name` before a place in it, by its text."""
+    def _originals(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
+        """List the names that a file renames to `name` before an offset of its text."""
         text, word = self._files[path][:until], name.encode()
         *aliases, _ = text.split(b" as " + word)
-        found = [_last_word(each[-_LONGEST_WORD:]) for each in aliases]
+        words = [_last_word(each[-_LONGEST_WORD:]) for each in aliases]
         if not is_class:
             _, *values = text.split(word + b" = ")
-            found += [_last_word(match[0]) for match in map(_DOTTED.match, values) if match]
-        return [each for each in found if each]
+            words += [_last_word(match[0]) for match in map(_DOTTED.match, values) if match]
+        return list(filter(None, words))
 
 
 def _heads_of(text: bytes) -> Iterator[Head]:
@@ -92,25 +91,26 @@ def _heads_of(text: bytes) -> Iterator[Head]:
 
 
 def _bases(text: bytes, start: int) -> bytes | None:
-    """Read to where the bases end, comments aside; what a call among them takes are bases.
+    """Return the bases without comments; None where they do not end.
 
-    No bases have a class statement in them, so that each text is read once. None where they do
-    not end.
+    Arguments of a call among the bases count as bases.
     """
-    found, depth = [], 1
+    pieces, depth = [], 1
     for match in _IN_BASES.finditer(text, start, start + _FARTHEST):
         token = match[0]
         depth += {b"(": 1, b")": -1}.get(token, 0)
+        # To stop at the next class statement keeps the search linear in the text's length.
         if not depth or (token.startswith(b"\n") and token.strip()):
             break
         if not token.startswith(b"#"):
-            found.append(b"," if token in b"()" else token)
+            pieces.append(b"," if token in b"()" else token)
     else:
         return None
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def _last_word(base: bytes) -> str:
-    """Read a base from its end, so that no text makes it slow."""
+    """Return the last word of a base; an empty text if it ends in none."""
+    # Matched in the reversed text: a search for the last word could take quadratic time.
     word = _WORD.match(base.partition(b"[")[0].rstrip()[::-1])
     return word[0][::-1].decode(errors="replace") if word else ""

@@ -16,14 +16,8 @@ from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.methods import (
-    Stated,
-    StatedValue,
-    left_standing,
-    truths_of,
-    values_of,
-)
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import Stated, StatedValue, surviving_statements
 from tests.unit.engines.source.trees import class_of, codes_of, index_of, module_of
 from tests.unit.engines.tables import table
 
@@ -227,8 +221,8 @@ def test_instances_hold_what_python_gives_them(text: str) -> None:
         for name, each in stated.items():
             assert each is not None
             ran = Stated(tuple(s for s in each.statements if calls_once not in condition(s.guards)))
-            assert _held(values_of(ran), values) == getattr(made, name)
-            assert _held(truths_of(ran), values) == getattr(made, name)
+            assert _held(ran.values, values) == getattr(made, name)
+            assert _held(ran.truths, values) == getattr(made, name)
 
 
 @table("source_attributes", "statements_have_the_words_of_the_source")
@@ -242,12 +236,12 @@ def test_statements_have_the_words_of_the_source(text: str, words: str) -> None:
 
 
 def test_statement_says_where_it_stands() -> None:
-    """The last statement decides; the first is the base if it always runs."""
+    """The last statement decides; the first is certain if it always runs."""
     stated = _stated("class A:\n    x = 1\n    if a:\n        x = 2\n")
 
     assert stated is not None
-    assert stated.base is not None
-    assert (stated.base.at, stated.last.at) == ("engine/m.py:2", "engine/m.py:4")
+    places = [(each.at, each.is_certain) for each in stated.statements]
+    assert places == [("engine/m.py:2", True), ("engine/m.py:4", False)]
 
 
 def test_statement_that_never_runs_is_left_out() -> None:
@@ -256,16 +250,16 @@ def test_statement_that_never_runs_is_left_out() -> None:
 
     assert stated is not None
     never = replace(stated.last, guards=(ast.Constant(value=False),))
-    assert left_standing([stated.last, never]) == [stated.last]
+    assert surviving_statements([stated.last, never]) == [stated.last]
 
 
 @pytest.mark.parametrize("line", ["if a:\n        x = 1", "x |= 1"])
-def test_name_without_a_value_of_its_own_has_no_base(line: str) -> None:
-    """A statement that does not always run, or adds to another, is no base."""
+def test_statement_that_may_keep_the_earlier_value_is_not_certain(line: str) -> None:
+    """A statement that does not always run, or adds to another, is not certain."""
     stated = _stated(f"class A:\n    {line}\n")
 
     assert stated is not None
-    assert stated.base is None
+    assert not stated.last.is_certain
 
 
 def test_methods_are_found_in_the_order_of_bases() -> None:
@@ -285,15 +279,11 @@ def test_methods_are_found_in_the_order_of_bases() -> None:
     classes, one = Classes(index), class_of(index, "A")
     other = class_of(index, "B")
 
-    found = [
-        classes.method(one, "f"),
-        classes.method(one, "f", after=one),
-        classes.method(one, "g"),
-    ]
+    found = [classes.definer(one, "f"), classes.definer(one, "f", after=one)]
 
-    lines = [(each.owner.name, each.node.lineno) for each in found if each]
-    assert lines == [("A", 5), ("B", 2), ("A", 7)]
-    assert classes.method(one, "f", after=other) is None
+    assert found == [one, other]
+    assert classes.definer(one, "f", after=other) is None
+    assert {name: node.lineno for name, node in one.methods.items()} == {"f": 5, "g": 7}
 
 
 def test_calls_without_end_end() -> None:
@@ -325,8 +315,8 @@ def test_values_take_statements_apart() -> None:
     assert stated is not None
 
     last = [("True", "b"), ("False", "not c")]
-    assert _written(values_of(stated)) == [("1", "d and a"), ("f(b)", "d and (not a)"), *last]
-    assert _written(truths_of(stated)) == [
+    assert _written(stated.values) == [("1", "d and a"), ("f(b)", "d and (not a)"), *last]
+    assert _written(stated.truths) == [
         ("1", "d and a"),
         ("False", "d and (not a)"),
         ("True", "d and (not a) and f(b)"),
@@ -340,4 +330,4 @@ def test_cases_that_constants_decide_are_certain(lines: str, cases: list[tuple[s
     stated = _stated(f"class A:\n    {lines}\n")
     assert stated is not None
 
-    assert _written(values_of(stated)) == cases
+    assert _written(stated.values) == cases

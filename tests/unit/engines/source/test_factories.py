@@ -54,7 +54,7 @@ def test_methods_are_followed_in_the_order_of_bases() -> None:
     get = class_of(index, "Base").methods["get"]
     factories = Factories(Classes(index))
 
-    found = factories.made(FunctionDef(module_of(index), get), class_of(index, "A"))
+    found = factories.made(FunctionDef(module_of(index), get, class_of(index, "A")))
 
     assert [(made and made.name, condition(guards)) for guards, made in found] == [
         ("A", "x"),

@@ -23,7 +23,7 @@ TESTS = ("a", "b", "not c", "a and b", "b or c", "not (a or c)", "k == 1", "a if
 def _guarded(text: str) -> list[tuple[str, str]]:
     """List each statement of a body with its condition."""
     body = ast.parse(dedent(text)).body
-    return [(ast.unparse(each.node), condition(each.guards)) for each in guarded(body)]
+    return [(ast.unparse(node), condition(guards)) for guards, node in guarded(body)]
 
 
 @st.composite
@@ -115,7 +115,7 @@ def test_many_conditions_are_one(text: str) -> None:
     """So many are no longer told apart, so no text makes reading slow; what follows stays open."""
     *_, last = guarded(ast.parse(text).body)
 
-    assert (ast.unparse(last.node), 0 < len(condition(last.guards)) < 2000) == ("x", True)
+    assert (ast.unparse(last.value), 0 < len(condition(last.guards)) < 2000) == ("x", True)
 
 
 @pytest.mark.parametrize(

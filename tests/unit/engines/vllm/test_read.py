@@ -9,7 +9,7 @@ import pytest
 from backend_caps import ANY, ComputeRange, Origin
 from backend_caps.capability.backend import Reading, Status
 from backend_caps.capability.sets import Windows
-from backend_caps.engines.vllm.constants import windows_of
+from backend_caps.engines.vllm.lookup import windows_of
 from backend_caps.engines.vllm.read import KNOWN_VERSIONS
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read, read_one, said
