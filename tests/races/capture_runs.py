@@ -26,7 +26,8 @@ from backend_caps.runtime.memory import Pools, ReqToTokenPool, make_cache
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.step import scores_of
 from backend_caps.simulator.device import simulate
-from backend_caps.startup.configuration import Configuration, GraphSizes
+from backend_caps.startup.configuration import Configuration
+from backend_caps.startup.graph_choice import GraphSizes
 from backend_caps.startup.graph_modes import uniform_buckets
 from tests.races.cases import Case, Fault, Finding, findings_after
 from tests.races.engine_setup import plan_of

@@ -27,7 +27,8 @@ from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import GraphRunner
 from backend_caps.runtime.step import scores_of
 from backend_caps.simulator import simulate
-from backend_caps.startup.configuration import Configuration, GraphSizes
+from backend_caps.startup.configuration import Configuration
+from backend_caps.startup.graph_choice import GraphSizes
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import BUCKETS, CONFIG, SIMULATED, Rig, make_model, make_site, uses_of
 from tests.runtime.graphs.spies import WatchedPadded
