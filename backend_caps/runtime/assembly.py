@@ -57,8 +57,8 @@ from backend_caps.runtime.step import (
     states_of,
 )
 from backend_caps.runtime.two_batch import TwoBatchRunner
-from backend_caps.startup.configuration import Configuration, GraphSizes
-from backend_caps.startup.graph_choice import halved_phases
+from backend_caps.startup.configuration import Configuration
+from backend_caps.startup.graph_choice import GraphSizes, halved_phases
 
 
 class Parts:

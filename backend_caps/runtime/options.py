@@ -25,7 +25,7 @@ from backend_caps.runtime.errors import EngineError, UnfitBackendError, check_si
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.startup.configuration import GraphSizes
+from backend_caps.startup.graph_choice import GraphSizes
 from backend_caps.startup.graph_modes import mixed_buckets, uniform_buckets
 
 _SIZES = (

@@ -142,10 +142,10 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
 
 
 def _choices(plan: Plan, role: Role) -> dict[Phase, tuple[object, ...]]:
-    buckets = graph_sizes_of(OPTIONS, settings_of(plan))[role].buckets
+    sizes = graph_sizes_of(OPTIONS, settings_of(plan))[role]
     return {
         own.phase: (own.effective, own.obstacles[FULL])
-        for own in choose_graphs(plan, SIMULATED, buckets, (), role)
+        for own in choose_graphs(plan, SIMULATED, sizes, role)
         if own.kind is kind_of(plan.flags, role, own.phase)
     }
 
