@@ -15,8 +15,15 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.facts import Facts, Given, Situation, Truth
-from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
+from backend_caps.capability.facts import (
+    Facts,
+    Given,
+    Reason,
+    Situation,
+    Truth,
+    text_of,
+    unsupported_reasons,
+)
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Role
 from backend_caps.capability.model import FROZEN, Dtype, FrozenModel, Text
 from backend_caps.capability.provenance import Origin

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from backend_caps.capability.backend import Backend, Unverified
 from backend_caps.capability.declaration import Declaration, When
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.sets import Conflict, Unchecked

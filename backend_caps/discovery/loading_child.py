@@ -5,17 +5,20 @@ It is started by `process`, and the one place where a plugin's code runs.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import linecache
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from operator import attrgetter
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import IO
 
 import pydantic
@@ -23,7 +26,7 @@ from pydantic import BaseModel
 
 import backend_caps
 from backend_caps.capability.declaration import Declaration
-from backend_caps.discovery.diagnosis import schema_fault, source_line
+from backend_caps.discovery.diagnosis import schema_fault
 from backend_caps.discovery.process import Answer, Work, working_directory_of_process
 from backend_caps.discovery.scan import BACKENDS
 from backend_caps.resolution.rules import Rule
@@ -32,6 +35,9 @@ _SHOWN = 500
 """As much of an error's text as a report can bear."""
 _MACHINERY = [Path(str(own.__file__)).parent for own in (backend_caps, importlib, pydantic)]
 """Where no plugin's own lines are."""
+
+
+_SCOPES = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda, ast.comprehension)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,3 +169,41 @@ def _file_of(module_name: str) -> str:
         if spec is not None and spec.has_location:
             return f" in {spec.origin}"
     return ""
+
+
+def source_line(module: ModuleType, attribute: str) -> str | None:
+    """Return `file:line` of a module's attribute, from its source.
+
+    Just the file where the source is not there or does not say; None for a module without a
+    file. An attribute of a class is found in the class.
+    """
+    file = vars(module).get("__file__")
+    if not isinstance(file, str):
+        return None
+    source = "".join(linecache.getlines(file, vars(module)))
+    line = _line_of(ast.parse(source), attribute.split("."))
+    return file if line is None else f"{file}:{line}"
+
+
+def _line_of(scope: ast.AST, names: Sequence[str]) -> int | None:
+    """Find the last binding of the first name, and within it that of the rest."""
+    bindings = [(line, node) for node, name, line in _bindings(scope) if name == names[0]]
+    if not bindings:
+        return None
+    line, last = bindings[-1]
+    within = _line_of(last, names[1:]) if names[1:] else None
+    return within or line
+
+
+def _bindings(scope: ast.AST) -> Iterator[tuple[ast.AST, str, int]]:
+    """List what a scope binds, without what the scopes inside bind."""
+    for node in ast.iter_child_nodes(scope):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store(), lineno=line):
+                yield node, name, line
+            case ast.ClassDef(name=name, lineno=line) | ast.FunctionDef(name=name, lineno=line):
+                yield node, name, line
+            case ast.alias(name=name, asname=renamed, lineno=line):
+                yield node, renamed or name, line
+        if not isinstance(node, _SCOPES):
+            yield from _bindings(node)

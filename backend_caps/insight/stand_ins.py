@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import ANY, Phase, Role
 from backend_caps.capability.provenance import Status
 from backend_caps.capability.vocabulary import CAPABILITIES

@@ -21,7 +21,7 @@ from backend_caps.capability.evidence import (
     EvidenceEffort,
     EvidenceVersions,
 )
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.evidence import (

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration, declared
-from backend_caps.capability.facts import Given, Situation, Truth
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Given, Situation, Truth, text_of
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, Situation, text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.sets import Conflict

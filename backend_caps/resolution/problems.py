@@ -6,8 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import declared
-from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
+from backend_caps.capability.facts import (
+    CHECKED_AGAINST,
+    Facts,
+    Reason,
+    Situation,
+    text_of,
+    unsupported_reasons,
+)
 from backend_caps.capability.kind import ANY, UNDECLARED, Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked

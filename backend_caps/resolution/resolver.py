@@ -11,8 +11,7 @@ from functools import partial, reduce
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Stated, added, declared
-from backend_caps.capability.facts import Facts, Situation, Truth
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, Situation, Truth, text_of
 from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities

@@ -13,8 +13,7 @@ from functools import cache
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, text_of
+from backend_caps.capability.facts import CHECKED_AGAINST, Facts, Situation, text_of
 from backend_caps.capability.kind import Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND

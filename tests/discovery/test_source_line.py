@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from backend_caps.discovery.diagnosis import source_line
+from backend_caps.discovery.loading_child import source_line
 
 
 def module_of(source: str, tmp_path: Path) -> ModuleType:

@@ -5,8 +5,7 @@ import pickle
 import pytest
 
 from backend_caps.capability.declaration import Declaration, Part, When
-from backend_caps.capability.facts import Facts, Given
-from backend_caps.capability.fit import Reason
+from backend_caps.capability.facts import Facts, Given, Reason
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities
 from tests.unit.building import faults_of

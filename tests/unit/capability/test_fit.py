@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
+from backend_caps.capability.facts import Facts, Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import ANY, Role
 from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import NO_LIMIT, AttentionArch, Capabilities, HostSeqLens
