@@ -283,12 +283,8 @@ def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:
 
 
 def _joined(own: Resolved, asks: Plan, phase: Phase | None) -> Resolved:
-    value = CAPABILITIES[own.capability].join(own.value, _value(asks, own.capability, phase).value)
-    return replace(own, value=value)
-
-
-def _value(plan: Plan, name: str, phase: Phase | None) -> Resolved:
-    return plan.server[name] if phase is None else plan.phases[phase][name]
+    other = asks.by_phase[phase][own.capability]
+    return replace(own, value=CAPABILITIES[own.capability].join(own.value, other.value))
 
 
 def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[WorsenedDocument]:
@@ -324,7 +320,7 @@ def _loses_graphs(plan: Plan, joined: Resolved, phase: Phase | None) -> bool:
     speculates = plan.flags.speculative_algorithm is not None
     if speculates and phase is not Phase.VERIFY:  # this engine captures no other whole
         return False
-    before = _value(plan, joined.capability, phase).value
+    before = plan.by_phase[phase][joined.capability].value
     assert isinstance(before, frozenset), "kinds of batch are a set"
     assert isinstance(joined.value, frozenset), "kinds of batch are a set"
     return KIND_OF_PHASE[phase] in before - joined.value

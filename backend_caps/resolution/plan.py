@@ -155,8 +155,8 @@ class Choice:
 class Plan:
     """What a server is configured by. Index it by a capability, or a capability and a phase."""
 
-    server: Mapping[str, Resolved]
-    phases: Mapping[Phase, Mapping[str, Resolved]]
+    by_phase: Mapping[Phase | None, Mapping[str, Resolved]]
+    """The values of each phase; under None, first, those of the server."""
     uses: tuple[Use, ...]
     flags: ServerFlags
     facts: Facts
@@ -180,7 +180,7 @@ class Plan:
         if (kind.scope is Scope.PHASE) is (phase is None):
             wanted = f"plan[{name!r}, Phase.DECODE]" if phase is None else f"plan[{name!r}]"
             raise KeyError(f"{name!r} has scope {kind.scope.value}; write {wanted}")
-        return self._value(name, phase)
+        return self.by_phase[phase][name]
 
     def __hash__(self) -> int:
         """Hash the values: equal plans have equal ones."""
@@ -199,6 +199,16 @@ class Plan:
             codes = ", ".join(dict.fromkeys(found.code for found in self.problems))
             lines.append(f"  {len(self.problems)} problem(s): {codes}")
         return "\n".join(lines)
+
+    @property
+    def server(self) -> Mapping[str, Resolved]:
+        """The values that the server has once, by capability."""
+        return self.by_phase[None]
+
+    @property
+    def phases(self) -> Mapping[Phase, Mapping[str, Resolved]]:
+        """The values of each phase, by capability."""
+        return {phase: values for phase, values in self.by_phase.items() if phase is not None}
 
     @property
     def relays_speculation(self) -> bool:
@@ -227,9 +237,8 @@ class Plan:
 
     def values(self) -> Iterator[tuple[Phase | None, Resolved]]:
         """List every value: the server's, then each phase's."""
-        yield from ((None, resolved) for resolved in self.server.values())
-        for phase, of_phase in self.phases.items():
-            yield from ((phase, resolved) for resolved in of_phase.values())
+        for phase, values in self.by_phase.items():
+            yield from ((phase, resolved) for resolved in values.values())
 
     @property
     def fingerprint(self) -> str:
@@ -246,8 +255,8 @@ class Plan:
         cause = Cause(
             kind=CauseKind.ENGINE, name=capability, value=need, reason=reason, origin=Origin.FORCED
         )
-        resolved = self._joined(own, need, (cause,))
-        return replace(self, server={**self.server, capability: resolved})
+        server = {**self.server, capability: self._joined(own, need, (cause,))}
+        return replace(self, by_phase={**self.by_phase, None: server})
 
     def join(self, other: Plan) -> Plan:
         """Join with another rank's plan: every need of either, the supports of both.
@@ -265,7 +274,7 @@ class Plan:
                 )
 
         def both(phase: Phase | None, own: Resolved) -> Resolved:
-            theirs = other._value(own.capability, phase)
+            theirs = other.by_phase[phase][own.capability]
             return self._joined(own, theirs.value, theirs.causes)
 
         return replace(
@@ -297,17 +306,13 @@ class Plan:
             effect = effect_of(capability, value, self.rules, situation)
         return resolved_from(capability, value, causes, effect)
 
-    def _value(self, name: str, phase: Phase | None) -> Resolved:
-        return self.server[name] if phase is None else self.phases[phase][name]
-
     def with_values(self, change: Callable[[Phase | None, Resolved], Resolved]) -> Plan:
         """Return this plan with each value put in the place of another, by phase."""
-        server = {name: change(None, own) for name, own in self.server.items()}
-        phases = {
-            phase: {name: change(phase, own) for name, own in values.items()}
-            for phase, values in self.phases.items()
+        changed = {
+            phase: {name: change(phase, resolved) for name, resolved in values.items()}
+            for phase, values in self.by_phase.items()
         }
-        return replace(self, server=server, phases=phases)
+        return replace(self, by_phase=changed)
 
 
 def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:

@@ -5,9 +5,9 @@ Only without rules is the environment read, for the version of the installed eng
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Stated, added, declared
@@ -66,8 +66,7 @@ def resolve(
     uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))
     _check(uses, situation)
     plan = Plan(
-        server={},
-        phases={},
+        by_phase={},
         uses=uses,
         flags=flags,
         facts=facts,
@@ -76,12 +75,15 @@ def resolve(
         overrides=tuple(_overrides(unsafe_override).items()),
         choices=choices,
     )
-    resolved = partial(_resolved, plan, situation)
-    server = {name: resolved(name, None) for name in _scoped(Scope.SERVER)}
-    phases = {
-        phase: {name: resolved(name, phase) for name in _scoped(Scope.PHASE)} for phase in Phase
+    by_phase = {
+        phase: {
+            name: _resolved(plan, situation, name, phase)
+            for name, kind in CAPABILITIES.items()
+            if kind.scope is (Scope.SERVER if phase is None else Scope.PHASE)
+        }
+        for phase in (None, *Phase)
     }
-    plan = replace(plan, server=server, phases=phases)
+    plan = replace(plan, by_phase=by_phase)
     return under_policy(plan, problems_of(plan))
 
 
@@ -101,10 +103,6 @@ def _check(uses: tuple[Use, ...], situation: Situation) -> None:
                 f"backend {use.backend!r} is a composite of {parts} and stands in a use "
                 "unexpanded. Take uses from registry.uses(flags), or write one for each part.",
             )
-
-
-def _scoped(scope: Scope) -> Iterator[str]:
-    return (name for name, kind in CAPABILITIES.items() if kind.scope is scope)
 
 
 def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
