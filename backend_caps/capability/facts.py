@@ -33,7 +33,7 @@ class Truth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Every number from this one on."""
+    """The numbers from a smallest one upwards."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
@@ -78,7 +78,7 @@ class Facts(FrozenModel):
 _Member = TypeVar("_Member")
 _SOME = Field(min_length=1)
 AnyOf = Annotated[Annotated[AbstractSet[_Member], _SOME] | None, *STORED_AS_SET]
-"""What a condition takes any of."""
+"""A set of values, any of which meets a condition."""
 
 
 def _written_numbers(value: object) -> object:
@@ -142,16 +142,16 @@ class Given(FrozenModel):
         return self
 
     def stated(self) -> Mapping[str, object]:
-        """List what is asked for, by name, in the order of this class."""
+        """List the stated requirements by name, in the order of the fields."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if value is not None}
 
     def truth(self, situation: Situation) -> Truth:
-        """Tell whether it holds: one false decides, otherwise what is not known keeps it open."""
-        asked = [(wanted, situation.get(name)) for name, wanted in self.stated().items()]
-        if not all(actual is None or includes(wanted, actual) for wanted, actual in asked):
+        """Evaluate the condition: FALSE if a part fails, else UNKNOWN if one is open."""
+        compared = [(wanted, situation.get(name)) for name, wanted in self.stated().items()]
+        if not all(actual is None or includes(wanted, actual) for wanted, actual in compared):
             return Truth.FALSE
-        return Truth.UNKNOWN if any(actual is None for _, actual in asked) else Truth.TRUE
+        return Truth.UNKNOWN if any(actual is None for _, actual in compared) else Truth.TRUE
 
     def __str__(self) -> str:
         return " and ".join(
@@ -161,7 +161,7 @@ class Given(FrozenModel):
 
 
 def includes(taken: object, actual: object) -> bool:
-    """Tell whether a value is among those that a condition asks for, or that a backend takes."""
+    """Return whether a value is among those that a condition or a backend takes."""
     match taken:
         case bool():
             return taken is actual
@@ -200,9 +200,9 @@ class Reason:
 
     fact: str
     actual: str
-    """What is."""
+    """The value here."""
     needed: str | None
-    """What the backend takes; None where it does not say."""
+    """What the backend takes; None where it is undeclared."""
 
     @property
     def code(self) -> str:
@@ -218,17 +218,17 @@ class Reason:
         return f"Use another backend, or {self.fact} {self.needed}."
 
     def of(self, backend: str) -> str:
-        """Say it of a backend by its name."""
-        says = f"takes {self.fact} {self.needed}"
+        """Write the reason as a sentence about a backend."""
+        clause = f"takes {self.fact} {self.needed}"
         if self.needed is None:
-            says = f"does not say which {self.fact} it takes"
-        return f"backend {backend!r} {says}; here it is {self.actual}."
+            clause = f"does not say which {self.fact} it takes"
+        return f"backend {backend!r} {clause}; here it is {self.actual}."
 
 
 def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[Reason, ...]:
-    """List every reason why a backend does not fit what is known of machine and model.
+    """List the reasons why a backend does not fit the known facts.
 
-    `supported` holds a value for each capability in `CHECKED_AGAINST`. What the backend left
+    `supported` holds a value for each capability in `CHECKED_AGAINST`. A capability that is
     undeclared is a reason too, without `needed`: it may fit.
     """
     known = facts.known()
@@ -245,7 +245,7 @@ def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[
 
 
 def text_of(value: object) -> str:
-    """Write a value of a capability or a fact as people read it, in a stable order."""
+    """Write a value of a capability or a fact for a reader, in a stable order."""
     match value:
         case bool():
             return "yes" if value else "no"

@@ -17,14 +17,14 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     model.__name__: model for model in (Capabilities, Declaration, Facts, Given, Rule, When)
 }
 _LONGEST_INPUT = 60
-"""How much of a wrong value a sentence repeats."""
+"""The characters of a wrong value that a sentence repeats."""
 _NAMES = frozenset(_MODELS) | {Part.__name__}
 
 
 def schema_fault(error: BaseException) -> str | None:
-    """Explain an error that comes of using what this version's contract does not have.
+    """Explain an error from a name or value outside this version's contract.
 
-    None where it comes of something else.
+    None for any other error.
     """
     match error:
         case ValidationError(title=title) if title in _NAMES:
@@ -37,7 +37,7 @@ def schema_fault(error: BaseException) -> str | None:
 
 
 def validation_fault(error: ValidationError) -> str:
-    """Write a validation error as one line: of each field, the first thing that is wrong."""
+    """Write a validation error as one line: the first error of each field."""
     first: dict[object, ErrorDetails] = {}
     for details in error.errors(include_url=False, include_context=False):
         first.setdefault(details["loc"][:1], details)
