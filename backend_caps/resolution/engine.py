@@ -220,7 +220,7 @@ class Reader:
         if option in fields:
             return fields[option]
         if option not in self.engine.options:
-            # SGLang's argparse accepts unambiguous prefixes; spellings of one flag are no ambiguity.
+            # SGLang's argparse accepts prefixes, unless several flags share them.
             spelled = self.engine.options
             matches = {known for known in {*fields, *spelled} if known.startswith(option)}
             meant = sorted({min(matches.intersection(spelled.get(m, (m,)))) for m in matches})

@@ -48,7 +48,8 @@ def resolve(
         choices: the choices of `select` for these flags, kept in the plan.
 
     Raises:
-        ResolutionError: `uses` is empty, a backend is used in a role that it does not take, or a use is a composite whose parts are not in `uses`.
+        ResolutionError: `uses` is empty, a backend is used in a role that it does not take, or
+            a use is a composite whose parts are not in `uses`.
         FlagsError: the override names a capability that a plan does not hold.
         PlanRefusedError: the policy is strict and there is a problem. Several faults come
             as one group.
