@@ -1,6 +1,6 @@
 """What an attention backend needs and supports: declared once, resolved with reasons.
 
-The names below are loaded on first use: importing the package costs nothing. `configure`,
+The names below are loaded on first use; importing the package loads no module of it. `configure`,
 `Configuration` and `GraphSizes` load torch; they are for an engine, and
 `from backend_caps import *` leaves them out.
 """

@@ -12,7 +12,7 @@ import click
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.options import Request, importable, request_of
 from backend_caps.cli.output import working

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS

@@ -14,7 +14,7 @@ import torch
 
 from backend_caps.capability import evidence as documents
 from backend_caps.capability.evidence import Evidence
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.evidence import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from backend_caps.capability.declaration import Declaration, Part
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase, Role, Scope
 from backend_caps.capability.provenance import Origin, Status
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities

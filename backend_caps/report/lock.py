@@ -27,8 +27,7 @@ from pydantic import (
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, text_of
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities

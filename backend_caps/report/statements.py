@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backend_caps.capability.declaration import When, declared
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED, Kind
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked

@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import torch
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import CHECKED_AGAINST
+from backend_caps.capability.facts import CHECKED_AGAINST, Facts
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed import ProcessGroup
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, text_of
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover

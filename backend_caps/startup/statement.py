@@ -19,7 +19,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeAlias
 
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.report.document import legible
 from backend_caps.resolution.flags import ServerFlags

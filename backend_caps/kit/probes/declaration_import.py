@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from backend_caps import Capabilities, Declaration
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.discovery.diagnosis import source_line
+from backend_caps.discovery.loading_child import source_line
 
 if TYPE_CHECKING:
     from backend_caps.kit.subject import Subject  # loads torch, which the new process must not

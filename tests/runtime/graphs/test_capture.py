@@ -29,8 +29,8 @@ from backend_caps.runtime.graphs.runner import GraphRunner
 from backend_caps.runtime.step import scores_of
 from backend_caps.simulator import simulate
 from backend_caps.startup.configuration import Configuration
-from backend_caps.startup.graph_choice import GraphSizes
 from backend_caps.startup.errors import StartupError
+from backend_caps.startup.graph_choice import GraphSizes
 from backend_caps.startup.graph_modes import Bucket, GraphMode, mixed_buckets, uniform_buckets
 from tests.runtime.graphs.rig import (
     BUCKETS,

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from backend_caps import Capabilities, Declaration, Facts, Given, Part, Phase, Role, When
-from backend_caps.capability.fit import Reason
+from backend_caps.capability.facts import Reason
 from tests.unit.building import faults_of
 from tests.unit.capability.test_capabilities import EVERYTHING
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import AtLeast, AttentionArch, ComputeRange, Facts, Given, Phase, Role
-from backend_caps.capability.facts import Truth
-from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
+from backend_caps.capability.facts import Reason, Truth, text_of, unsupported_reasons
 from backend_caps.capability.kind import ANY
 from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import NO_LIMIT, Capabilities, HostSeqLens
