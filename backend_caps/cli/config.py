@@ -158,9 +158,7 @@ _COLUMNS: Columns[SettingDocument] = {
     "value": lambda setting: _text(setting.value),
     "from": lambda setting: setting.place,
     "instead of": lambda setting: "; ".join(
-        f"{_text(value.value)}, {value.place}"
-        for value in setting.overrides
-        if value.layer != "default"
+        f"{_text(old.value)}, {old.place}" for old in setting.overrides if old.layer != "default"
     ),
 }
 

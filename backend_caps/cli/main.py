@@ -109,9 +109,7 @@ def cli() -> None:
     """
 
 
-def run(
-    arguments: list[str], server_flags: list[str], loading: Loading | None, log: Log | None
-) -> None:
+def run(argv: list[str], server_flags: list[str], loading: Loading | None, log: Log | None) -> None:
     """Run a command line that was divided at its first `--`, and exit with its status.
 
     A character that the terminal's encoding lacks is written as its escape, never an error.
@@ -120,4 +118,4 @@ def run(
     for stream in streams:
         stream.reconfigure(errors="backslashreplace")
     invocation = Invocation(server_flags=tuple(server_flags), loading=loading, log=log)
-    cli.main(arguments, obj=invocation)
+    cli.main(argv, obj=invocation)

@@ -125,9 +125,7 @@ class _Installed:
     def of_environment(cls) -> Self:
         search = Search.of_process()
         claims = (claim for claim in scan(search).claims if claim.is_backend)
-        backends = {
-            claim.name: claim.owner for claim in claims if claim.status is not Status.SKIPPED
-        }
+        backends = {c.name: c.owner for c in claims if c.status is not Status.SKIPPED}
         places = ((root, PathEntry.at(root)) for root in search.searched)
         # Distributions are read off the names of their metadata.
         distributions = {

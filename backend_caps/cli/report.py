@@ -42,11 +42,7 @@ def _refuse_faults(request: Request, registry: Registry) -> None:
     """Under strict, a plugin that could not be read is an error."""
     if request.policy is not Policy.STRICT:
         return
-    unread = [
-        backend
-        for backend in registry.entries
-        if backend.status in {Status.BROKEN, Status.CONFLICT}
-    ]
+    unread = [b for b in registry.entries if b.status in {Status.BROKEN, Status.CONFLICT}]
     faults = [problem for backend in unread for problem in backend.problems]
     faults += [problem for problem in registry.problems if problem not in registry.remarks]
     refused = (

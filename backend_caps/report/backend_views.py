@@ -184,10 +184,7 @@ def _against(evidence: EvidenceDocument) -> str:
     parts = [
         evidence.problem or "",
         f"failed: {', '.join(evidence.failed)}" if evidence.failed else "",
-        *(
-            str(Change(what=change.what, was=change.was, now=change.now))
-            for change in evidence.changes
-        ),
+        *(str(Change(what=c.what, was=c.was, now=c.now)) for c in evidence.changes),
     ]
     return "; ".join(text for text in parts if text) or "nothing"
 
@@ -198,11 +195,9 @@ def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) ->
     names = [backend for backend in backends if backend.classes is not None]
     plugins = [b for b in backends if b.class_ is None and b.classes is None]
     source = "as installed" if engine.source == "installed" else f"read from {engine.source}"
-    inventory = (
-        f"{_counted(len(classes), 'class', 'classes')}, {_counted(len(names), 'name', 'names')}"
-    )
+    total = f"{_counted(len(classes), 'class', 'classes')}, {_counted(len(names), 'name', 'names')}"
     parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
-    yield Heading(f"{_engine_name(engine)}, {source}: {inventory}; {parsed}")
+    yield Heading(f"{_engine_name(engine)}, {source}: {total}; {parsed}")
     yield from _class_tables(classes)
     yield from _shared_lines("What depends on what", _dependences(classes))
     yield from _shared_lines("Wrappers", ((b.composite, b.name) for b in classes if b.composite))

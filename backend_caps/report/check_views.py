@@ -126,9 +126,8 @@ def _reasons(checked: CheckDocument) -> Iterator[Section]:
 def _findings(checked: CheckDocument) -> Iterator[Section]:
     for check in checked.checks:
         if check.findings:
-            broken = (
-                f"{', '.join(check.claims)} {'does' if len(check.claims) == 1 else 'do'} not hold"
-            )
+            verb = "does" if len(check.claims) == 1 else "do"
+            broken = f"{', '.join(check.claims)} {verb} not hold"
             yield Heading(f"{check.code}: {broken if check.claims else f'{_DUTY} does not hold'}")
             alike_by_place = grouped(
                 ((finding.what, finding.file, finding.line), finding) for finding in check.findings
@@ -335,6 +334,7 @@ def _locations(place: tuple[str, int | None] | None) -> list[JsonValue]:
     if place is None:
         return []
     path, line = PurePath(place[0]), place[1]
+    # A path need not be UTF-8: its bytes are escaped as they are.
     artifact: dict[str, JsonValue] = (
         {"uri": path.as_uri()}
         if path.is_absolute()

@@ -99,19 +99,12 @@ def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
 
 
 def _by_name(backends: Iterable[LockedBackend]) -> Mapping[str, _Claims]:
-    ordered = sorted(
-        backends, key=lambda backend: (_PRECEDENCE.index(backend.status), _claim(backend))
-    )
-    return grouped((backend.name, backend) for backend in ordered)
+    ordered = sorted(backends, key=lambda claim: (_PRECEDENCE.index(claim.status), _claim(claim)))
+    return grouped((claim.name, claim) for claim in ordered)
 
 
-def _claim(backend: LockedBackend) -> str:
-    parts = (
-        backend.distribution,
-        backend.version,
-        backend.status.value,
-        ", ".join(backend.problems),
-    )
+def _claim(claim: LockedBackend) -> str:
+    parts = (claim.distribution, claim.version, claim.status.value, ", ".join(claim.problems))
     return " ".join(part for part in parts if part)
 
 
@@ -133,22 +126,17 @@ def _of_backends(
             yield from _of_backend(subject, one, other, were.keys() & are.keys())
         else:
             was, is_ = (claims[0] if claims else None for claims in (one, other))
-            before_words, after_words = (
-                None if each is None else _summary(each) for each in (was, is_)
-            )
-            yield from _of_pair(subject, "", before_words, after_words, _where(was, is_))
+            summary, summary_after = (None if b is None else _summary(b) for b in (was, is_))
+            yield from _of_pair(subject, "", summary, summary_after, _where(was, is_))
 
 
 def _summary(backend: LockedBackend) -> str:
     """Describe a backend that only one side has, in a line."""
     class_, declaration = backend.engine_class or _NO_CLASS, backend.declaration or _NO_DECLARATION
-    states = (
-        {name: statement_of(backend, name) for name in CAPABILITIES} if backend.declaration else {}
-    )
+    states = {name: statement_of(backend, name) for name in CAPABILITIES if backend.declaration}
+    faults = sorted({*backend.problems})
     parts = (
-        ""
-        if backend.status is Status.OK
-        else ", ".join((backend.status.value, *sorted({*backend.problems}))),
+        "" if backend.status is Status.OK else ", ".join((backend.status.value, *faults)),
         f"registered as {', '.join(class_.registered_as)}" if class_.registered_as else "",
         f"hands its uses to {'; '.join(_parts(declaration))}" if declaration.parts else "",
         *(
@@ -187,11 +175,9 @@ def _of_backend(
     yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
     class_, class_after = (backend.engine_class or _NO_CLASS for backend in (was, is_))
     for name in sorted(known):
-        readings = [side.attributes.get(name) for side in (class_, class_after)]
-        before_words, after_words = (
-            None if each is None else _attribute_words(each) for each in readings
-        )
-        yield from _of_pair(subject, name, before_words, after_words, _where(*readings), _CHANGED)
+        readings = class_.attributes.get(name), class_after.attributes.get(name)
+        before, after = (None if r is None else _attribute_words(r) for r in readings)
+        yield from _of_pair(subject, name, before, after, _where(*readings), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
             where = _where(class_.readings.get(name), class_after.readings.get(name))
@@ -241,13 +227,12 @@ def _problems(subject: str, codes: Iterable[str]) -> _Texts:
 
 def _parts(declaration: Declaration) -> list[str]:
     """Write each part and condition once, with the uses that it takes."""
-    uses_by_part = grouped(
+    parts = grouped(
         ((part.backend, "" if part.given is None else f" where {part.given}"), _uses(part))
         for part in declaration.parts
     )
     return sorted(
-        f"{name} ({', '.join(sorted({*uses}))}){given}"
-        for (name, given), uses in uses_by_part.items()
+        f"{name} ({', '.join(sorted({*uses}))}){given}" for (name, given), uses in parts.items()
     )
 
 
@@ -304,9 +289,9 @@ def _texts(side: Side, other: Side) -> _Texts:
 def _releases(side: Side) -> Mapping[str, str]:
     """List the versions of the engine and of distributions."""
     versions = grouped(
-        (backend.distribution, backend.version or "unknown")
-        for backend in side.backends
-        if backend.distribution is not None
+        (b.distribution, b.version or "unknown")
+        for b in side.backends
+        if b.distribution is not None
     )
     if side.engine is not None:
         versions[side.engine.name] = [side.engine.version or "unknown"]

@@ -255,9 +255,8 @@ def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
 def _subject(difference: DifferenceDocument) -> str:
     """Name the subject, field and place in one column: a terminal has no room for two."""
     name = ": ".join(part for part in (difference.subject, difference.field) if part)
-    places = [
-        file_of(place) for place in (difference.where.before, difference.where.after) if place
-    ]
+    where = difference.where
+    places = [file_of(place) for place in (where.before, where.after) if place]
     return "\n".join(filter(None, (name, " -> ".join(dict.fromkeys(places)))))
 
 

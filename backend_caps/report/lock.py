@@ -175,7 +175,7 @@ class LockedBackend(_Locked):
     @classmethod
     def of(cls, backend: Backend) -> Self:
         """Make it of a backend: its problems' codes alone, and no place on this machine."""
-        read, source = backend.engine_class, backend.source
+        class_, source = backend.engine_class, backend.source
         return cls(
             name=backend.name,
             status=backend.status,
@@ -184,7 +184,7 @@ class LockedBackend(_Locked):
             declared_at=_portable(source.declared_at),
             problems=codes_of(backend.problems),
             declaration=backend.declaration,
-            engine_class=None if read is None else LockedClass.model_validate(read),
+            engine_class=None if class_ is None else LockedClass.model_validate(class_),
         )
 
 
@@ -193,7 +193,7 @@ class LockDocument(_Locked):
 
     schema_: Annotated[Literal["backend-caps/lock@1"], Field(alias="schema")]
     request: LockedRequest
-    """What was asked."""
+    """The request."""
     engine: LockedEngine | None
     """The engine that was read; null for none."""
     rules: LockedRules

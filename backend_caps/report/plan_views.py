@@ -30,8 +30,8 @@ from backend_caps.report.words import (
     decided_by,
     deciding,
     file_of,
+    full_name,
     grouped,
-    kind_and_name,
     places_of,
     tries,
     use_words,
@@ -154,9 +154,7 @@ def _explained(
 
 def causes_table(value: ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups = grouped(
-        ((kind_and_name(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes
-    )
+    groups = grouped(((full_name(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
     rows = tuple((*stated, _story(same)) for stated, same in groups.items())
     return Table(("cause", "value", "why"), rows)
 

@@ -178,7 +178,7 @@ class PlanDocument(Document):
     engine: Annotated[str | None, LEFT_OUT] = None
     """The engine whose own backends were read for it, with its version; left out for none."""
     choices: Annotated[list[ChoiceDocument] | None, LEFT_OUT] = None
-    """What was chosen where a flag says `auto`; left out where none does."""
+    """The choices where a flag is `auto`; left out where none is."""
 
     def all_values(self) -> Iterator[tuple[str | None, str, ValueDocument]]:
         """List every value with its phase, None for the server's, and its capability."""
@@ -224,10 +224,7 @@ def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = Non
     return PlanDocument.of(
         plan,
         schema_="backend-caps/plan@1",
-        flips=[
-            FlipDocument.of(flip, remedies=[remedy.text for remedy in flip.remedies])
-            for flip in flips
-        ],
+        flips=[FlipDocument.of(f, remedies=[r.text for r in f.remedies]) for f in flips],
         rules=plan.rules.name,
         engine=engine,
         choices=choice_documents(plan.choices) or None,

@@ -72,9 +72,8 @@ Sections = Iterable[Section | Picture]
 def table_of(items: Iterable[_Item], columns: Columns[_Item], cells: Cells = "sentences") -> Table:
     """Make a table with a row for each item; a column's function writes its cell."""
     write = tuple(columns.values())
-    return Table(
-        tuple(columns), tuple(tuple(cell(item) for cell in write) for item in items), cells
-    )
+    rows = tuple(tuple(cell(item) for cell in write) for item in items)
+    return Table(tuple(columns), rows, cells)
 
 
 def titled_table(

@@ -71,8 +71,8 @@ def deciding(value: ValueDocument) -> list[CauseDocument]:
 
 def decided_by(value: ValueDocument) -> str:
     """Name the causes that decide a value; with their uses, where only some decide."""
-    num_by_name = Counter(map(kind_and_name, value.causes))
-    by_name = grouped((kind_and_name(c), c) for c in deciding(value) or value.causes)
+    num_by_name = Counter(map(full_name, value.causes))
+    by_name = grouped((full_name(c), c) for c in deciding(value) or value.causes)
     texts = (
         name if len(causes) == num_by_name[name] else f"{name} ({places_of(causes)})"
         for name, causes in by_name.items()
@@ -80,7 +80,7 @@ def decided_by(value: ValueDocument) -> str:
     return "; ".join(texts) or "nobody"
 
 
-def kind_and_name(cause: CauseDocument) -> str:
+def full_name(cause: CauseDocument) -> str:
     """Write a cause's kind and name; for a composite's part, its composites too."""
     return f"{cause.kind} {name_of(cause)}"
 
