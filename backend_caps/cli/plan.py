@@ -108,11 +108,11 @@ def explain(
         from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
 
     with working("counting steps on a simulated device"), importable(request.path):
-        found = measure_document(request.plan, document, results)
-    costs = () if found.measured is None else measured_view(found.measured, document)
-    request.show(found, chain(explained, costs), opened)
-    if found.problem is not None:
-        click.echo(f"error: {found.problem}", err=True)
+        measured = measure_document(request.plan, document, results)
+    costs = () if measured.measured is None else measured_view(measured.measured, document)
+    request.show(measured, chain(explained, costs), opened)
+    if measured.problem is not None:
+        click.echo(f"error: {measured.problem}", err=True)
         ctx.exit(NOT_MEASURED)
 
 
@@ -126,7 +126,7 @@ def explain(
 def select_command(ctx: click.Context, /, **_options: object) -> None:
     """Show which installed backends fit a server, which of them auto is, and why not the others.
 
-    Where no flag says auto, those that name a backend are asked as if they did: what would do in
+    Where no flag is auto, those that name a backend are taken as auto: the candidates could take
     its place. Exit status 1 where no backend fits.
     """
     request = request_of(ctx)
@@ -153,7 +153,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
 
 
 def _with_auto(flags: ServerFlags) -> ServerFlags:
-    """Ask every flag that names a backend; without any, the one for all phases."""
+    """Set each flag that names a backend to auto; without any, the one of all phases."""
     named = {field: name for field in BACKEND_FLAGS if (name := dict(flags)[field]) is not None}
     if AUTO in named.values():
         return flags

@@ -17,7 +17,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from backend_caps import Capabilities, Declaration, Given, Part, When
-from backend_caps.discovery.diagnosis import schema_fault, source_line
+from backend_caps.discovery.diagnosis import schema_fault
+from backend_caps.discovery.loading_child import source_line
 from backend_caps.discovery.process import (
     Answer,
     Child,

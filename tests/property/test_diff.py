@@ -11,11 +11,10 @@ from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.diff import Side, differences
-from backend_caps.report.difference import DifferenceKind
+from backend_caps.report.difference import DifferenceKind, comparable, severity
 from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.report.statements import comparable, severity
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve

@@ -12,9 +12,14 @@ from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, HostSeqLens
 from backend_caps.report.diff import Side, differences
-from backend_caps.report.difference import DifferenceKind, diff_document, diff_view
+from backend_caps.report.difference import (
+    DifferenceKind,
+    diff_document,
+    diff_view,
+    severity,
+    statement_of,
+)
 from backend_caps.report.sections import markdown
-from backend_caps.report.statements import severity, statement_of
 from tests.unit.building import broken, flags, installed
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden, Shown
