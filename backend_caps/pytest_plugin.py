@@ -6,7 +6,7 @@ inside the functions that need them. A test is named `backend-caps::NAME::CHECK:
 The tests run in the order of the checks, as in `backend-caps check`, whatever shuffles the suite's
 other tests. A check's tests are skipped once a check of its `after` has failed. Under pytest-xdist
 each worker sees failures of its own tests only, so such tests still run. A check none of whose
-cases has an answer fails the session; the xdist controller decides that, as it gets all reports.
+cases has an answer fails the session; the process that starts workers decides it, from all reports.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Fault:
     """A broken claim that a case found."""
 
     what: str
-    """The observed and the expected behaviour, with values; no full stop."""
+    """The observation and the expectation, with values; no full stop."""
     site: Site | None = None
     """The line of the backend that caused it, where known."""
 
@@ -79,7 +79,7 @@ class Hint:
     claim: str
     """The capability."""
     what: str
-    """The declared value, the observed behaviour, and the cases that show it."""
+    """The declared value, the observation, and the cases that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,8 +192,8 @@ class DistinctLines(io.TextIOBase):
 def muffled() -> Iterator[DistinctLines]:
     """Collect Python's standard output and error, logs and warnings in a block.
 
-    Log handlers that hold the old stream objects are redirected, too. Output of subprocesses and of
-    native code is not caught.
+    Log handlers that hold the old stream objects are redirected, too. Output of other processes and
+    of native code is not caught.
     """
     printed = DistinctLines()
     with ExitStack() as stack:

@@ -124,7 +124,7 @@ class Subject:
         return path.parent if path.name == "__init__.py" else path
 
     def line_in(self, traceback: TracebackType | None) -> Site | None:
-        """Find a traceback's innermost line in the backend's files; None where there is none."""
+        """Find the innermost line of `traceback` in the backend's files; None: there is none."""
         return self._first_line([*walk_tb(traceback)][::-1])
 
     def running_line(self) -> Site | None:
