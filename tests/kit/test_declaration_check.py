@@ -19,7 +19,7 @@ from backend_caps.kit.probes.declaration_import import (
     ImportedDeclaration,
     ImportRequest,
     import_declaration,
-    seen,
+    imported,
 )
 from backend_caps.runtime import AttentionBackend
 from tests.kit.made import HONEST
@@ -81,7 +81,7 @@ def _kept() -> Iterator[None]:
 
 def _seen(work: ImportRequest) -> ImportedDeclaration:
     with _kept():
-        return seen(work)
+        return imported(work)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_declaration_that_is_not_there_is_told(plugin: Plugin) -> None:
     work = plugin("DECLARATION = Declaration()\npass")
 
     with pytest.raises(LookupError, match=r"nothing is bound at .*acme_caps.py:3"), _kept():
-        seen(work)
+        imported(work)
 
 
 def test_declaration_of_a_class_is_found(plugin: Plugin) -> None:

@@ -200,7 +200,7 @@ def test_every_request_fits_alone(forward: Forward, page_size: int) -> None:
 
     for trace in _traces(forward, page_size=page_size):
         behind = 0 if trace.speculation is None else trace.speculation.lookahead
-        lengths = [len(own.prompt) + own.sampling.max_new_tokens for own in trace.asked]
+        lengths = [len(own.prompt) + own.sampling.max_new_tokens for own in trace.requests]
         assert max(lengths) <= longest
         assert max(lengths) + behind <= (trace.options.max_total_tokens or 0)
 
@@ -290,9 +290,9 @@ def test_plain_traces_ask_for_the_same() -> None:
     trace = _traces(Forward.TREE)[1]
 
     plain = trace.undrafted
-    assert [own.prompt for own in plain.asked] == [own.prompt for own in trace.asked]
+    assert [own.prompt for own in plain.requests] == [own.prompt for own in trace.requests]
     assert plain.plan(HONEST).flags.disable_overlap_schedule
-    assert plain.told == "no drafts, 1-token pages"
+    assert plain.summary == "no drafts, 1-token pages"
 
 
 def _trace(forward: Forward, seed: int) -> tuple[ServerTrace, Scenario]:
@@ -316,9 +316,9 @@ def test_requests_end_and_give_everything_back(device: str) -> None:
     served = _served(trace, scenario, device)
 
     assert served.num_retracted > 0
-    assert served.left_over == []
+    assert served.leaks == []
     assert [len(own) for own in served.outputs] == [
-        own.sampling.max_new_tokens for own in trace.asked
+        own.sampling.max_new_tokens for own in trace.requests
     ]
 
 
@@ -340,7 +340,7 @@ def test_drafts_are_counted_by_where_they_begin() -> None:
     """Of each request it is known how many tokens each step gave, and from where on."""
     trace, scenario = _trace(Forward.VERIFY, 0)
 
-    served = _served(trace.plainly, scenario)
+    served = _served(trace.plain, scenario)
 
     counts = [sum(own.values()) for own in served.accepted.values()]
     # The first token of each is its prompt's.
@@ -351,7 +351,7 @@ def test_room_for_all_retracts_nobody() -> None:
     """What is compared with is a run without retractions."""
     trace, scenario = _trace(Forward.DECODE, 0)
 
-    assert _served(trace.plainly, scenario).num_retracted == 0
+    assert _served(trace.plain, scenario).num_retracted == 0
 
 
 @pytest.mark.parametrize("name", ["slots_of_the_prompt", "length_of_the_prompt"])
@@ -360,11 +360,11 @@ def test_room_for_all_hides_who_fails_under_retraction(name: str) -> None:
     subject = SUBJECTS[name]
     scenario = Scenario(forward=Forward.DECODE, num_heads=2, num_kv_heads=1)
     trace = trace_of(subject, scenario, 0)
-    room = trace.plainly.options.max_total_tokens
+    room = trace.plain.options.max_total_tokens
     roomy = replace(trace, options=replace(trace.options, max_total_tokens=room))
 
     plain, alone, retracted = (
-        _served(own, scenario, "cpu", subject).outputs for own in (trace.plainly, roomy, trace)
+        _served(own, scenario, "cpu", subject).outputs for own in (trace.plain, roomy, trace)
     )
 
     assert alone == plain

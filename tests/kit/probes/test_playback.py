@@ -272,12 +272,12 @@ def test_prompts_come_by_prefills_where_they_are_taken() -> None:
 def test_pages_come_when_they_are_needed() -> None:
     """A page is entered whole where its first token comes, and not again."""
     cache = _cache()
-    stay = cache.come()
+    request = cache.admit()
 
     entered = []
     for count in (15, 1, 1):
-        cache.grow(stay, count)
-        entered.append(cache.written().entries.shape[1])
+        cache.grow(request, count)
+        entered.append(cache.take_update().entries.shape[1])
 
     assert entered == [16, 0, 16]
 
@@ -285,28 +285,28 @@ def test_pages_come_when_they_are_needed() -> None:
 def test_forgotten_tokens_are_poison() -> None:
     """What a request loses is told, with poison for it, and its slots come again."""
     cache = _cache()
-    stay = cache.come()
-    slots = cache.grow(stay, 3)
+    request = cache.admit()
+    slots = cache.grow(request, 3)
     keys = torch.ones(3, 2, 16)
     cache.place(slots, keys, keys)
-    cache.written()
+    cache.take_update()
 
-    cache.shorten(stay, 1)
+    cache.shorten(request, 1)
 
-    written = cache.written()
+    written = cache.take_update()
     assert written.slots.tolist() == sorted(slots[1:].tolist())
     assert written.keys.isnan().all()
-    assert torch.equal(cache.grow(stay, 2), slots[1:])
+    assert torch.equal(cache.grow(request, 2), slots[1:])
 
 
 def test_who_comes_next_gets_what_was_left() -> None:
     """A row and a page that come back go out at once."""
     cache = _cache()
-    stay = cache.come()
-    cache.grow(stay, 1)
-    cache.leave(stay)
+    request = cache.admit()
+    cache.grow(request, 1)
+    cache.release(request)
 
-    after = cache.come()
+    after = cache.admit()
     cache.grow(after, 1)
 
-    assert (after.row, after.pages) == (stay.row, stay.pages)
+    assert (after.row, after.pages) == (request.row, request.pages)

@@ -15,6 +15,7 @@ from backend_caps.kit.probes.seq_lens import (
     BOUND,
     MIRROR,
     RELAYED,
+    PromptedBatch,
     Read,
     Reads,
     describe_reads,
@@ -24,8 +25,6 @@ from backend_caps.kit.probes.seq_lens import (
     prompts_of,
     relayed_cases,
     relayed_scenarios,
-    run_with_lengths,
-    scenes_of,
 )
 from backend_caps.kit.scenes import reference_attention
 from backend_caps.relay import DeviceStreams
@@ -79,7 +78,7 @@ def test_prompts_bring_what_is_cached(forward: Forward) -> None:
     prompts = prompts_of(scene)
     assert prompts is not None
 
-    found = run_with_lengths(RIG, (scene, prompts), HostSeqLens.NONE)
+    found = PromptedBatch(rig=RIG, batch=scene, prompts=prompts).run(HostSeqLens.NONE)
 
     torch.testing.assert_close(found.double(), reference_attention(scene), atol=2e-5, rtol=2e-5)
 
@@ -89,7 +88,7 @@ def test_prompts_are_a_batch_of_their_own() -> None:
     prompts = prompts_of(draw(SCENARIO, 3))
     assert prompts is not None
 
-    found = run_with_lengths(RIG, (prompts, None), HostSeqLens.NONE)
+    found = PromptedBatch(rig=RIG, batch=prompts).run(HostSeqLens.NONE)
 
     torch.testing.assert_close(found.double(), reference_attention(prompts), atol=2e-5, rtol=2e-5)
 
@@ -103,12 +102,13 @@ def test_batch_without_cached_tokens_has_no_prompts() -> None:
     assert fresh
 
 
-def test_only_who_takes_prompts_gets_them() -> None:
+def test_only_backends_with_prefills_get_prompts() -> None:
     """A backend for draft steps alone never sees a prefill."""
     case = Case(check="made", scenario=SCENARIO, seed=1)
 
-    assert scenes_of(HONEST, case)[1] is not None
-    assert scenes_of(claiming(roles=frozenset({Role.DRAFT})), case)[1] is None
+    draft = Rig(subject=claiming(roles=frozenset({Role.DRAFT})), device="cpu")
+    assert PromptedBatch.of(RIG, case).prompts is not None
+    assert PromptedBatch.of(draft, case).prompts is None
 
 
 def test_bounds_are_valid_and_loose() -> None:
