@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -60,6 +61,12 @@ class Case:
         """`CHECK/SCENARIO@SCHEDULE#SEED`."""
         scenario = "-" if self.scenario is None else self.scenario.name
         return f"{self.check}/{scenario}@{self.schedule}#{self.seed}"
+
+    @property
+    def batch_scenario(self) -> Scenario:
+        """The scenario of a case that runs batches."""
+        assert self.scenario is not None, "each case has batches"
+        return self.scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +132,9 @@ def unless_claimed(claim: str) -> Callable[[Subject], str | None]:
     return lambda subject: None if subject.claim(claim) is True else f"it does not claim {claim}"
 
 
-def scenario_of(case: Case) -> Scenario:
-    """Return the scenario of a case that runs batches."""
-    assert case.scenario is not None, "each case has batches"
-    return case.scenario
-
-
 def counted(cases: Sequence[Case]) -> str:
     """Count cases, and name their forwards."""
-    forwards = sorted({scenario_of(case).forward.value for case in cases})
+    forwards = sorted({case.batch_scenario.forward.value for case in cases})
     return f"in {len(cases)} cases over {len(forwards)} forwards ({', '.join(forwards)})"
 
 
@@ -207,14 +208,10 @@ class CheckResult:
 
     def with_case(self, subject: Subject, case: Case, faults: Iterable[Fault]) -> CheckResult:
         """Add a case of a subject that ran to an answer, and the faults that it found."""
-        name, words, claims = subject.name, subject.words, self.check.claims
-        findings = [
-            *self.findings,
-            *(
-                Finding(subject=name, claims=claims, case=case, fault=fault, words=words)
-                for fault in faults
-            ),
-        ]
+        broken = partial(
+            Finding, subject=subject.name, claims=self.check.claims, case=case, words=subject.words
+        )
+        findings = [*self.findings, *(broken(fault=fault) for fault in faults)]
         status = Verdict.FAILED if findings else Verdict.HELD
         cases = [*self.cases, case]
         return replace(self, status=status, reason="", cases=cases, findings=findings)
@@ -255,7 +252,12 @@ _LONG = 400
 
 
 def rotated_cases(
-    code: str, subject: Subject, forwards: Sequence[Forward], effort: Effort, *, share: int = 1
+    code: str,
+    subject: Subject,
+    effort: Effort,
+    forwards: Iterable[Forward] = Forward,
+    *,
+    share: int = 1,
 ) -> Iterator[Case]:
     """Make a case of each forward and seed, at one page size.
 
@@ -273,7 +275,7 @@ def rotated_cases(
 def long_cases(cases: Sequence[Case], effort: Effort) -> Iterator[Case]:
     """Repeat one case of each seed over long contexts."""
     for seed in effort.seeds:
-        scenarios = [scenario_of(case) for case in cases if case.seed == seed]
+        scenarios = [case.batch_scenario for case in cases if case.seed == seed]
         if scenarios:
             long = replace(scenarios[seed % len(scenarios)], min_context_len=_LONG)
             yield Case(check=cases[0].check, scenario=long, seed=seed)
@@ -290,8 +292,7 @@ def replayed_forwards(subject: Subject) -> tuple[Forward, ...]:
     return tuple(
         forward
         for forward in forwards_of(subject)
-        if forward.batch_kind
-        in subject.claim_as(frozenset, "graph_replay", forward.role, forward.phase)
+        if forward.batch_kind in subject.claim_as(frozenset, "graph_replay", **forward.use)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby, product
@@ -72,6 +72,11 @@ class Forward(Enum):
     def phase(self) -> Phase:
         """The phase of the backend that runs it."""
         return self.mode.phase
+
+    @property
+    def use(self) -> Mapping[str, Role | Phase]:
+        """The role and phase of the backend that runs it, as facts of `Subject.claim`."""
+        return {"role": self.role, "phase": self.phase}
 
     @property
     def batch_kind(self) -> BatchKind:

@@ -84,26 +84,17 @@ class Subject:
         )
         return load_implementation(use)
 
-    def claim(
-        self,
-        capability: str,
-        role: Role = Role.TARGET,
-        phase: Phase = Phase.DECODE,
-        **facts: object,
-    ) -> object:
-        """Return its value of a capability in a use; `facts` decide the declared conditions."""
-        return declared(self.declaration, capability, {**facts, "role": role, "phase": phase})[0]
+    def claim(self, capability: str, **facts: object) -> object:
+        """Return its value of a capability; `facts` decide the declared conditions.
 
-    def claim_as(
-        self,
-        kind: type[_Kind],
-        capability: str,
-        role: Role = Role.TARGET,
-        phase: Phase = Phase.DECODE,
-        **facts: object,
-    ) -> _Kind:
+        Unless `facts` name another `role` and `phase`, it is that of the target's decode.
+        """
+        situation = {"role": Role.TARGET, "phase": Phase.DECODE, **facts}
+        return declared(self.declaration, capability, situation)[0]
+
+    def claim_as(self, kind: type[_Kind], capability: str, **facts: object) -> _Kind:
         """Return a claim as `claim` does, as a value of one type."""
-        value = self.claim(capability, role, phase, **facts)
+        value = self.claim(capability, **facts)
         assert isinstance(value, kind), f"{capability} is a {kind.__name__}"
         return value
 

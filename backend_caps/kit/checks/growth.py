@@ -16,7 +16,6 @@ from types import CellType, FunctionType, MethodType, ModuleType
 import torch
 
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Subject, scenarios_of
-from backend_caps.kit.check import scenario_of
 from backend_caps.kit.probes.playback import SteadyRun
 from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Simulation
@@ -169,7 +168,7 @@ def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
     with quickly_collected(), rig.running(case.schedule) as simulation:
-        steady = SteadyRun(rig, scenario_of(case), case.seed)
+        steady = SteadyRun(rig, case.batch_scenario, case.seed)
         measure = partial(held_memory, rig.subject, steady.backend, simulation, rig.device)
         num_steps = case.num_steps
         if num_steps < _ENOUGH:

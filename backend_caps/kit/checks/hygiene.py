@@ -33,9 +33,7 @@ def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
     if subject.source.declared_at is None:
         return
     found = import_declaration(subject)
-    if (
-        found["seconds"] > _MOST_SECONDS
-    ):  # again, as the first import may compile or read cold files
+    if found["seconds"] > _MOST_SECONDS:  # the first import may compile or read cold files
         found = min(found, import_declaration(subject), key=itemgetter("seconds"))
     for what, at in found["faults"]:
         yield Fault(what=what, site=_site(at))

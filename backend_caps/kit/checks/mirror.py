@@ -18,7 +18,7 @@ from torch import Tensor
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Subject, draw, on_host
-from backend_caps.kit.check import cases_of, counted, long_cases, scenario_of
+from backend_caps.kit.check import cases_of, counted, long_cases
 from backend_caps.kit.probes.seq_lens import (
     BOUND,
     MIRROR,
@@ -56,12 +56,12 @@ def _outcome(
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         raised = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
         return f"it raised {raised}", rig.subject.line_in(error.__traceback__)
-    return rig.difference(output, expected, scenario_of(case)), None
+    return rig.difference(output, expected, case.batch_scenario), None
 
 
 def _run_absent(rig: Rig, case: Case) -> Iterator[Fault]:
-    forward, prompted = scenario_of(case).forward, PromptedBatch.of(rig, case)
-    level, run = level_of(rig.subject, scenario_of(case)), prompted.run
+    forward, prompted = case.batch_scenario.forward, PromptedBatch.of(rig, case)
+    level, run = level_of(rig.subject, case.batch_scenario), prompted.run
     what, site = _outcome(rig, case, partial(run, HostSeqLens.EXACT), partial(run, level))
     if what is not None:
         watch, cause = Reads(rig.subject), ""
@@ -109,7 +109,7 @@ MIRROR_BOUND = Check(
 
 def _run_read(rig: Rig, case: Case) -> Iterator[Fault]:
     """Run a case with the claimed lengths, for the hints; other checks compare the outputs."""
-    level = level_of(rig.subject, scenario_of(case))
+    level = level_of(rig.subject, case.batch_scenario)
     baseline_of(lambda: PromptedBatch.of(rig, case).run(level))
     yield from ()
 
@@ -121,7 +121,7 @@ def _hints_read(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[H
     is_known = subject.claim("max_context_len_known") is True
     beside = "" if is_known else ", which max_context_len_known=True has to come with"
     for level in _WITH_LENGTHS:
-        of_level = [case for case in cases if level_of(subject, scenario_of(case)) is level]
+        of_level = [case for case in cases if level_of(subject, case.batch_scenario) is level]
         found = None
         with suppress(Exception):  # these cases ran before, so a flaky backend gets no hint
             found = _candidate(rig, level, of_level) if of_level else None
@@ -168,7 +168,7 @@ def _is_same(rig: Rig, case: Case, level: HostSeqLens) -> bool:
         output = prompted.run(level, bounds=bounds)
     except Exception:  # noqa: BLE001 - an error shows that the lengths are needed
         return False
-    return rig.difference(output, expected, scenario_of(case)) is None
+    return rig.difference(output, expected, case.batch_scenario) is None
 
 
 MIRROR_READ = Check(
@@ -193,10 +193,10 @@ def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 
 def _run_context(rig: Rig, case: Case) -> Iterator[Fault]:
-    level, most = level_of(rig.subject, scenario_of(case)), scenario_of(case).max_context_len
+    level, most = level_of(rig.subject, case.batch_scenario), case.batch_scenario.max_context_len
     # Draws until a batch has a context that is as long as the page table is wide.
     seeds = (4 * number + max(1, case.seed % 4) for number in count(case.seed))
-    drawn = (draw(scenario_of(case), seed) for seed in seeds)
+    drawn = (draw(case.batch_scenario, seed) for seed in seeds)
     scene = next(each for each in drawn if int(each.batch.seq_lens.max()) == most)
     run = partial(_outputs, rig, scene)
     what, site = _outcome(rig, case, partial(run, HostSeqLens.EXACT), partial(run, level))

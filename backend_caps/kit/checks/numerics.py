@@ -14,7 +14,7 @@ import torch
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject, scenarios
-from backend_caps.kit.check import EAGER, cases_by_seed, cases_of, scenario_of, unless_claimed
+from backend_caps.kit.check import EAGER, cases_by_seed, cases_of, unless_claimed
 from backend_caps.kit.rig import baseline_of, difference, on_host
 from backend_caps.kit.scenes import Scene, dice_of, reference_attention, sharing
 from backend_caps.report.check_catalog import CATALOG
@@ -26,7 +26,7 @@ def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
 
     At odd seeds the contexts share their first pages, where each has a whole cached page.
     """
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     scene, shared = scenarios.draw(scenario, case.seed), ""
     if case.seed % 2:
         scene, shared = _shared(scene)
@@ -159,7 +159,7 @@ def _cases_determinism(subject: Subject, effort: Effort) -> Iterator[Case]:
 
 
 def _run_determinism(rig: Rig, case: Case) -> Iterator[Fault]:
-    scene = scenarios.draw(scenario_of(case), case.seed)
+    scene = scenarios.draw(case.batch_scenario, case.seed)
     with rig.running(case.schedule):
         supplied = rig.supply(scene).on(rig.device)
         backend = rig.build(supplied.pools)
@@ -181,7 +181,7 @@ DETERMINISM = Check(
 
 
 def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     dice = scenarios.dice_for(scenario, case.seed)
     scene = scenarios.draw_requests(scenario, dice, scenarios.MOST_REQUESTS, setting_seed=case.seed)
     expected = torch.split(rig.baseline(scene), scene.counts)

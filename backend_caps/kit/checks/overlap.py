@@ -14,15 +14,7 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import BaselineError, Case, Effort, Fault, Forward, Rig, Scenario, Subject
-from backend_caps.kit.check import (
-    EAGER,
-    Check,
-    cases_of,
-    reordered,
-    rotated_cases,
-    scenario_of,
-    unless_claimed,
-)
+from backend_caps.kit.check import EAGER, Check, cases_of, reordered, rotated_cases, unless_claimed
 from backend_caps.kit.checks.growth import quickly_collected
 from backend_caps.kit.models import small_models
 from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player
@@ -44,7 +36,7 @@ from backend_caps.simulator import HOST, Access, OrderPolicy, Race, Schedule, sy
 
 
 def _run_apart(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     story = story_of(rig.subject, scenario, case.seed)
     expected = [rig.baseline(turn.scene) for turn in story.turns]
     with rig.running():
@@ -74,9 +66,7 @@ def _first_wrong(
 
 BATCHES_APART = Check(
     about=CATALOG["batches-apart"],
-    cases=lambda subject, effort: rotated_cases(
-        "batches-apart", subject, list(Forward), effort, share=2
-    ),
+    cases=lambda subject, effort: rotated_cases("batches-apart", subject, effort, share=2),
     run=_run_apart,
 )
 
@@ -98,7 +88,7 @@ def _cases_races(subject: Subject, effort: Effort) -> Iterator[Case]:
     All schedules of all scenarios would take minutes. The sanitizer finds races in the eager
     schedule, too: it tests which waits order two accesses, not when they run.
     """
-    yield from rotated_cases("races", subject, list(Forward), effort, share=2)
+    yield from rotated_cases("races", subject, effort, share=2)
     scenarios = list(scenarios_of(subject, list(Forward)))
     for seed in effort.seeds:
         drawn = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
@@ -108,7 +98,7 @@ def _cases_races(subject: Subject, effort: Effort) -> Iterator[Case]:
 
 
 def _run_races(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     story = story_of(rig.subject, scenario, case.seed)
     expected = _in_plain_order(rig, story)
     with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
@@ -187,7 +177,7 @@ def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 
 def _run_serving(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     trace = trace_of(rig.subject, scenario, case.seed)
     # Each capture of a graph collects garbage, which would scan all objects of the process.
     with quickly_collected(), small_models(trace.algorithm, sizes=sizes_of(scenario)) as models:
@@ -257,7 +247,7 @@ def _cases_two_batch(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 
 def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     dice, count = dice_for(scenario, case.seed), _COUNTS[case.seed % len(_COUNTS)]
     whole = draw_requests(scenario, dice, count, setting_seed=case.seed)
     # The same two objects run another batch behind it, so state of the first one shows.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.kit import Case, Check, Fault, Forward, Hint, Rig, Subject
-from backend_caps.kit.check import counted, replayed_forwards, rotated_cases, scenario_of
+from backend_caps.kit.check import counted, replayed_forwards, rotated_cases
 from backend_caps.kit.checks import replay
 from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.playback import Player
@@ -27,12 +27,12 @@ _, _DEVICE, _IN_GRAPH = GraphMetadata
 
 def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
     """Return a backend's claim of `graph_metadata` for a forward."""
-    return subject.claim_as(GraphMetadata, "graph_metadata", forward.role, forward.phase)
+    return subject.claim_as(GraphMetadata, "graph_metadata", **forward.use)
 
 
 def _faults_of(level: GraphMetadata, rig: Rig, case: Case) -> Iterator[Fault]:
     """Replay scenes, and list what breaks a level of `graph_metadata`."""
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     scenes = replay.story(scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
     with rig.running(case.schedule) as simulation:
@@ -83,9 +83,8 @@ class Planner:
         for wait in self._waits[:1]:
             yield Fault(what=f"{where} makes the host wait, by {wait.cause}", site=wait.site)
         for side in ("device", "host"):
-            if moved := max(
-                (getattr(each, f"bytes_to_{side}") for each in self._counts), default=0
-            ):
+            moved = max((getattr(each, f"bytes_to_{side}") for each in self._counts), default=0)
+            if moved:
                 yield Fault(what=f"{where} copies {moved} bytes to the {side}; none were expected")
 
 
@@ -96,7 +95,7 @@ def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterato
     if not below:
         return
     claimed = min(levels.values())
-    cases = list(rotated_cases("metadata", subject, below, replay.HINTED))
+    cases = list(rotated_cases("metadata", subject, replay.HINTED, below))
     above = [level for level in (_IN_GRAPH, _DEVICE) if level > claimed]
     if (level := replay.first_right(above, _faults_of, rig, cases)) is not None:
         yield Hint(
@@ -110,9 +109,9 @@ METADATA = Check(
     about=CATALOG["metadata"],
     excuse=replay.unless_claiming("graph_metadata", "it claims HOST, which asks for nothing"),
     cases=lambda subject, effort: rotated_cases(
-        "metadata", subject, replay.claiming_forwards(subject, "graph_metadata"), effort
+        "metadata", subject, effort, replay.claiming_forwards(subject, "graph_metadata")
     ),
-    run=lambda rig, case: _faults_of(level_of(rig.subject, scenario_of(case).forward), rig, case),
+    run=lambda rig, case: _faults_of(level_of(rig.subject, case.batch_scenario.forward), rig, case),
     hints=_hints_metadata,
     unfit=replay.no_graphs,
 )
@@ -143,8 +142,8 @@ def _run_prepare(rig: Rig, case: Case) -> Iterator[Fault]:
     first_of_line: dict[object, _TurnWait] = {}
     # An exception of the backend is a fault of another check, so it is no answer here.
     for each in baseline_of(lambda: _waits_of(rig, case)):
-        use = each.turn.forward.role, each.turn.forward.phase
-        if each.is_forward or rig.subject.claim("sync_free_prepare", *use) is True:
+        use = each.turn.forward.use
+        if each.is_forward or rig.subject.claim("sync_free_prepare", **use) is True:
             first_of_line.setdefault((each.method, each.wait.site), each)
     for each in islice(first_of_line.values(), _MOST_WAITS):
         yield _fault(rig.subject, each)
@@ -168,7 +167,7 @@ def _waits_of(rig: Rig, case: Case) -> Sequence[_TurnWait]:
     Raises:
         Exception: any that the backend raises.
     """
-    story = story_of(rig.subject, scenario_of(case), case.seed)
+    story = story_of(rig.subject, case.batch_scenario, case.seed)
     # Always lazily: in the eager schedule work runs at its launch, so the first `event.query()` of
     # a polling loop returns True, and the loop would not look like a wait.
     with rig.running("lazy") as simulation:
@@ -215,9 +214,7 @@ def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterato
 
 SYNC_FREE_PREPARE = Check(
     about=CATALOG["sync-free-prepare"],
-    cases=lambda subject, effort: rotated_cases(
-        "sync-free-prepare", subject, list(Forward), effort, share=2
-    ),
+    cases=lambda subject, effort: rotated_cases("sync-free-prepare", subject, effort, share=2),
     run=_run_prepare,
     hints=_hints_prepare,
     unfit=lambda device: _NO_WAITS if device == "cpu" else None,

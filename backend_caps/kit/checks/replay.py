@@ -15,13 +15,7 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, SharedReadsEnd
 from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Scenario, Subject, difference
-from backend_caps.kit.check import (
-    long_cases,
-    reordered,
-    replayed_forwards,
-    rotated_cases,
-    scenario_of,
-)
+from backend_caps.kit.check import long_cases, reordered, replayed_forwards, rotated_cases
 from backend_caps.kit.errors import BaselineError
 from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, Read, Reads
@@ -63,7 +57,7 @@ def unreplayed(subject: Subject) -> str | None:
 def claiming_forwards(subject: Subject, capability: str) -> Sequence[Forward]:
     """List the replayed forwards whose claim is better than a capability's worst value."""
     forwards, worst = replayed_of(subject), CAPABILITIES[capability].worst
-    return [each for each in forwards if subject.claim(capability, each.role, each.phase) != worst]
+    return [each for each in forwards if subject.claim(capability, **each.use) != worst]
 
 
 def unless_claiming(capability: str, reason: str) -> Callable[[Subject], str | None]:
@@ -146,14 +140,14 @@ def _cases_replay(subject: Subject, effort: Effort) -> Iterator[Case]:
     """Make a case of each forward, one over long contexts, and one in each of three schedules."""
     for seed in effort.seeds:
         one = Effort(seeds=(seed,))
-        cases = list(rotated_cases("replay", subject, replayed_of(subject), one))
+        cases = list(rotated_cases("replay", subject, one, replayed_of(subject)))
         yield from cases
         yield from long_cases(cases, one)
         yield from reordered(cases, (LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed)), seed)
 
 
 def _run_replay(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     scenes = story(scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
     with rig.running(case.schedule):
@@ -183,7 +177,7 @@ def _hints_replay(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[
     unclaimed = {*forwards_of(subject)} & {*GRAPHED} - {*replayed_of(subject)}
     for kind in BatchKind:
         forwards = [each for each in GRAPHED if each in unclaimed and each.batch_kind is kind]
-        cases = list(rotated_cases("replay", subject, forwards, HINTED))
+        cases = list(rotated_cases("replay", subject, HINTED, forwards))
         if cases and all(is_right(_run_replay, rig, case) for case in cases):
             yield Hint(
                 claim="graph_replay",
@@ -209,7 +203,7 @@ _COUNTS_ADDRESSES = (2, 2, 1)
 
 
 def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     first, *small = story(scenario, case.seed, _COUNTS_ADDRESSES)
     large = longest(scenario, case.seed, MOST_REQUESTS)
     expected, expected_large = [rig.baseline(scene) for scene in small], rig.baseline(large)
@@ -229,7 +223,7 @@ def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
 ADDRESSES = Check(
     about=CATALOG["addresses"],
     excuse=unreplayed,
-    cases=lambda subject, effort: rotated_cases("addresses", subject, replayed_of(subject), effort),
+    cases=lambda subject, effort: rotated_cases("addresses", subject, effort, replayed_of(subject)),
     run=_run_addresses,
     unfit=no_graphs,
 )
@@ -242,7 +236,7 @@ _COUNTS_READS_END = (3, 2)
 
 def reads_end_of(subject: Subject, forward: Forward) -> SharedReadsEnd:
     """Return the point at which a backend claims to end its reads of shared tensors."""
-    return subject.claim_as(SharedReadsEnd, "shared_reads_end", forward.role, forward.phase)
+    return subject.claim_as(SharedReadsEnd, "shared_reads_end", **forward.use)
 
 
 def _cases_reads_end(subject: Subject, effort: Effort) -> Iterator[Case]:
@@ -256,17 +250,17 @@ def _cases_reads_end(subject: Subject, effort: Effort) -> Iterator[Case]:
 
 
 def _lazy_cases(subject: Subject, forwards: Sequence[Forward], effort: Effort) -> Sequence[Case]:
-    cases = rotated_cases("reads-end", subject, forwards, effort)
+    cases = rotated_cases("reads-end", subject, effort, forwards)
     return [replace(case, schedule=LAZY) for case in cases]
 
 
 def _run_reads_end(rig: Rig, case: Case) -> Iterator[Fault]:
-    return _faults_at(reads_end_of(rig.subject, scenario_of(case).forward), rig, case)
+    return _faults_at(reads_end_of(rig.subject, case.batch_scenario.forward), rig, case)
 
 
 def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
     """Overwrite the shared tensors of each replay behind a point, and compare its output."""
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     scenes = story(scenario, case.seed, _COUNTS_READS_END)
     expected = [rig.baseline(scene) for scene in scenes]
     with rig.running(case.schedule):

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
-from backend_caps.kit import Check, Fault, Forward, Rig, Scenario, Subject, draw, on_host, supplied
-from backend_caps.kit.check import Case, replayed_forwards, rotated_cases, scenario_of
+from backend_caps.kit import Check, Fault, Rig, Scenario, Subject, draw, on_host, supplied
+from backend_caps.kit.check import Case, replayed_forwards, rotated_cases
 from backend_caps.kit.probes.graph_probe import with_last_tokens
 from backend_caps.kit.rig import baseline_of, changed_rows, changed_slots, some
 from backend_caps.kit.scenes import Scene, moved
@@ -125,7 +125,7 @@ def _shown(value: object) -> str:
 
 
 def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
     with rig.running():
         scene = _copied(drawn, rig.device)
@@ -198,7 +198,7 @@ def _copied(drawn: Scene, device: str) -> Scene:
 
 INPUTS_UNTOUCHED = Check(
     about=CATALOG["inputs-untouched"],
-    cases=lambda subject, effort: rotated_cases("inputs-untouched", subject, list(Forward), effort),
+    cases=lambda subject, effort: rotated_cases("inputs-untouched", subject, effort),
     run=_run_inputs,
 )
 
@@ -213,7 +213,7 @@ _NAN = -torch.nan
 
 
 def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
     pad = partial(_padded, rig, drawn, scenario.forward.batch_kind)
     run, (rows, tokens) = partial(_output, rig, len(drawn.q)), _drawn_padding(case, drawn)
@@ -274,7 +274,7 @@ PADDING_HARMLESS = Check(
     about=CATALOG["padding-harmless"],
     excuse=lambda subject: None if replayed_forwards(subject) else _NOT_REPLAYED,
     cases=lambda subject, effort: rotated_cases(
-        "padding-harmless", subject, replayed_forwards(subject), effort
+        "padding-harmless", subject, effort, replayed_forwards(subject)
     ),
     run=_run_padding,
 )

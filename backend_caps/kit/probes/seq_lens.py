@@ -21,7 +21,7 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Effort, Forward, Rig, Scenario, Subject, draw, on_host, supplied
-from backend_caps.kit.check import cases_of, scenario_of
+from backend_caps.kit.check import cases_of
 from backend_caps.kit.scenarios import forwards_of, scenarios_of
 from backend_caps.kit.scenes import Scene, batch_of, causal
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -154,8 +154,7 @@ def level_of(subject: Subject, scenario: Scenario) -> HostSeqLens:
     return subject.claim_as(
         HostSeqLens,
         "host_seq_lens",
-        scenario.forward.role,
-        scenario.forward.phase,
+        **scenario.forward.use,
         dtype=scenario.dtype,
         kv_cache_dtype=scenario.dtype,
         head_size=scenario.head_size,
@@ -176,7 +175,7 @@ def relayed_cases(
     Each forward comes once before any is repeated, so the first findings cover all forwards.
     """
     cases = cases_of(code, relayed_scenarios(subject, *levels), effort)
-    yield from sorted(cases, key=lambda case: (case.seed, scenario_of(case).page_size))
+    yield from sorted(cases, key=lambda case: (case.seed, case.batch_scenario.page_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +192,7 @@ class PromptedBatch:
 
         The host knows the prompts' lengths: a backend that reuses those fails in the batch.
         """
-        batch = draw(scenario_of(case), case.seed)
+        batch = draw(case.batch_scenario, case.seed)
         has_prompts = case.seed % 2 and Forward.PREFILL in forwards_of(rig.subject)
         return cls(rig=rig, batch=batch, prompts=prompts_of(batch) if has_prompts else None)
 
@@ -250,9 +249,9 @@ def loose_bounds(scene: Scene, case: Case) -> Tensor:
     A bound is the length, the longest possible one, or between. At least one bound is loose where
     a length is below the longest.
     """
-    name = f"bounds of {scenario_of(case).name}#{case.seed}"
+    name = f"bounds of {case.batch_scenario.name}#{case.seed}"
     dice = random.Random(name)  # noqa: S311 - no secrets
-    most = scenario_of(case).max_context_len
+    most = case.batch_scenario.max_context_len
     lengths: list[int] = scene.batch.seq_lens.tolist()
     bounds = [
         dice.choice((length, most, dice.randint(length, most), dice.randint(length, most)))

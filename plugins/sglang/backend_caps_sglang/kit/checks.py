@@ -22,7 +22,7 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject
-from backend_caps.kit.check import cases_of, rotated_cases, scenario_of
+from backend_caps.kit.check import cases_of, rotated_cases
 from backend_caps.kit.checks.replay import replayed_of, story
 from backend_caps.kit.probes.graph_probe import BATCH_SIZES, buckets_of
 from backend_caps.kit.rig import baseline_of, on_host, supplied
@@ -41,7 +41,7 @@ FORWARDS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forwa
 
 
 def _run_window(rig: Rig, case: Case) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     scene = draw(scenario, case.seed)
     found = windowed_output(rig, scene)
     differs = rig.difference(found, _expected(scene, WINDOW), scenario)
@@ -157,7 +157,7 @@ def _cases(
     code: str, without: Sequence[Forward], subject: Subject, effort: Effort
 ) -> Iterable[Case]:
     forwards = [own for own in replayed_of(subject) if own not in without]
-    return rotated_cases(code, subject, forwards, effort)
+    return rotated_cases(code, subject, effort, forwards)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -174,7 +174,7 @@ def _run_windowed(rig: Rig, case: Case) -> Iterator[Fault]:
 def _faults(
     rig: Rig, case: Case, build: Callable[..., AttentionBackend], eager: Callable[[Scene], Tensor]
 ) -> Iterator[Fault]:
-    scenario = scenario_of(case)
+    scenario = case.batch_scenario
     scenes = story(scenario, case.seed)
     expected = [eager(scene) for scene in scenes]
     with rig.running():
