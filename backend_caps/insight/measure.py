@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
@@ -118,7 +118,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
         replayed=ran[own].num_replayed == NUM_STEPS,
         tokens_made=ran[own].num_made / (NUM_STEPS * BATCH_SIZE),
         levels=[
-            _level(level, ran[level], is_planned=level is own)
+            ran[level].costs.model_copy(update={"is_planned": level is own})
             for level in HostSeqLens
             if level in ran
         ],
@@ -129,22 +129,16 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadySteps:
-    """What `NUM_STEPS` decode steps did, all together."""
+    """What `NUM_STEPS` decode steps did."""
 
+    costs: LevelDocument
+    """Means over the steps, at the plan's level."""
     pool_size: int
     """Rows of the request pool, row 0 included."""
-    counts: Counts
-    """What they waited for, moved and launched."""
     num_replayed: int
-    """Those whose model was run by a captured graph."""
+    """Steps whose model was run by a captured graph."""
     num_made: int
-    """Tokens that they made."""
-    hidden_syncs: tuple[str, ...]
-    """Operators that made the host wait, each with its line."""
-    num_waits_for_lengths: int
-    """Waits of the host for lengths."""
-    bytes_of_lengths: int
-    """Bytes of lengths that crossed to the host."""
+    """Tokens that all steps made."""
 
 
 def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
@@ -154,32 +148,41 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
         BackendCapsError: the plan, or a flag of it, cannot be served.
         Exception: whatever a backend raises.
     """
-    totals, num_new = StepTotals(num_first=0), _num_new(plan)
+    num_new, unobserved = _num_new(plan), StepTotals(num_first=0)
     options = EngineOptions(
         max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
     )
     context = STEADY_PROMPT + num_new
     with (
         simulate("eager") as simulation,
-        small_engine(plan, models, DEVICE_NAME, context, options, totals) as engine,
+        small_engine(plan, models, DEVICE_NAME, context, options, unobserved) as engine,
     ):
         submit_endless(engine, BATCH_SIZE, num_new)
         for _ in range(_SETTLING):
             engine.step()
         num_before, before = len(simulation.hidden_syncs), simulation.counts
-        made_before, eager_before = totals.num_made, totals.num_eager.total()
+        totals = engine.scheduler.observer = StepTotals(num_first=0)
         for _ in range(NUM_STEPS):
             engine.step()
         counts = simulation.counts - before
         stream = handle_of(engine.relay.copy_stream)
+        costs = LevelDocument(
+            level=plan.host_seq_lens.value,
+            is_planned=True,
+            host_waits=counts.num_host_waits / NUM_STEPS,
+            waits_for_lengths=counts.waits[Waited(WaitKind.STREAM, stream)] / NUM_STEPS,
+            bytes_to_host=counts.bytes_to_host / NUM_STEPS,
+            bytes_of_lengths=bytes_on(counts, stream) / NUM_STEPS,
+            bytes_to_device=counts.bytes_to_device / NUM_STEPS,
+            event_waits=counts.num_event_waits / NUM_STEPS,
+            launches=counts.num_ops / NUM_STEPS,
+            hidden_syncs=dict(Counter(map(str, simulation.hidden_syncs[num_before:]))),
+        )
         return SteadySteps(
+            costs=costs,
             pool_size=engine.relay.pool_size,
-            counts=counts,
-            num_replayed=NUM_STEPS - (totals.num_eager.total() - eager_before),
-            num_made=totals.num_made - made_before,
-            hidden_syncs=tuple(map(str, simulation.hidden_syncs[num_before:])),
-            num_waits_for_lengths=counts.waits[Waited(WaitKind.STREAM, stream)],
-            bytes_of_lengths=bytes_on(counts, stream),
+            num_replayed=NUM_STEPS - totals.num_eager.total(),
+            num_made=totals.num_made,
         )
 
 
@@ -201,22 +204,6 @@ def _num_new(plan: Plan) -> int:
     settings = SpecSettings.from_flags(plan.flags)
     most = 1 if settings is None else settings.accept_tokens
     return (_SETTLING + NUM_STEPS + 1) * most
-
-
-def _level(level: HostSeqLens, steps: SteadySteps, *, is_planned: bool) -> LevelDocument:
-    counts = steps.counts
-    return LevelDocument(
-        level=level.value,
-        is_planned=is_planned,
-        host_waits=counts.num_host_waits / NUM_STEPS,
-        waits_for_lengths=steps.num_waits_for_lengths / NUM_STEPS,
-        bytes_to_host=counts.bytes_to_host / NUM_STEPS,
-        bytes_of_lengths=steps.bytes_of_lengths / NUM_STEPS,
-        bytes_to_device=counts.bytes_to_device / NUM_STEPS,
-        event_waits=counts.num_event_waits / NUM_STEPS,
-        launches=counts.num_ops / NUM_STEPS,
-        hidden_syncs=dict(Counter(steps.hidden_syncs)),
-    )
 
 
 def at_levels(
@@ -289,14 +276,10 @@ def drafts_document(plan: Plan) -> DraftsDocument | None:
 
 
 class _Kind(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     benchmark: str = _OF_LOOPS
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     comparison: str
     side: str
     batch_size: int
@@ -306,8 +289,6 @@ class _Row(BaseModel):
 
 
 class _Result(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     hardware: str | None = None
     rows: tuple[_Row, ...]
 

@@ -25,17 +25,7 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.insight.dry_run import NAMES
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_documents import CostsDocument
-from backend_caps.report.trace_timeline import (
-    BARRIER,
-    HOST,
-    PUBLISH,
-    WAITED_FOR,
-    Arrow,
-    Point,
-    Span,
-    TimedOp,
-    arrow,
-)
+from backend_caps.report.trace_timeline import BARRIER, PUBLISH, Arrow, Lane, Point, Span, TimedOp
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
@@ -182,10 +172,10 @@ class Recorder(DeviceWatcher, RegionObserver):
             replayed=self._is_replaying,
             site=f"{_in_package(op.site.file)}:{op.site.line}",
             num_bytes=op.bytes_to_host + op.bytes_to_device,
-            held_by=HOST if begin_ns > own.ready_ns else own.held_by,
+            held_by=Lane.HOST if begin_ns > own.ready_ns else own.held_by,
         )
         self.ran.append(ran)
-        self.arrows += [arrow(point, own.lane, region, begin_ns) for point, region in own.pending]
+        self.arrows += [point.arrow_to(own.lane, region, begin_ns) for point, region in own.pending]
         own.pending.clear()
         own.ready_ns, own.held_by = ran.end_ns, own.lane
 
@@ -221,10 +211,10 @@ class Recorder(DeviceWatcher, RegionObserver):
         point = self._awaited(waited, marker)
         self.now_ns = max(begin_ns, point.time_ns)
         lane = None if waited.stream is None else point.lane
-        what = cause if waited.kind is WaitKind.HIDDEN else WAITED_FOR.get(point.lane, cause)
+        what = cause if waited.kind is WaitKind.HIDDEN else Lane.brings(point.lane) or cause
         for_ = "hidden wait" if waited.kind is WaitKind.HIDDEN else "wait for"
         self._add(f"{for_} {what}", begin_ns, is_wait=True, for_lane=lane)
-        self.arrows.append(arrow(point, HOST, self.region, self.now_ns))
+        self.arrows.append(point.arrow_to(Lane.HOST, self.region, self.now_ns))
 
     def _awaited(self, waited: Waited, marker: Marker | None) -> Point:
         if marker is not None and marker in self._points:
@@ -233,7 +223,7 @@ class Recorder(DeviceWatcher, RegionObserver):
             own = self._stream(waited.stream)
         else:
             streams = self._streams.values()
-            own = max(streams, key=lambda each: each.ready_ns, default=_Stream(lane=HOST))
+            own = max(streams, key=lambda each: each.ready_ns, default=_Stream(lane=Lane.HOST))
         return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
 
     def _pay_for_event(self) -> None:
@@ -244,7 +234,7 @@ class Recorder(DeviceWatcher, RegionObserver):
         self, name: str, begin_ns: int, *, is_wait: bool = False, for_lane: str | None = None
     ) -> None:
         span = Span(
-            lane=HOST,
+            lane=Lane.HOST,
             name=name,
             step=self.step,
             begin_ns=begin_ns,

@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from statistics import fmean, median
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
+from pydantic import BaseModel, ConfigDict
+
+from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures
@@ -17,11 +20,13 @@ from backend_caps.report.generate_documents import (
     GraphsDocument,
     PhaseGraphsDocument,
 )
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
 from backend_caps.runtime.stats import StepStats
+from backend_caps.startup.agreement import Treatment, statement_of
 from backend_caps.startup.graph_choice import SUPPORTED_BECAUSE, GraphChoice, Obstacle, kind_of
 from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
@@ -30,6 +35,12 @@ _AROUND = "around"
 """What is no forward: batches are built, lengths and tokens cross, results are processed."""
 _US = 1e6
 _MOST = 0.95
+
+
+_EQUAL = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
+_ROUNDS_ALIKE, _ROUNDS_APART = 2, 3
+"""Where all ranks state the same, the comparison and the acknowledgement; else the gathering too,
+and one more for each different statement."""
 
 
 class Finding(Enum):
@@ -286,3 +297,90 @@ def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Request
         else (no_sizes if own is Obstacle.SIZES else own.value)
         for own in against
     ]
+
+
+_PlanValue: TypeAlias = tuple[str | None, str, str]
+"""A phase, None for the server's; a capability; and its value in words."""
+
+
+class RankReport(BaseModel):
+    """What a rank sends to the first one, once it has run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    mark: int
+    """Of its statement in the agreement."""
+    seconds: float
+    equal: tuple[str, ...]
+    """What had to be the same."""
+    values: tuple[_PlanValue, ...]
+    """Those of its own plan."""
+    run: documents.RankRunDocument | None = None
+    """None where it could not start."""
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        given: ServerFlags,
+        seconds: float,
+        run: documents.RankRunDocument | None = None,
+    ) -> Self:
+        """Write down a rank's part in an agreement."""
+        statement = statement_of(plan, given=given)
+        fields = statement.fields.items()
+        return cls(
+            host=statement.host,
+            mark=statement.mark,
+            seconds=seconds,
+            equal=tuple(name for name, (treatment, _) in fields if treatment in _EQUAL),
+            values=_values(plan),
+            run=run,
+        )
+
+
+def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> documents.AgreementDocument:
+    """Write down how ranks agreed.
+
+    Args:
+        plan: what they agreed on.
+        reports: of every rank, by rank.
+    """
+    marks = {own.mark for own in reports}
+    return documents.AgreementDocument(
+        hosts=[own.host for own in reports],
+        rounds=_ROUNDS_ALIKE if len(marks) == 1 else _ROUNDS_APART + len(marks),
+        seconds=max(own.seconds for own in reports),
+        equal=sorted({name for own in reports for name in own.equal}),
+        joined=[*_joined(plan, reports)],
+    )
+
+
+def _joined(plan: Plan, reports: Sequence[RankReport]) -> Iterator[documents.JoinedDocument]:
+    """List the values in which the ranks' own plans differed."""
+    for (phase, name, joint), *decided in zip(
+        _values(plan), *(report.values for report in reports), strict=True
+    ):
+        own: dict[str, list[int]] = {}
+        for rank, (_, _, value) in enumerate(decided):
+            own.setdefault(value, []).append(rank)
+        if len(own) > 1:
+            yield documents.JoinedDocument(capability=name, phase=phase, joint=joint, own=own)
+
+
+def _values(plan: Plan) -> tuple[_PlanValue, ...]:
+    return tuple(
+        (None if phase is None else phase.value, own.capability, text_of(own.value))
+        for phase, own in plan.values()
+    )
+
+
+def shared_reads_end(plan: Plan) -> dict[str, documents.ReadsEndDocument]:
+    """Write down where the shared reads of each phase end, by phase."""
+    served = {use.phase for use in plan.uses}
+    ends = {phase: plan["shared_reads_end", phase] for phase in Phase if phase in served}
+    return {
+        phase.value: documents.ReadsEndDocument(value=text_of(own.value), effect=str(own.effect))
+        for phase, own in ends.items()
+    }

@@ -48,7 +48,7 @@ class RunPlan:
     changes: tuple[WorsenedDocument, ...] = ()
     left_out: tuple[str, ...] = ()
     """Flags of the server that do not hold here, each with why."""
-    idle: tuple[str, ...] = ()
+    idle_stand_ins: tuple[str, ...] = ()
     """Stand-ins that were named for roles whose own backends run."""
 
     def stands_in(self, role: Role | None = None, phase: Phase | None = None) -> str | None:
@@ -92,7 +92,7 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
     needed = {name for role, name in asked.items() if role in roles}
     idle = tuple(sorted({*asked.values()} - needed))
     if not blocked:
-        return RunPlan(plan=own, left_out=left_out, idle=idle)
+        return RunPlan(plan=own, left_out=left_out, idle_stand_ins=idle)
     named = {use: asked[use.role] for use in blocked if use.role in asked}
     left_alone = [use for use in blocked if use not in named]
     if left_alone:
@@ -104,7 +104,7 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
         )
     try:
         run = _standing_in(own, plugins, device, named)
-        return replace(run, left_out=left_out, idle=idle)
+        return replace(run, left_out=left_out, idle_stand_ins=idle)
     except _UnfitError as error:
         would = ", ".join(_would_run(own, plugins, device, blocked)) or "none of the installed"
         raise InsightError(

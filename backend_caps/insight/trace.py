@@ -41,16 +41,7 @@ from backend_caps.relay.streams import declared_traits
 from backend_caps.report.plans import plan_document
 from backend_caps.report.step_costs import LeftOutDocument
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
-from backend_caps.report.trace_timeline import (
-    COPY,
-    FORWARD,
-    HOST,
-    HOST_COPY,
-    SCHEDULE,
-    US,
-    Timeline,
-    cut,
-)
+from backend_caps.report.trace_timeline import US, Lane, Timeline
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
@@ -171,9 +162,9 @@ def _level(
         is_planned=is_planned,
         pid=pid,
         step_us=timeline.step_ns / US,
-        lengths_us=timeline.waited_ns(COPY) / steps / US,
-        tokens_us=timeline.waited_ns(HOST_COPY) / steps / US,
-        idle_us=timeline.idle_ns(FORWARD) / steps / US,
+        lengths_us=timeline.waited_ns(Lane.COPY) / steps / US,
+        tokens_us=timeline.waited_ns(Lane.HOST_COPY) / steps / US,
+        idle_us=timeline.idle_ns(Lane.FORWARD) / steps / US,
         bytes_to_host=timeline.bytes_to_host / steps,
         bytes_of_lengths=timeline.bytes_of_lengths / steps,
     )
@@ -236,27 +227,24 @@ def record_simulated(recording: Recording) -> Timeline:
             counts, end_ns = simulation.counts - before, recorder.now_ns
             recorder.step += 1
             engine.step()  # it lets the last gaps and arrows of the steps before end
-        return cut(
-            Timeline(
-                level=recording.run.plan.host_seq_lens.value,
-                lanes=(HOST, *recorder.lanes),
-                spans=tuple(recorder.host_spans),
-                arrows=tuple(recorder.arrows),
-                gaps=(),
-                begin_ns=begin_ns,
-                end_ns=end_ns,
-                num_steps=recording.num_steps,
-                bytes_to_host=counts.bytes_to_host,
-                bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
-            ),
-            recorder.ran,
-        )
+        return Timeline(
+            level=recording.run.plan.host_seq_lens.value,
+            lanes=(Lane.HOST, *recorder.lanes),
+            spans=tuple(recorder.host_spans),
+            arrows=tuple(recorder.arrows),
+            gaps=(),
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            num_steps=recording.num_steps,
+            bytes_to_host=counts.bytes_to_host,
+            bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
+        ).cut(recorder.ran)
 
 
 def _lanes(engine: Engine) -> dict[int, str]:
     """Name the streams of an engine, from the host down."""
     on = engine.step_streams
-    lanes = (SCHEDULE, FORWARD, COPY, HOST_COPY)
+    lanes = (Lane.SCHEDULE, Lane.FORWARD, Lane.COPY, Lane.HOST_COPY)
     streams = (on.schedule, on.forward, engine.relay.copy_stream, on.host_copy)
     handles = zip(map(handle_of, streams), lanes, strict=True)
     return {handle: lane for handle, lane in handles if handle is not None}

@@ -9,7 +9,7 @@ import torch
 
 from backend_caps.insight.recorder import Recorder
 from backend_caps.report.trace_documents import CostsDocument
-from backend_caps.report.trace_timeline import HOST, Signal
+from backend_caps.report.trace_timeline import Lane, Signal
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.streams import CUDAGraph, Stream, graph
@@ -48,7 +48,7 @@ def test_operator_begins_when_it_is_launched() -> None:
     with recording() as (recorder, numbers), sim.stream(FORWARD):
         numbers.add_(1)
 
-        assert _times(recorder) == [("forward", 10, 110, HOST)]
+        assert _times(recorder) == [("forward", 10, 110, Lane.HOST)]
 
 
 def test_operator_begins_when_its_stream_is_ready() -> None:

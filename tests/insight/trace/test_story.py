@@ -14,7 +14,7 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace import Recording, Traced
 from backend_caps.relay import future_map
 from backend_caps.relay.host_lengths import ColumnCopy, HostLengths
-from backend_caps.report.trace_timeline import HOST, Signal, Timeline
+from backend_caps.report.trace_timeline import Lane, Signal, Timeline
 from tests.insight.trace.conftest import CHAIN, recorded
 
 
@@ -36,7 +36,7 @@ BOTH = pytest.mark.parametrize("level", [HostSeqLens.EXACT, HostSeqLens.NONE])
 
 def test_exact_host_waits_for_the_copy_stream_in_each_step(exact: Timeline) -> None:
     """With an exact mirror the host waits once a step, and stands still."""
-    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
+    waits = [span for span in exact.on(Lane.HOST) if span.for_lane == "copy"]
 
     assert [wait.step for wait in waits] == [1, 2]
     assert all(wait.length_ns > 0 for wait in waits)
@@ -46,7 +46,7 @@ def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> No
     """Each wait for lengths ends with the copy that brings them."""
     copies = [span.end_ns for span in exact.on("copy") if span.step in (1, 2)]
 
-    assert [span.end_ns for span in exact.on(HOST) if span.for_lane == "copy"] == copies
+    assert [span.end_ns for span in exact.on(Lane.HOST) if span.for_lane == "copy"] == copies
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
 
 def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
     """What a step runs on the forward stream is launched after its lengths are there."""
-    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
+    waits = [span for span in exact.on(Lane.HOST) if span.for_lane == "copy"]
     (wait,) = [own for own in waits if own.step == 2]
 
     launched = [op.launched_ns for span in exact.on("forward") if span.step == 2 for op in span.ops]
@@ -70,7 +70,7 @@ def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
 
 def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
     """Without a mirror the host waits for tokens alone."""
-    waits = {span.for_lane for span in none.on(HOST) if span.for_lane}
+    waits = {span.for_lane for span in none.on(Lane.HOST) if span.for_lane}
 
     assert waits == {"host_copy"}
 
@@ -107,7 +107,7 @@ def test_war_barrier_holds_the_schedule_stream(traced: Traced, level: HostSeqLen
 def test_lanes_never_overlap_themselves(traced: Traced, level: HostSeqLens) -> None:
     """A stream runs one operator at a time, in the order in which blocks are listed."""
     timeline = traced.timelines[level]
-    for lane in set(timeline.lanes) - {HOST}:
+    for lane in set(timeline.lanes) - {Lane.HOST}:
         ops = [op for span in timeline.on(lane) for op in span.ops]
 
         assert all(one.end_ns <= other.begin_ns for one, other in pairwise(ops))
@@ -119,7 +119,7 @@ def test_gaps_end_when_what_they_wait_for_is_there(traced: Traced, level: HostSe
     timeline = traced.timelines[level]
     launches = {op.launched_ns for span in timeline.spans for op in span.ops}
 
-    ends = [gap.end_ns for gap in timeline.gaps if gap.waits_for == HOST]
+    ends = [gap.end_ns for gap in timeline.gaps if gap.waits_for == Lane.HOST]
 
     assert {end for end in ends if end <= timeline.end_ns} <= launches
 
@@ -213,7 +213,7 @@ def test_plain_decode_is_shown_as_it_is() -> None:
     own = recorded("--attention-backend torch_padded", num_steps=1)
     ((level, timeline),) = own.timelines.items()
 
-    assert {s.for_lane for s in timeline.on(HOST) if s.for_lane} == {"host_copy"}
+    assert {s.for_lane for s in timeline.on(Lane.HOST) if s.for_lane} == {"host_copy"}
     assert (level.value, timeline.level) == ("exact", "exact")
     assert "decode" in {span.name for span in timeline.on("forward")}
 
