@@ -50,7 +50,7 @@ NUM_STEPS = 8
 _MAX_RUNNING_REQUESTS = 32
 """Rows of the request pool, row 0 aside."""
 _SETTLING = 4
-"""Steps before them: one of prompts, and decode steps until each has one before it."""
+"""Steps before the counted ones: one prefill, then decode until overlap is in steady state."""
 _MODEL = ModelSizes(vocab_size=128, num_heads=2, num_kv_heads=1)
 """A target with twice as many tokens as the widest tree of any backend here."""
 _LONGEST = 1 << 20
@@ -70,10 +70,10 @@ def measure_document(plan: Plan, document: PlanDocument, results: Path | None) -
     Args:
         plan: what is run.
         document: the same, as it is shown.
-        results: the folder with results of GPUs; None is a checkout's own.
+        results: the folder with results of GPUs; None is that of the checkout.
 
     Raises:
-        InsightError: a file among the results is none.
+        InsightError: a file among the results holds no result.
     """
     times = stored_times(results)
     measured, problem = None, None
@@ -200,7 +200,7 @@ def bytes_on(counts: Counts, stream: int | None) -> int:
 
 
 def _num_new(plan: Plan) -> int:
-    """Count the tokens that no request comes to, were all drafts accepted."""
+    """Count more tokens than a request can get in these steps, were every draft accepted."""
     settings = SpecSettings.from_flags(plan.flags)
     most = 1 if settings is None else settings.accept_tokens
     return (_SETTLING + NUM_STEPS + 1) * most
@@ -250,7 +250,7 @@ def _fault_of(error: Exception) -> BackendCapsError:
 
 
 def at_level(plan: Plan, level: HostSeqLens) -> Plan:
-    """Put a level in the place of the plan's own; all else stays as it was decided."""
+    """Return the plan with another level of `host_seq_lens`; all other values stay."""
 
     def put(_: object, own: Resolved) -> Resolved:
         return replace(own, value=level) if own.capability == "host_seq_lens" else own
@@ -301,7 +301,7 @@ def stored_times(folder: Path | None) -> list[TimeDocument]:
             has none.
 
     Raises:
-        InsightError: a file is no result.
+        InsightError: a file holds no result.
     """
     if folder is None:
         if not (_CHECKOUT / "pyproject.toml").exists():
@@ -313,7 +313,7 @@ def stored_times(folder: Path | None) -> list[TimeDocument]:
 def _times(path: Path) -> Iterator[TimeDocument]:
     result = _read(path)
     if result is None or result.hardware is None:
-        return  # of no steps, or a rehearsal on the simulated device, whose times mean nothing
+        return  # of another benchmark, or of the simulated device, whose times mean nothing
     for row in result.rows:
         if row.side in get_args(Level) and row.comparison.startswith("mirror"):
             values = row.model_dump(exclude={"side"})
@@ -321,16 +321,16 @@ def _times(path: Path) -> Iterator[TimeDocument]:
 
 
 def _read(path: Path) -> _Result | None:
-    """Read a result; None is another benchmark's."""
+    """Read a result; None where another benchmark wrote it."""
     try:
         text = path.read_bytes()
         if _Kind.model_validate_json(text).benchmark != _OF_LOOPS:
             return None
         return _Result.model_validate_json(text)
     except (OSError, ValidationError) as error:
-        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise InsightError(
             "gpu-result",
-            f"{str(path)!r} holds no result of a GPU: {told}; a file that make gpu wrote was "
+            f"{str(path)!r} holds no result of a GPU: {fault}; a file that make gpu wrote was "
             "expected. Move it elsewhere, or name another folder with --results.",
         ) from error

@@ -30,7 +30,7 @@ _RESOLVES = "resolve_seq_lens_cpu"
 
 
 class _Args(BaseModel):
-    """What is not given is of no stream, call or record: -1, as the profiler writes it too."""
+    """Arguments of an event; -1, as the profiler writes it, is no stream, call or record."""
 
     stream: int = -1
     correlation: int = -1
@@ -40,7 +40,7 @@ class _Args(BaseModel):
 
 
 class _Event(BaseModel):
-    """Times are from the begin of the first region."""
+    """An event of the export; times count from the begin of the first region."""
 
     cat: str
     name: str
@@ -61,7 +61,7 @@ class _Event(BaseModel):
 
     @property
     def step(self) -> int:
-        """The step that it is of; 0 where it is of none."""
+        """The step that the event lies in; 0 where it lies in none."""
         return _step_of(self.path)
 
     @property
@@ -77,13 +77,13 @@ class _Events(BaseModel):
 
 @dataclass(slots=True, eq=False)
 class _Activity:
-    """Something that a stream ran."""
+    """A kernel, copy or fill that a stream ran."""
 
     event: _Event
     call: _Event
-    """What launched it."""
+    """The CUDA call that launched it."""
     points: list[Point] = field(default_factory=list)
-    """Where the events were recorded that its stream waited for before it."""
+    """The events that its stream waited for before it, each where it was recorded."""
 
     @property
     def is_to_host(self) -> bool:
@@ -95,11 +95,11 @@ class _Activity:
 
 
 def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
-    """Make a timeline of what a profiler wrote into a file.
+    """Read a timeline from a file that `torch.profiler` exported.
 
     Args:
         file: its regions are `forward`, `launch` and so on, in `step 1` and those that follow.
-        level: what the host is told about lengths.
+        level: the `host_seq_lens` that the steps ran with.
         num_steps: the steps that are shown, from 1.
     """
     found = _Events.model_validate_json(file.read_bytes()).traceEvents
@@ -171,7 +171,7 @@ class _Export:
         return recorded.cut([*self._operators()])
 
     def _stream_waits(self) -> Iterator[Arrow]:
-        """List the waits of streams for events, and tell what a stream runs first behind each."""
+        """List the waits of streams for events, and add each to the activity that it held up."""
         for own in self._syncs:
             call, point = self._calls.get(own.args.correlation), self._awaited(own.args)
             if own.name == "Stream Wait Event" and call is not None and point is not None:
@@ -208,12 +208,12 @@ class _Export:
                 yield span, None if point is None else point.arrow_to(*end)
 
     def _awaited(self, args: _Args) -> Point | None:
-        """Find where the event was recorded that is waited for; one of before is not known."""
+        """Find where the awaited event was recorded; None of one from before the export."""
         record = self._calls.get(args.wait_on_cuda_event_record_corr_id)
         return None if record is None else self._point(args.wait_on_stream, record)
 
     def _point(self, stream: int, record: _Event) -> Point | None:
-        """Say when an event was there: at the end of what its stream had been given by then."""
+        """Return when an event was ready: at the end of what was enqueued on its stream before."""
         activities = self._ran.get(stream, ())
         before = [own for own in activities if own.call.begin_ns < record.begin_ns]
         if not before:
@@ -222,7 +222,7 @@ class _Export:
         return Point(lane=lane, time_ns=before[-1].event.end_ns, region=record.region)
 
     def _operators(self) -> Iterator[TimedOp]:
-        """List what streams ran, each held by what came last: its launch, an event, or its own."""
+        """List what streams ran; the latest of launch, events and the stream itself held each."""
         for stream, activities in self._ran.items():
             lane, ended_ns = self._lanes[stream], activities[0].call.begin_ns - 1
             for own in activities:

@@ -32,7 +32,7 @@ from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
 
 _AROUND = "around"
-"""What is no forward: batches are built, lengths and tokens cross, results are processed."""
+"""Work outside forwards: batches are built, lengths and tokens cross, results are processed."""
 _US = 1e6
 _MOST = 0.95
 
@@ -44,7 +44,7 @@ and one more for each different statement."""
 
 
 class Finding(Enum):
-    """What can be not as it was decided."""
+    """How a run can deviate from its plan."""
 
     BYTES = "bytes-without-a-mirror"
     """A forward takes bytes to the host, and the plan has no mirror."""
@@ -99,7 +99,7 @@ def _forwards(own: PhaseFigures, done: DryRun) -> documents.PhaseRunDocument:
 
 
 def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
-    """Say why forwards were not replayed: what keeps the phase from graphs, or their size."""
+    """List why forwards were not replayed: what keeps the phase from graphs, or their size."""
     if own.role is None or own.phase is None or not own.modes[GraphMode.EAGER]:
         return []
     choice = effective_choices(engine)[own.role, own.phase]
@@ -112,7 +112,7 @@ def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
 def _steps(
     kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun
 ) -> documents.StepKindDocument:
-    """Write down steps of one kind; times of a real device alone, and moves of one with streams."""
+    """Write down steps of one kind: times on a real device, planned bytes on one with streams."""
     traits, steps = done.engine.streams.traits, [stats for stats, _ in own]
     times_us = sorted(seconds * _US for _, seconds in own)
     crossed: dict[str, object] = {
@@ -167,9 +167,9 @@ def findings_of(done: DryRun) -> Iterator[documents.NotAsDecidedDocument]:
 
 
 _Deviation: TypeAlias = tuple[Finding, PhaseFigures, str]
-"""What was not as decided, in which forwards, and the sentence of it."""
+"""A kind of deviation, the forwards that it concerns, and its sentence."""
 _SERVER = PhaseFigures()
-"""Of no single forwards: what is found concerns the whole server."""
+"""Stands for the whole server, where a deviation concerns no single phase."""
 
 
 def _deviations(done: DryRun) -> Iterator[_Deviation]:
@@ -184,7 +184,7 @@ def _deviations(done: DryRun) -> Iterator[_Deviation]:
 
 
 def _of_forwards(place: tuple[Role, Phase], own: PhaseFigures, plan: Plan) -> Iterator[_Deviation]:
-    """Report bytes to the host where the plan takes none, and waits that backends declare not."""
+    """Report bytes to the host without a mirror, and waits despite `sync_free_prepare`."""
     num_forwards, level = own.modes.total(), plan.host_seq_lens
     has_no_mirror = plan.relays_speculation and level is not HostSeqLens.EXACT
     if own.bytes_to_host and has_no_mirror and place in RELAY_LOOP:
@@ -202,7 +202,7 @@ def _of_forwards(place: tuple[Role, Phase], own: PhaseFigures, plan: Plan) -> It
 
 
 def _of_server(done: DryRun) -> Iterator[_Deviation]:
-    """Report waits that torch saw on CUDA, and lengths that cross against the plan."""
+    """Report waits that torch saw on CUDA, and steps that wait for lengths against the plan."""
     plan, figures, hidden = done.run.plan, done.figures, done.hidden
     free = all(plan["sync_free_prepare", phase].value is True for _, phase in figures.phases)
     if hidden and free:
@@ -223,7 +223,7 @@ def _of_server(done: DryRun) -> Iterator[_Deviation]:
 
 
 def _of_graphs(done: DryRun) -> Iterator[_Deviation]:
-    """Report phases whose batches were captured, and never replayed.
+    """Report phases whose graphs were captured, and never replayed.
 
     The server's own sizes may leave some batches to no graph, and those phases are as decided.
     """
@@ -288,7 +288,7 @@ def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:
 
 
 def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Requested]) -> list[str]:
-    """Write what keeps batches from a mode; of missing sizes, the option that would name them."""
+    """List what keeps batches from a mode; for missing sizes, the option that sets them."""
     by_tokens = mode is GraphMode.PIECEWISE or phase is Phase.PREFILL
     no_sizes = f"--graph-{'token-counts' if by_tokens else 'batch-sizes'} names none"
     return [
@@ -304,18 +304,18 @@ _PlanValue: TypeAlias = tuple[str | None, str, str]
 
 
 class RankReport(BaseModel):
-    """What a rank sends to the first one, once it has run."""
+    """What a rank sends to rank 0, once it has run."""
 
     model_config = ConfigDict(frozen=True)
 
     host: str
     mark: int
-    """Of its statement in the agreement."""
+    """The mark of its statement in the agreement."""
     seconds: float
     equal: tuple[str, ...]
-    """What had to be the same."""
+    """Fields of the statement that must be equal on all ranks."""
     values: tuple[_PlanValue, ...]
-    """Those of its own plan."""
+    """The values of this rank's plan, before values were joined."""
     run: documents.RankRunDocument | None = None
     """None where it could not start."""
 
@@ -327,7 +327,7 @@ class RankReport(BaseModel):
         seconds: float,
         run: documents.RankRunDocument | None = None,
     ) -> Self:
-        """Write down a rank's part in an agreement."""
+        """Write down what a rank stated, decided and ran."""
         statement = statement_of(plan, given=given)
         fields = statement.fields.items()
         return cls(
@@ -344,8 +344,8 @@ def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> documents.A
     """Write down how ranks agreed.
 
     Args:
-        plan: what they agreed on.
-        reports: of every rank, by rank.
+        plan: the plan that they agreed on.
+        reports: one a rank, by rank.
     """
     marks = {own.mark for own in reports}
     return documents.AgreementDocument(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from backend_caps.report.trace_timeline import US, Arrow, Lane, Signal, Span, Timeline
 
 WIDTH = 1200.0
-"""Of the whole picture."""
+"""The width of the whole picture."""
 _LEFT, _RIGHT = 96.0, 24.0
 _PLOT = WIDTH - _LEFT - _RIGHT
 _HEADING = 34.0
@@ -52,11 +52,11 @@ class LaneBand(NamedTuple):
     top: float
     height: float
     absent: str
-    """Why this level has none such; empty where it has."""
+    """Why this level has no such lane; empty where it has one."""
 
     @property
     def middle(self) -> float:
-        """Its middle."""
+        """The vertical middle of the lane."""
         return self.top + self.height / 2
 
 
@@ -73,11 +73,11 @@ class Box(NamedTuple):
     """What is written in it; empty where there is no room."""
     label_x: float
     told: str
-    """What it says under a pointer."""
+    """The text that is shown under a pointer."""
 
 
 class ArrowLine(NamedTuple):
-    """A line from what was there to what waited for it."""
+    """A line from the work that was waited for to the lane that waited."""
 
     x1: float
     y1: float
@@ -129,13 +129,13 @@ def panels_of(timelines: Sequence[Timeline], *, top: float, apart: float) -> lis
 
 
 class Panel:
-    """One timeline's lanes, and what stands in them.
+    """One timeline's lanes, with their boxes, texts, arrows and ticks.
 
     Args:
         timeline: what is shown.
-        top: where it begins.
+        top: the y of its upper edge.
         px_per_ns: the scale, which all panels share.
-        lanes: those that any panel has.
+        lanes: the lanes of all panels, so that panels line up.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Panel:
                 yield from self._box(lane, span, kind, label, told)
 
     def _host(self) -> Iterator[Box]:
-        """Place what the host does in a step, and its waits over that."""
+        """Place the host's work of a step, then its waits, which are drawn over it."""
         spans = self._timeline.on(Lane.HOST)
         for span in spans:
             if not span.is_wait and span.depth == 1:
@@ -222,7 +222,7 @@ class Panel:
 
     @cached_property
     def _idle_stretches(self) -> tuple[_Idle, ...]:
-        """Gaps of the forward stream; those that cannot be told apart are one."""
+        """Gaps of the forward stream; neighbours too close to be told apart are merged."""
         found: list[_Idle] = []
         for gap in self._timeline.gaps:
             if gap.lane != Lane.FORWARD:

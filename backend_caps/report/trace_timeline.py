@@ -14,7 +14,7 @@ from operator import attrgetter
 US = 1000
 """Nanoseconds of a microsecond."""
 PUBLISH, BARRIER = "publish", "WAR barrier"
-"""Regions that say what an arrow means."""
+"""Regions from which the signal of an arrow follows."""
 
 
 class Lane(StrEnum):
@@ -82,7 +82,7 @@ class TimedOp(Stretch):
     """The host's innermost region when it launched it."""
     step: int
     held_by: str
-    """The lane that let it begin: its own, where nothing else did."""
+    """The lane that the operator waited for last; its own lane where it waited for no other."""
     launched_ns: int | None
     """When the host had launched it; None: not known."""
     replayed: bool | None
@@ -111,11 +111,11 @@ class Span(Stretch):
 
     @property
     def busy_ns(self) -> int:
-        """How long operators of it ran."""
+        """How long the operators of the span ran."""
         return sum(op.length_ns for op in self.ops)
 
     def covers(self, at_ns: int) -> bool:
-        """Return whether it goes on at a time."""
+        """Return whether a time lies in the span."""
         return self.begin_ns <= at_ns < self.end_ns
 
 
@@ -130,15 +130,15 @@ class Gap(Stretch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """Something that was there, and what waited for it."""
+    """A wait: from the end of what was waited for to the begin of what waited."""
 
     signal: Signal
     begin_lane: str
     begin_ns: int
-    """When it was there."""
+    """When the work that was waited for had ended."""
     end_lane: str
     end_ns: int
-    """When what waited went on: the next operator, or the host."""
+    """When the waiting side went on: the next operator, or the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Timeline:
     """Some steps of a run."""
 
     level: str
-    """What the host is told about lengths."""
+    """The level of `host_seq_lens` that the steps ran with."""
     lanes: tuple[str, ...]
     """From the host down."""
     spans: tuple[Span, ...]
@@ -161,7 +161,7 @@ class Timeline:
     bytes_to_host: int
     """What crossed to the host in the steps."""
     bytes_of_lengths: int
-    """That of it which is lengths."""
+    """Bytes of lengths among `bytes_to_host`."""
 
     @property
     def step_ns(self) -> int:
@@ -192,10 +192,10 @@ class Timeline:
             ran: operators, of each lane in their order.
         """
 
-        def meets(own: Stretch | Arrow) -> bool:
-            return own.begin_ns < self.end_ns and own.end_ns > self.begin_ns
+        def meets(part: Stretch | Arrow) -> bool:
+            return part.begin_ns < self.end_ns and part.end_ns > self.begin_ns
 
-        spans = sorted(self.spans, key=lambda own: (own.begin_ns, own.depth))
+        spans = sorted(self.spans, key=lambda span: (span.begin_ns, span.depth))
         gaps: list[Gap] = []
         for lane in self.lanes:
             ops = [op for op in ran if op.lane == lane]
@@ -210,7 +210,7 @@ class Timeline:
 
 
 def _blocks(ran: Iterable[TimedOp]) -> Iterator[Span]:
-    """Put operators of one region and step that a stream runs one after the other together."""
+    """Group consecutive operators of a stream by region and step, one span a group."""
     for (region, step), group in groupby(ran, key=attrgetter("region", "step")):
         ops = tuple(group)
         yield Span(
