@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
+from backend_caps.runtime.graphs.pieces import PieceBuffers, PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import (
     CaptureObserver,
     CaptureSite,
@@ -115,17 +115,26 @@ def capture_graphs(
     # An engine that dies in the middle of a capture would wait for the device, which ends it.
     gc.collect()
     stream.wait_stream(streams.current_stream())
-    captured = []
+    phases: dict[Phase, PhaseGraphs] = {}
+    memory: list[GraphBuffers | PieceBuffers] = []
+    num_graphs = len(_every(buckets))
     if buckets:
-        captured.append(_full(site, compute, backends, configuration, buckets, mask_size, halves))
+        runners, full_memory = _full(
+            site, compute, backends, configuration, buckets, mask_size, halves
+        )
+        phases |= runners
+        memory += full_memory
     if counts:
         assert in_pieces is not None, "pieces are chosen only where there is a model of them"
-        pieces = Pieces(in_pieces.states, _every(counts), site)
-        runners = {own: PieceRunner(pieces, backends.of(own), in_pieces.head) for own in counts}
-        usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
-        captured.append(CapturedGraphs(phases=runners, usage=usage))
-    usage = replace(total_usage(captured), pool_bytes=streams.pool_bytes(site.pool))
-    phases = {phase: graphs for own in captured for phase, graphs in own.phases.items()}
+        pieces = Pieces(in_pieces, _every(counts), site)
+        phases |= {phase: PieceRunner(pieces, backends.of(phase)) for phase in counts}
+        num_graphs += pieces.num_graphs
+        memory.append(pieces.buffers)
+    usage = GraphUsage(
+        num_graphs=num_graphs,
+        pool_bytes=streams.pool_bytes(site.pool),
+        static_bytes=sum(buffers.num_bytes for buffers in memory),
+    )
     return CapturedGraphs(phases=phases, usage=usage)
 
 
@@ -141,10 +150,10 @@ class HalvesModel:
 
 def _by_phase(sizes: Iterable[tuple[Phase, Iterable[_Size]]]) -> Mapping[Phase, Sequence[_Size]]:
     """Gather the sizes of each phase that has any."""
-    found: dict[Phase, list[_Size]] = {}
-    for phase, own in sizes:
-        found.setdefault(phase, []).extend(own)
-    return {phase: own for phase, own in found.items() if own}
+    by_phase: dict[Phase, list[_Size]] = {}
+    for phase, chosen in sizes:
+        by_phase.setdefault(phase, []).extend(chosen)
+    return {phase: chosen for phase, chosen in by_phase.items() if chosen}
 
 
 def _full(
@@ -155,37 +164,35 @@ def _full(
     chosen: Mapping[Phase, Sequence[Bucket]],
     mask_size: int,
     halves: HalvesModel | None,
-) -> CapturedGraphs:
-    """Capture one graph for each size."""
+) -> tuple[Mapping[Phase, GraphRunner], Sequence[GraphBuffers]]:
+    """Capture one graph for each size; return the runners, and what batches are copied to."""
     every = _every(chosen)
-    cut = [] if halves is None else [own.halves for own in every if own.halves is not None]
-    whole = [own for own in every if halves is None or own.halves is None]
-    of_first = _buffers(site, backends, chosen, [*whole, *(one for one, _ in cut)], mask_size)
-    of_second = None
-    if halves is not None and cut:
-        of_second = _buffers(site, halves.backends, chosen, [other for _, other in cut], mask_size)
-    phases: dict[Phase, PhaseGraphs] = {}
+    whole = [bucket for bucket in every if halves is None or bucket.halves is None]
+    pairs = [] if halves is None else [own.halves for own in every if own.halves is not None]
+    memory = [_buffers(site, backends, chosen, [*whole, *(one for one, _ in pairs)], mask_size)]
+    if halves is not None and pairs:
+        seconds = [second for _, second in pairs]
+        memory.append(_buffers(site, halves.backends, chosen, seconds, mask_size))
+    runners: dict[Phase, GraphRunner] = {}
     for phase, buckets in chosen.items():
         second = None
-        if halves is not None and of_second is not None:
+        if halves is not None and pairs:
             backend = halves.backends.of(phase)
-            second = GraphHalves(compute=halves.compute, backend=backend, buffers=of_second)
+            second = GraphHalves(compute=halves.compute, backend=backend, buffers=memory[1])
         metadata = configuration.plan["graph_metadata", phase].value
         assert isinstance(metadata, GraphMetadata), "a plan's level is one of the scale"
-        phases[phase] = GraphRunner(
+        runners[phase] = GraphRunner(
             compute,
             backends.of(phase),
             site,
             buckets=buckets,
-            buffers=of_first,
+            buffers=memory[0],
             host_seq_lens=configuration.plan.host_seq_lens,
             shared_reads_end=configuration.barriers[phase],
             graph_metadata=metadata,
             halves=second,
         )
-    static_bytes = sum(own.num_bytes for own in (of_first, of_second) if own is not None)
-    usage = GraphUsage(num_graphs=len(every), static_bytes=static_bytes)
-    return CapturedGraphs(phases=phases, usage=usage)
+    return runners, memory
 
 
 def _buffers(
