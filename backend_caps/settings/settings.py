@@ -279,9 +279,10 @@ class TracedSettings:
 
 
 def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
-    is_name = isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}
-    code = "server-flag-name" if is_name else "server-flag"
-    return SettingsError(code, f"{place}: {fault}", place)
+    text = f"{place}: {fault}"
+    if isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}:
+        return SettingsError("server-flag-name", text, place)
+    return SettingsError("server-flag", text, place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:

@@ -9,7 +9,6 @@ Shapes: B requests in the batch.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -71,8 +70,9 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     # The FutureMap waits for the device once, so it is made before what a capture has to wait for.
     model = load_llama(folder, streams.device)
     backends = PhaseBackends(plan.uses, Role.TARGET, _pools(plan, model))
-    compute = partial(scores_of, model)
-    graphs = capture_graphs(compute, backends, configuration, stream=stream).phases
+    graphs = capture_graphs(
+        lambda contexts: scores_of(model, *contexts), backends, configuration, stream=stream
+    ).phases
     with streams.using(stream):
         return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).output.cpu()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime import AttentionBackend, ForwardBatch
-from backend_caps.runtime.graphs.pieces import PieceRunner, Pieces
+from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import Computed
 from tests.runtime.graphs.rig import (
     BUCKETS,
@@ -40,13 +40,13 @@ class PieceRig(Rig):
     ) -> None:
         smallest = BUCKETS[BatchKind.SINGLE_TOKEN_DECODE][:1]
         super().__init__(streams, smallest, build=build, host_seq_lens=HostSeqLens.EXACT)
-        self.pieces = self.cut(counts)
         head = self.model.lm_head if has_head else None
-        self.in_pieces = PieceRunner(self.pieces, self.backend, head)
+        self._piece_model = PieceModel(states=self.model.hidden_states, head=head)
+        self.in_pieces = PieceRunner(self.cut(counts), self.backend)
 
     def cut(self, counts: Iterable[int]) -> Pieces:
         """Capture pieces in the rig's memory."""
-        return Pieces(self.model.hidden_states, counts, self.place)
+        return Pieces(self._piece_model, counts, self.place)
 
     def replay(self, batch: ForwardBatch) -> Computed:
         """Run a forward in pieces."""
