@@ -53,9 +53,7 @@ def test_shipped_evidence_is_fresh(name: str, standings: Mapping[str, Standing])
     """Neither the kit's release, torch, the source nor the declaration changed since the run."""
     _committed(standings, name)
 
-    changes = [str(each) for each in standings[name].changes]
-
-    assert changes == [], f"renew it: {_RENEW}"
+    assert [str(each) for each in standings[name].changes] == [], f"renew it: {_RENEW}"
 
 
 @pytest.mark.parametrize("name", _SHIPPED)

@@ -161,8 +161,7 @@ def test_step_tells_its_waits_and_the_hosts_own_time(
     own = step(began_s=100.0, waits_for_lengths=waits_for_lengths)
 
     assert own.planned_waits == num_waits
-    times = [own.host_s, own.wait_s, own.overlap_ratio]
-    assert times == pytest.approx([host_s, 0.5, 0.75])
+    assert [own.host_s, own.wait_s, own.overlap_ratio] == pytest.approx([host_s, 0.5, 0.75])
 
 
 def test_total_seq_lens_sums_the_mirror() -> None:

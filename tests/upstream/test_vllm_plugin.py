@@ -307,9 +307,7 @@ def test_program_loads_all_and_fails_for_a_fault(
     install(tmp_path, body="    _cudagraph_support = 3")
     sys.path.append(str(tmp_path))
 
-    status = main()
-
-    assert status == 1
+    assert main() == 1
     assert capsys.readouterr().out.startswith("ACME (acme_vllm.Acme): Builder states")
 
 

@@ -69,9 +69,8 @@ def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
 
 def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
     """Without a mirror the host waits for tokens alone."""
-    waits = {span.for_lane for span in none.on(HOST) if span.for_lane}
 
-    assert waits == {"host_copy"}
+    assert {span.for_lane for span in none.on(HOST) if span.for_lane} == {"host_copy"}
 
 
 def test_none_launches_a_step_before_the_one_before_has_published(none: Timeline) -> None:

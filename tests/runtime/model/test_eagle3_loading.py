@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model.draft_loading import load_eagle3
+from backend_caps.runtime.model import eagle3_of, load_eagle3, random_eagle, random_llama
 from backend_caps.runtime.model.eagle3 import Eagle3Config
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import eagle3_of, random_eagle, random_llama
 from tests.runtime.model.folders import refused
 from tests.runtime.model.heads import random_eagle3
 
@@ -74,9 +73,8 @@ def test_config_names_the_layers_that_are_read(
     tmp_path: Path, target: LlamaModel, keys: dict[str, object], expected: tuple[int, ...]
 ) -> None:
     """At the top ids name inputs of layers; in SGLang's `eagle_config` they name outputs."""
-    config = random_eagle3(tmp_path / "head", target.config, **keys)
 
-    assert config.layers_read(8) == expected
+    assert random_eagle3(tmp_path / "head", target.config, **keys).layers_read(8) == expected
     assert load_eagle3(tmp_path / "head", target).num_features == len(expected) * 32
 
 
