@@ -42,13 +42,11 @@ def test_functions_are_short() -> None:
 
 def test_no_function_is_long() -> None:
     """No function has more than 60 lines."""
-
     assert [where for length, where in _lengths() if length > 60] == []
 
 
 def test_file_is_one_idea() -> None:
     """No file has more than 400 lines."""
-
     assert [path for path in SOURCES if path.read_text("utf-8").count("\n") > 400] == []
 
 

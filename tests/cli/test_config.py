@@ -84,7 +84,6 @@ def _shown(site: CommandLine, words: str) -> dict[str, dict[str, object]]:
 
 def test_every_setting_is_spelled_here() -> None:
     """No setting is without a test of who goes before whom."""
-
     assert {name.partition(".")[0] for name in SPELLED} == {*KEYS.values()} - {"format"}
 
 

@@ -265,7 +265,6 @@ def test_growth_names_what_keeps_most() -> None:
 )
 def test_gauge_looks_into_what_is_plain_or_its_own(kept: object) -> None:
     """Containers, texts, functions and the backend's own objects count with all they lead to."""
-
     assert _keeping(kept) >= 512
 
 
@@ -280,7 +279,6 @@ def test_gauge_looks_into_what_is_plain_or_its_own(kept: object) -> None:
 )
 def test_gauge_takes_what_is_others_as_it_stands(kept: object) -> None:
     """A tensor or an object of another package is one thing, and modules and types are none."""
-
     assert _keeping(kept) <= 128
 
 
@@ -295,7 +293,6 @@ def test_gauge_sees_the_memory_of_a_function() -> None:
 
 def test_gauge_names_what_slots_hold_by_the_class() -> None:
     """An object without a dictionary has one name for all that it keeps."""
-
     assert _host(Own([0] * 64))["Own"] >= 512
 
 

@@ -104,7 +104,6 @@ def test_sizes_are_those_that_are_claimed() -> None:
 
 def test_scenarios_have_two_page_sizes() -> None:
     """Each forward is tried with pages of one and of several tokens."""
-
     assert [own.page_size for own in scenarios_of(HONEST, [Forward.DECODE])] == [1, 16]
 
 

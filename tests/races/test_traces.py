@@ -71,7 +71,6 @@ def test_profile_is_clean(folder: Path) -> None:
 
 def test_traces_have_every_policy() -> None:
     """The traces of this file run under each kind of policy."""
-
     assert {case.schedule.policy for case in CASES} == set(OrderPolicy)
 
 

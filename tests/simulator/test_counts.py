@@ -118,7 +118,6 @@ def test_waits_are_split_into_hidden_ones_and_others() -> None:
 )
 def test_no_host_wait_is_counted_where_the_host_goes_on(act: Act) -> None:
     """What the host does without standing still is no wait, as on CUDA."""
-
     assert _counted(act).waits == {}
 
 

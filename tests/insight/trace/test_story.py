@@ -69,7 +69,6 @@ def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
 
 def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
     """Without a mirror the host waits for tokens alone."""
-
     assert {span.for_lane for span in none.on(HOST) if span.for_lane} == {"host_copy"}
 
 

@@ -43,7 +43,6 @@ def test_intersect_is_what_both_take(
     one: JoinedSizes, other: JoinedSizes, shared: JoinedSizes
 ) -> None:
     """Two sets of sizes join to what both take, whichever comes first."""
-
     assert (intersect(one, other), intersect(other, one)) == (shared, shared)
 
 
@@ -126,5 +125,4 @@ _FROM_8, _FROM_10 = ComputeRange((8, 0)), ComputeRange((10, 0))
 )
 def test_windows_join_to_what_they_share(one: Windows, other: Windows, shared: Windows) -> None:
     """Two lists of windows join to what both hold, whichever comes first."""
-
     assert (overlap(one, other), overlap(other, one)) == (shared, shared)

@@ -76,7 +76,6 @@ def test_block_holds_its_operators() -> None:
 
 def test_bytes_are_told_where_they_cross() -> None:
     """A copy says how much it moves, and what moves nothing does not."""
-
     assert {event.args.num_bytes for event in SLICES if event.cat == "operator"} == {None, 72}
 
 
