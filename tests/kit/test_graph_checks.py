@@ -70,11 +70,6 @@ def _result(subject: Subject, check: Check, effort: Effort = ONE) -> CheckResult
     return run_checks(subject, [check], effort=effort).checks[0]
 
 
-def _decode(check: Check, schedule: str = "eager") -> Case:
-    """Make a case of decodes."""
-    return Case(check=check.code, scenario=DECODE, schedule=Schedule.parse(schedule))
-
-
 def _hints(subject: Subject, check: Check) -> Sequence[tuple[str, str]]:
     return [(hint.claim, hint.what) for hint in _result(subject, check).hints]
 
@@ -115,7 +110,8 @@ def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:
     """Where nobody writes and it is wrong too, another check has to say so."""
     subject = subject_of(CopyNotAwaited, shared_reads_end=SharedReadsEnd.PRE_REPLAY)
 
-    result = run_case(subject, READS_END, _decode(READS_END, "lazy"))
+    case = Case(check=READS_END.code, scenario=DECODE, schedule=Schedule.parse("lazy"))
+    result = run_case(subject, READS_END, case)
 
     assert result.status is Verdict.NOT_CHECKED
     assert "in a replay that nobody disturbs, " in result.reason

@@ -75,11 +75,7 @@ def drawn_step(rig: Rig, kind: BatchKind, seed: int) -> ForwardBatch:
 def difference(rig: Rig, batch: ForwardBatch) -> float:
     """Measure how far the scores of a replay are from those of an eager forward; NaN is far."""
     eager, replayed = rig.eager(batch), rig.replayed(batch)
-    return _largest(eager - replayed)
-
-
-def _largest(difference: Tensor) -> float:
-    return float(difference.abs().nan_to_num(nan=torch.inf).max())
+    return float((eager - replayed).abs().nan_to_num(nan=torch.inf).max())
 
 
 SINGLE, UNIFORM, MIXED = BatchKind

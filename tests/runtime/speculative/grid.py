@@ -23,7 +23,6 @@ from backend_caps import (
     Rule,
     RuleSet,
     ServerFlags,
-    Use,
     discover,
     resolve,
 )
@@ -255,7 +254,7 @@ def _plan(arguments: tuple[str, ...], engine: str, mirror: Mirror) -> Plan:
     flags = ServerFlags.from_argv(arguments)
     uses, rules = _registry().uses(flags), RuleSet.builtin(engine)
     if mirror is Mirror.UPPER_BOUND:
-        uses = tuple(_bounded(use) for use in uses)
+        uses = tuple(replace(use, backend="bounded", declaration=BOUNDED) for use in uses)
     if mirror is Mirror.OF_RULE:
         rules = rules.with_rules([_ASKS_FOR_LENGTHS])
     return resolve(uses, flags, rules=rules, policy="quiet")
@@ -264,7 +263,3 @@ def _plan(arguments: tuple[str, ...], engine: str, mirror: Mirror) -> Plan:
 @cache
 def _registry() -> Registry:
     return discover()
-
-
-def _bounded(use: Use) -> Use:
-    return replace(use, backend="bounded", declaration=BOUNDED)
