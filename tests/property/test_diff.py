@@ -3,11 +3,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps import Facts, Origin, Policy, RuleSet, ServerFlags, Source, resolve
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, declared
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Scale, Scope
-from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.diff import Side, differences
@@ -15,10 +14,6 @@ from backend_caps.report.difference import DifferenceKind, comparable, severity
 from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from tests.property import strategies
 from tests.unit.report.sides import mirrored
 
