@@ -273,7 +273,7 @@ class TracedSettings:
         return traced
 
     def server_section(self) -> Mapping[str, object]:
-        """List the file's server flags unvalidated; a null flag is not given."""
+        """List the file's server flags before validation; a null flag is not given."""
         section = self._file_values.section(SERVER)
         return {name: value for name, value in section.items() if value is not None}
 

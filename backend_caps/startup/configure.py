@@ -250,10 +250,8 @@ def log_plan(plan: Plan) -> None:
     `plan_values`. The whole plan, with every cause, is logged as JSON for debugging.
     """
     values = {
-        resolved.capability if phase is None else f"{phase.value}.{resolved.capability}": _value(
-            resolved
-        )
-        for phase, resolved in plan.values()
+        own.capability if phase is None else f"{phase.value}.{own.capability}": _value(own)
+        for phase, own in plan.values()
     }
     fields = {"plan_fingerprint": plan.fingerprint, "plan_rules": plan.rules.name}
     for choice in plan.choices:
