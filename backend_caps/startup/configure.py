@@ -219,13 +219,9 @@ def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
         StartupError: the installed backends or the plan differ from it.
     """
     locked = read_lock(path)
-    now = lock_document(
-        locked.request,
-        backends=registry.entries,
-        problems=registry.problems,
-        rules=plan.rules,
-        plan=None if locked.plan is None else plan_document(plan, ()),
-    ).model_copy(update={"engine": locked.engine})
+    planned = None if locked.plan is None else plan_document(plan, ())
+    now = lock_document(locked.request, registry, plan.rules, planned)
+    now = now.model_copy(update={"engine": locked.engine})
     changes = differences(Side.of_lock(locked), Side.of_lock(now))
     if not changes:
         return
