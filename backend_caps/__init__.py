@@ -1,6 +1,6 @@
 """What an attention backend needs and supports: declared once, resolved with reasons.
 
-The names below are loaded on first use: importing the package costs nothing. `configure`,
+The names below are loaded on first use; importing the package loads no module of it. `configure`,
 `Configuration` and `GraphSizes` load torch; they are for an engine, and
 `from backend_caps import *` leaves them out.
 """
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from backend_caps.resolution.uses import Use
     from backend_caps.settings.settings import Settings
     from backend_caps.startup.configuration import Configuration as Configuration
-    from backend_caps.startup.configuration import GraphSizes as GraphSizes
     from backend_caps.startup.configure import configure as configure
+    from backend_caps.startup.graph_choice import GraphSizes as GraphSizes
 
 __all__ = [
     "ANY",
@@ -109,7 +109,8 @@ _MODULES = {
     "resolution.selection": ("Selection", "select"),
     "resolution.uses": ("Use",),
     "settings.settings": ("Settings",),
-    "startup.configuration": ("Configuration", "GraphSizes"),
+    "startup.configuration": ("Configuration",),
+    "startup.graph_choice": ("GraphSizes",),
     "startup.configure": ("configure",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

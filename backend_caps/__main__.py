@@ -1,8 +1,8 @@
 """`backend-caps` and `python -m backend_caps`.
 
-The order is the point: the working directory leaves the path before anything but this package
-and what Python itself has loaded by then is imported, and plugins are read by a process of
-their own, which is started before this one imports what it needs.
+The order matters: the working directory is taken off the path before any import beyond this
+package and what Python has loaded by then, and a child process, which reads the plugins, is
+started before this one imports what it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OTHER_PLUGINS = frozenset(
         *("BACKEND_CAPS_CONFIG", "BACKEND_CAPS_DISCOVERY_DEADLINE", "BACKEND_CAPS_PATH"),
     }
 )
-"""Options and variables that need no plugins, or other ones than those that are read early."""
+"""Options and variables under which no plugins, or others than the default ones, are read."""
 
 
 def main(argv: list[str] | None = None, *, working_directory: str | None = None) -> None:
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
 
     Args:
         argv: the words after the program's name; those of this process unless given.
-        working_directory: what was taken off the head of `sys.path`.
+        working_directory: the folder that was taken off the head of `sys.path`.
     """
     interrupts: list[int] = []
 
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
     try:
         _run(sys.argv[1:] if argv is None else argv, working_directory)
     except (KeyboardInterrupt, Exception):
-        # pydantic's core gives an interrupt that it meets as an error of its own.
+        # pydantic's core turns a KeyboardInterrupt into an error of its own, so the signal counts.
         if not interrupts:
             raise
         sys.stderr.write("Aborted!\n")
@@ -59,30 +59,30 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
 
 
 def _run(words: list[str], working_directory: str | None) -> None:
-    gc.disable()  # a process of a quarter of a second: collecting is a twentieth of it
+    gc.disable()  # the process runs for 0.25 s, of which collecting would take 5 %
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # The first `--` divides our own words from the server's.
+    # The first `--` separates the command's words from the server's flags.
     at = words.index("--") if "--" in words else len(words)
-    own, server_flags = words[:at], words[at + 1 :]
+    command, server_flags = words[:at], words[at + 1 :]
     log, loading = None, None
-    if own[:1] == ["check"]:
+    if command[:1] == ["check"]:
         from backend_caps.supervisor import watched  # noqa: PLC0415 - where native code runs
 
         log = watched()
-    if own and own[0] in _READ_PLUGINS:
-        options = {word.partition("=")[0] for word in own}
+    if command and command[0] in _READ_PLUGINS:
+        options = {word.partition("=")[0] for word in command}
         if _OTHER_PLUGINS.isdisjoint({*options, *os.environ}):
             loading = _begun(working_directory)
     from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
 
     try:
-        run(own, server_flags, loading, log)
+        run(command, server_flags, loading, log)
     finally:
         if log is not None:
             log.end()
         if loading is not None:
             loading.close()
-        gc.freeze()  # Python's own end collects once more, what the system takes back anyway
+        gc.freeze()  # Python collects at exit once more, though the system frees the memory anyway
 
 
 def _begun(working_directory: str | None) -> Loading:
@@ -95,6 +95,6 @@ def _begun(working_directory: str | None) -> Loading:
 
 
 if __name__ == "__main__":
-    # What lies by chance, or was planted, in the working directory that `-m` put on the path must
-    # not be imported: neither a `click.py` nor the metadata of a distribution.
+    # `-m` puts the working directory on the path. A `click.py` or the metadata of a distribution
+    # there, by chance or planted, must not be imported.
     main(working_directory=None if sys.flags.safe_path else sys.path.pop(0))

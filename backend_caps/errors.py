@@ -10,11 +10,11 @@ from typing import ClassVar
 
 @dataclass(eq=False, kw_only=True)
 class BackendCapsError(Exception):
-    """Raised where what a user gave cannot be used; never for a fault of this package.
+    """Raised for a user's input that cannot be used; never for a fault of this package.
 
     A subclass is a dataclass of keyword fields with a `message` made from them: what is wrong
-    with its values, what was expected, what to do. So it survives pickling into another
-    process, and a caller reads its fields instead of its text.
+    with its values, what was expected, what to do. So it can be
+    pickled, and a caller reads its fields instead of its text.
     """
 
     @property
@@ -34,11 +34,11 @@ class BackendCapsError(Exception):
 class CodedError(BackendCapsError):
     """An error whose cause is named by a code; a folder has one such class.
 
-    A class of its own is for what a caller handles by itself, or whose fields it reads.
+    A separate class is for an error that a caller handles by itself, or whose fields it reads.
     """
 
     codes: ClassVar[Mapping[str, str]] = {}
-    """Each code, with the occasion on which it is raised: docs/reference/errors.md."""
+    """Each code, with its occasion: docs/reference/errors.md."""
 
     code: str
     """Stable; one of `codes`."""

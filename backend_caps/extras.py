@@ -1,7 +1,7 @@
-"""The extras of this distribution: what some of its parts import beyond its dependencies.
+"""The extras of this distribution: modules that some parts import beyond its dependencies.
 
-`pip install backend-caps` brings what declaring, discovering, resolving, reading engines and
-reporting need. A folder or command that needs more calls `require_extra` before it imports that.
+`pip install backend-caps` is enough to declare, discover, resolve, read engines and report. A
+folder or command that needs more calls `require_extra` before it imports that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class MissingExtraError(BackendCapsError, ImportError):
     """A module that an extra of backend-caps brings is not installed."""
 
     part: str
-    """What needs it, such as `backend_caps.relay`."""
+    """The part that needs it, such as `backend_caps.relay`."""
     extra: str
     modules: tuple[str, ...]
-    """Those that were not found."""
+    """The modules that are missing."""
 
     @property
     def message(self) -> str:
@@ -41,11 +41,11 @@ class MissingExtraError(BackendCapsError, ImportError):
 
 
 def require_extra(extra: str, part: str) -> None:
-    """Require the modules of an extra; none is imported.
+    """Raise unless the modules of an extra are installed; none is imported.
 
     Args:
         extra: one of `EXTRAS`.
-        part: what needs them, for the error.
+        part: the part that needs them, for the error.
 
     Raises:
         MissingExtraError: one of them is not installed.

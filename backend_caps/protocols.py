@@ -1,7 +1,7 @@
-"""What an engine hands to an attention backend, by SGLang's names.
+"""The objects that an engine passes to an attention backend, by SGLang's names.
 
-Structure alone: an engine's own classes fit without naming these. A backend reads what it declares
-that it needs, and gets None for the rest. Importing this loads no torch.
+Protocols: an engine's classes match them without inheriting. A backend gets the fields that it
+declares to need, and None for the rest. Importing this loads no torch.
 
 Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, B requests
 and T tokens in this batch, Hq query heads, Hk key and value heads, D and Dv their sizes, M entries
@@ -41,7 +41,7 @@ class TokenToKVPool(Protocol):
 
 
 class ModelRunner(Protocol):
-    """What a backend is built from."""
+    """The engine's object that a backend is built from."""
 
     @property
     def req_to_token_pool(self) -> ReqToTokenPool:
@@ -98,11 +98,11 @@ class ForwardBatch(Protocol):
 
     @property
     def seq_lens_cpu(self) -> Tensor | None:
-        """[B] int64, host: the mirror of `seq_lens`; None where nobody declares to read it."""
+        """[B] int64, host: the mirror of `seq_lens`; None where no backend declares it."""
 
     @property
     def seq_lens_cpu_upper_bound(self) -> Tensor | None:
-        """[B] int64, host: never below `seq_lens`; None where nobody declares to read it."""
+        """[B] int64, host: never below `seq_lens`; None where no backend declares it."""
 
     @property
     def extend_seq_lens(self) -> Tensor | None:
@@ -110,14 +110,14 @@ class ForwardBatch(Protocol):
 
     @property
     def extend_seq_lens_cpu(self) -> Sequence[int] | None:
-        """The same on the host; None where nobody keeps it there, or `extend_seq_lens` is."""
+        """The same on the host; None where not kept, or `extend_seq_lens` is None."""
 
     @property
     def tree_mask(self) -> Tensor | None:
-        """[M] bool, device: what each token sees; None where each sees all before it.
+        """[M] bool, device: what each token attends to; None: all before it.
 
         Only without extend lengths. Request after request, T / B rows each, a row as long as the
-        request's context (`seq_lens`). Entries behind the last request's are nobody's.
+        request's context (`seq_lens`). Entries after the last request's are padding.
         """
 
     @property

@@ -1,13 +1,12 @@
-"""`pytest --backend-caps NAME`: what a backend declares, a test for each case of each check.
+"""`pytest --backend-caps NAME`: run each case of each check of a backend as a test.
 
-pytest loads this in every run where backend-caps is installed: what costs anything is imported
-where it is asked for. A test is named `backend-caps::NAME::CHECK::CASE`.
+pytest loads this module in every run where backend-caps is installed, so expensive imports are
+inside the functions that need them. A test is named `backend-caps::NAME::CHECK::CASE`.
 
-A check stands behind others, as in the command: the tests run in the order of the checks, whatever
-shuffles the suite's own, and those of a check are skipped once one of what it stands behind has
-failed. Under pytest-xdist a worker knows of its own tests alone: what failed in another one is not
-known to it, and the tests run. A check none of whose cases has an answer fails the session, which
-the process that starts workers sees whole.
+The tests run in the order of the checks, as in `backend-caps check`, whatever shuffles the suite's
+other tests. A check's tests are skipped once a check of its `after` has failed. Under pytest-xdist
+each worker sees failures of its own tests only, so such tests still run. A check none of whose
+cases has an answer fails the session; the process that starts workers decides it, from all reports.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _GROUP = "backend-caps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Selection:
-    """What the options select."""
+    """Backends, checks and effort that the options select."""
 
     subjects: Sequence[Subject]
     checks: Sequence[Check]
@@ -41,13 +40,13 @@ class _Selection:
 
 _SELECTION: pytest.StashKey[_Selection] = pytest.StashKey()
 _FAILED: pytest.StashKey[set[tuple[str, str]]] = pytest.StashKey()
-"""Backend and check of what failed in this process."""
+"""Backend and check of each test that failed in this process."""
 _BLOCKED = "backend-caps-blocked"
-"""The property of a test whose case has no answer, with the reason."""
+"""The test property that holds why a case has no answer."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that ask for a backend's claims."""
+    """Add the options that select backends and checks."""
     group = parser.getgroup(_GROUP, "what an attention backend declares")
     group.addoption(
         "--backend-caps",
@@ -106,20 +105,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Put the tests of backends behind the suite's own, before any are chosen from.
+    """Append the tests of backends, before other plugins select among all tests.
 
-    Where they were shuffled, they get their order back.
+    Afterwards sort them back into the order of the checks, which plugins may have shuffled.
     """
     selection = config.stash.get(_SELECTION, None)
-    made = [] if selection is None else list(_items(session, selection))
-    items += made
+    tests = [] if selection is None else list(_items(session, selection))
+    items += tests
     yield
-    places = {item: place for place, item in enumerate(made)}
+    places = {item: place for place, item in enumerate(tests)}
     items.sort(key=lambda item: places.get(item, -1))
 
 
 class _Answers:
-    """Which checks have an answer, and which have blocked cases alone."""
+    """Records which checks have an answer, and which have only blocked cases."""
 
     def __init__(self) -> None:
         self._answered: set[str] = set()
@@ -138,7 +137,7 @@ class _Answers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Fail a session that has a check without an answer, and is green otherwise."""
+        """Fail a session that passed although a check has no answer."""
         if exitstatus == pytest.ExitCode.OK and self._unanswered():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -148,14 +147,16 @@ class _Answers:
             terminalreporter.write_line(f"ERROR {check}: no case has an answer: {reason}", red=True)
 
     def _unanswered(self) -> dict[str, str]:
-        return {own: why for own, why in self._blocked.items() if own not in self._answered}
+        return {
+            check: reason for check, reason in self._blocked.items() if check not in self._answered
+        }
 
 
 def _selected(config: pytest.Config) -> _Selection:
     from backend_caps.discovery.registry import discover  # noqa: PLC0415 - loads pydantic
-    from backend_caps.errors import BackendCapsError  # noqa: PLC0415 - with them
-    from backend_caps.extras import require_extra  # noqa: PLC0415 - with them
-    from backend_caps.report.check_catalog import checks_named  # noqa: PLC0415 - with them
+    from backend_caps.errors import BackendCapsError  # noqa: PLC0415 - loads pydantic
+    from backend_caps.extras import require_extra  # noqa: PLC0415 - loads pydantic
+    from backend_caps.report.check_catalog import checks_named  # noqa: PLC0415 - loads pydantic
 
     try:
         require_extra("kit", "pytest --backend-caps")
@@ -178,31 +179,31 @@ def _selected(config: pytest.Config) -> _Selection:
 
 
 def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.Item]:
-    """Make the tests of backends; a check that does not apply is one test, which is skipped."""
+    """Build the tests of backends; a check that does not apply becomes one skipped test."""
     from backend_caps.kit import cases_on  # noqa: PLC0415 - loads torch
 
     device = session.config.option.backend_caps_device
     group = Group.from_parent(session, name=_GROUP, nodeid=_GROUP)
     for subject in selection.subjects:
-        of_backend = Group.from_parent(group, name=subject.name)
+        backend_group = Group.from_parent(group, name=subject.name)
         for check in selection.checks:
-            parent = Group.from_parent(of_backend, name=check.code)
-            make = partial(CaseTest.from_parent, parent, subject=subject, check=check)
+            parent = Group.from_parent(backend_group, name=check.code)
+            make_test = partial(CaseTest.from_parent, parent, subject=subject, check=check)
             if (reason := check.unfit(device) or check.excuse(subject)) is not None:
-                item = make(name="not-checked", case=None)
+                item = make_test(name="not-checked", case=None)
                 item.add_marker(pytest.mark.skip(reason=reason))
                 yield item
                 continue
             for case in cases_on(device, check, subject, selection.effort):
-                yield make(name=case.name.partition("/")[2], case=case)
+                yield make_test(name=case.name.partition("/")[2], case=case)
 
 
 class CaseFailedError(Exception):
-    """A case found faults; its text is what is shown of them."""
+    """A case found faults; the message describes all of them."""
 
 
-def _told(finding: Finding, device: str) -> str:
-    """Say what does not hold, what was seen, at which line, and the command to see it again."""
+def _finding_text(finding: Finding, device: str) -> str:
+    """Describe a finding: the claims, the fault, its line, and the command that replays it."""
     claims, site = ", ".join(finding.claims), finding.fault.site
     options = "" if device == "sim" else f" --device {device}"
     lines = [f"does not hold: {claims or 'what every backend owes the engine'}", finding.fault.what]
@@ -211,7 +212,7 @@ def _told(finding: Finding, device: str) -> str:
 
 
 class Group(pytest.Collector):
-    """The tests of a backend, or of one check of it."""
+    """The tests of a backend, or of one of its checks."""
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """List nothing: `pytest_collection_modifyitems` adds the tests."""
@@ -222,11 +223,11 @@ class CaseTest(pytest.Item):
     """One case of a check, at the line of the declaration.
 
     Args:
-        name: the case's, without its check.
+        name: the case's name, without the check.
         parent: the check's group.
         subject: the backend.
-        check: whose case it is.
-        case: what to run; None where the test is marked as skipped.
+        check: the case's check.
+        case: the case to run; None where the test is marked as skipped.
     """
 
     def __init__(
@@ -243,24 +244,26 @@ class CaseTest(pytest.Item):
         return self._subject.root, 0, self.nodeid
 
     def runtest(self) -> None:
-        """Run the case; skip it where it has no run to compare with.
+        """Run the case; skip it where its baseline run failed.
 
-        It is skipped too where a check that it stands behind has failed.
+        Skip it, too, where a check of its check's `after` has failed.
         """
         from backend_caps import kit  # noqa: PLC0415 - loads torch
 
         assert self._case is not None, "a test without a case is marked as skipped"
         check, device = self._check, self.config.option.backend_caps_device
         failed, name = self.config.stash[_FAILED], self._subject.name
-        if behind := [code for code in check.after if (name, code) in failed]:
-            pytest.skip(f"not checked: {', '.join(behind)} failed")
+        if failed_before := [code for code in check.after if (name, code) in failed]:
+            pytest.skip(f"not checked: {', '.join(failed_before)} failed")
         with kit.single_threaded(), kit.muffled() as printed:
             result = kit.run_case(self._subject, check, self._case, device=device)
         for line, count in printed.lines.items():
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
         if result.findings:
             failed.add((name, check.code))
-            raise CaseFailedError("\n\n".join(_told(own, device) for own in result.findings))
+            raise CaseFailedError(
+                "\n\n".join(_finding_text(found, device) for found in result.findings)
+            )
         if not result.cases:
             self.user_properties.append((_BLOCKED, result.reason))
             pytest.skip(result.reason)
@@ -268,8 +271,8 @@ class CaseTest(pytest.Item):
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
     ) -> str | TerminalRepr:
-        """Write what was found, where, and the command that runs it again."""
-        del style  # of tracebacks, which there is none of
+        """Return the faults, their lines, and the commands that replay them."""
+        del style  # it formats tracebacks, and a finding has none
         if isinstance(excinfo.value, CaseFailedError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)

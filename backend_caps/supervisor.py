@@ -1,8 +1,9 @@
-"""A process that checks, and one that waits for it and outlives it.
+"""Run checks in a forked process; fork another one when native code ends it.
 
-A backend's native code may end the process that runs it. So that is a process of its own: it leaves
-what it does in a log before it does it, and where it is ended, a new one goes on from there. The
-one that waits is forked before anything is loaded, and loads nothing.
+A backend's native code may end the process that runs it. So the checks run in a child process,
+which logs each case before the case runs. When the child is ended, the parent forks another one,
+which continues from the log. The first fork happens before torch is loaded, and the parent never
+loads it: a CUDA context does not survive a fork.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from typing import NoReturn
 
 _NOT_RUN = 2
 """The exit status where nothing could be checked."""
-_ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that users end a process by; others are its own crash."""
+_USER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which users end a process; any other signal is a crash."""
 _OVERDUE = "Timeout ("
-"""How faulthandler begins what it writes of a process that it ends."""
+"""The first word of faulthandler's trace of a process that it ends at a deadline."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """How a process was ended, by none of Python's ways."""
+    """The end of a process that Python itself did not end."""
 
     status: int
-    """Its exit status, or minus the signal."""
+    """The exit status, or minus the number of the signal."""
     trace: str
-    """What faulthandler wrote of it; empty where it had no time to."""
+    """The trace that faulthandler wrote; empty where it had no time to."""
     at_s: float
-    """When, by the clock that only goes on."""
+    """When the process ended, by `time.monotonic`."""
 
     @property
     def is_overdue(self) -> bool:
-        """Whether it was ended from outside, because what it ran took too long."""
+        """Whether a deadline ended the process."""
         return self.trace.startswith(_OVERDUE)
 
     def __str__(self) -> str:
@@ -55,12 +56,12 @@ class Crash:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """List file and line of what Python ran then, the innermost first."""
+        """List file and line of the Python frames at the crash, innermost first."""
         return [(file, int(line)) for file, line in _FRAME.findall(self.trace)]
 
 
 class Log:
-    """What processes that check leave for the next one, in files without names."""
+    """Events of the checking processes, in unnamed files that forks share."""
 
     def __init__(self) -> None:
         self._events = TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the process
@@ -69,28 +70,29 @@ class Log:
 
     @property
     def num_bytes(self) -> int:
-        """How much there is: more, where a process came further."""
+        """The size of all events; it grows with each process that gets further."""
         return os.fstat(self._events.fileno()).st_size
 
     @property
     def is_over(self) -> bool:
-        """Whether Python ended the process, in whatever way."""
+        """Whether Python ended the process, by an exit or by an exception."""
         return os.fstat(self._over.fileno()).st_size > 0
 
     def write(self, event: bytes) -> None:
-        """Add what happens, or is about to; a pickle."""
+        """Append an event, as a pickle."""
         self._events.write(event)
 
     def read(self) -> bytes:
-        """Return all that happened, pickle after pickle."""
+        """Return all events, one pickle behind the other."""
+        # `pread` leaves the offset alone, which the processes share.
         return os.pread(self._events.fileno(), self.num_bytes, 0)
 
     def end(self) -> None:
-        """Write down that Python ends this process."""
+        """Record that Python ends this process."""
         self._over.write(b".")
 
     def crash(self, status: int) -> Crash:
-        """Add that a process was ended; return how."""
+        """Append the crash of a process, and return it."""
         size = os.fstat(self._trace.fileno()).st_size
         trace = os.pread(self._trace.fileno(), size, 0).decode(errors="replace")
         crash = Crash(status=status, trace=trace, at_s=time.monotonic())
@@ -103,60 +105,63 @@ class Log:
             file.close()
 
     def watch(self) -> None:
-        """Have faulthandler write here what this process does when a signal ends it."""
+        """Let faulthandler write its trace into this log when a signal ends the process."""
         os.ftruncate(self._trace.fileno(), 0)
         self._trace.seek(0)
         faulthandler.enable(self._trace, all_threads=False)
 
     def end_process_after(self, seconds: float) -> None:
-        """End this process from outside, unless it is kept in time.
+        """End this process after a deadline, unless `keep_process` is called before.
 
-        A thread without the interpreter does so: native code may keep that for itself.
+        A C thread of faulthandler does it: it needs no GIL, which native code may hold.
         """
         faulthandler.dump_traceback_later(seconds, exit=True, file=self._trace)
 
     def keep_process(self) -> None:
-        """Let this process live: what was to end in time has ended."""
+        """Cancel the deadline."""
         faulthandler.cancel_dump_traceback_later()
 
 
 def watched() -> Log | None:
-    """Go on in a process of its own, once more where native code ends it; return in each.
+    """Fork a process for the checks, again after each crash; return in the child.
 
     Returns:
-        What the processes before left; None where a system has no forks, and this one goes on.
+        The log with the events of earlier processes; None on a system without `fork`, where this
+        very process continues.
     """
     if sys.platform == "win32":
         return None
     log = Log()
     while True:
         reached = log.num_bytes
-        process = _forked(log)
-        if process is None:
+        pid = _fork(log)
+        if pid is None:
             return log
-        status = _waited(process)
-        if log.is_over or -status in _ASKED_FOR:
+        status = _wait(pid)
+        if log.is_over or -status in _USER_SIGNALS:
             _end_likewise(status)
+        # Without a new event the next process would crash at the same place, and so for ever.
         is_further = log.num_bytes > reached
         crash = log.crash(status)
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[2K\x1b[?25h")  # clears the progress line, shows the cursor
         if not is_further:
-            told = crash.trace.partition("\n\nExtension modules")[0]
-            sys.stderr.write(f"error: the backend {crash}, before a case ran.\n{told}\n")
+            frames = crash.trace.partition("\n\nExtension modules")[0]
+            sys.stderr.write(f"error: the backend {crash}, before a case ran.\n{frames}\n")
             sys.exit(_NOT_RUN)
         sys.stderr.write(f"warning: the backend {crash}; a new process goes on with what is left\n")
 
 
-def _forked(log: Log) -> int | None:
-    """Fork a process that ends with this one; return its number, and in it None."""
-    ends, holds = os.pipe()
-    process = os.fork()
-    if process:
-        os.close(ends)  # the other end is held until this process ends
-        return process
-    os.close(holds)
-    _thread.start_new_thread(_end_with, (ends,))
+def _fork(log: Log) -> int | None:
+    """Fork a child that ends with this process; return its pid, and None in the child."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(reader)  # the writer stays open until this process ends
+        return pid
+    os.close(writer)
+    # A pipe, as only Linux can signal a child that its parent ended (PR_SET_PDEATHSIG).
+    _thread.start_new_thread(_end_with, (reader,))
     log.watch()
     return None
 
@@ -167,21 +172,21 @@ def _end_with(pipe: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _waited(process: int) -> int:
-    """Wait for a process, and forward signals to it; return its status, or minus its signal."""
+def _wait(pid: int) -> int:
+    """Wait for a child, and forward signals to it; return its status, or minus its signal."""
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        os.kill(process, number)
+    def forward(number: int, _frame: FrameType | None) -> None:
+        os.kill(pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in _ASKED_FOR}
-    _, status = os.waitpid(process, 0)
+    before = {number: signal.signal(number, forward) for number in _USER_SIGNALS}
+    _, status = os.waitpid(pid, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
     return os.waitstatus_to_exitcode(status)
 
 
 def _end_likewise(status: int) -> NoReturn:
-    """End as another process did."""
+    """End this process as its child ended: by the same signal or status."""
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

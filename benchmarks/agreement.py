@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from backend_caps import Plan
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import Ranks, Statement, agree, agreed, statement_of
+from backend_caps.startup.agreement import Ranks, Statement, agree, agree_over, statement_of
 from backend_caps.startup.channel import GroupChannel
 from benchmarks.recorded import Count, Ratio, Record, keep, path_asked
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry
@@ -81,7 +81,7 @@ def _timed(rank: int) -> dict[str, list[float]]:
     ranks = Ranks(group=group, per_rank=PER_RANK)
     works: dict[str, Callable[[], object]] = {
         "barrier": partial(dist.barrier, group),
-        "rounds": lambda: agreed(*alike, GroupChannel(group, host="here")),
+        "rounds": lambda: agree_over(GroupChannel(group, host="here"), *alike),
         "agree": lambda: agree(lambda: alike[0], ranks, given=alike[0].flags),
         "two kinds": lambda: agree(lambda: apart[0], ranks, given=apart[0].flags),
     }

@@ -1,4 +1,4 @@
-"""A backend as it was found: its declaration, or what stood in the way of one."""
+"""A backend as discovery found it: its declaration, or the problems with it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Backend", "Backends", "EngineClass", "Problem", "Reading", "Status",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What an engine's source says of one thing, where and in whose words."""
+    """One statement in an engine's source about a capability, with its place."""
 
     origin: Origin
     """`DECLARED`, `CONDITIONAL`, `INHERITED` or `UNDECLARED`."""
     words: str
-    """What the source says, such as `needs_cpu_seq_lens = False`."""
+    """The statement as written, such as `needs_cpu_seq_lens = False`."""
     value: object = None
-    """The value where there is one; None where it depends, or nobody stated it."""
+    """The value; None where it depends on other values, or is not stated."""
     declared_at: str | None = None
     """`file:line`, the file relative to the folder that the engine is imported from."""
     inherited_from: str | None = None
-    """The class that states it, where this one does not."""
+    """The base class that states it, where the backend's class does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,47 +35,47 @@ class EngineClass:
     path: str
     """`package.module.Class`."""
     registered_as: tuple[str, ...] = ()
-    """The names that flags use for it, sorted; where a name may also mean another class, the
-    name's own parts say when."""
+    """The names that flags use for it, sorted; where a name may select another class too, the
+    parts of that name's record hold the conditions."""
     readings: Mapping[str, Reading] = field(default_factory=dict)
-    """By capability, what the source says; a capability that it has no words for is left out."""
+    """The source's statements by capability; a capability that it does not mention is left out."""
     attributes: Mapping[str, Reading] = field(default_factory=dict)
-    """By the engine's own name, flags that have no capability of ours."""
+    """Flags of the engine that match no capability, by the engine's name for them."""
     composite: str | None = None
-    """How a wrapper makes its answer from its children's, where it does."""
+    """For a wrapper, how it computes a value from its children's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unverified:
-    """A claim that was taken out of a declaration, because evidence is required."""
+    """A claim that is removed from a declaration for lack of the required evidence."""
 
     value: object
-    """What is claimed; `UNDECLARED` where only conditions claim it."""
+    """The claimed value; `UNDECLARED` where only conditions claim it."""
     words: str
-    """What is claimed and why it does not count."""
+    """The claim, and why it does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One claim to a backend's name."""
+    """A backend's name, as one distribution claims it."""
 
     name: str
-    status: Status
+    status: Status = Status.OK
     source: Source
     declaration: Declaration | None = None
     """None unless `status` is `OK`."""
     problems: tuple[Problem, ...] = ()
     engine_class: EngineClass | None = None
-    """Where it was read from an engine's source."""
+    """The engine's class, where the backend was read from an engine's source."""
     unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
-    """By capability, what counts as undeclared where evidence is required; the declaration is
-    without it."""
+    """The claims that count as undeclared for lack of evidence, by capability; `declaration` does
+    not hold them."""
 
 
 class Backends(Mapping[str, Backend]):
-    """Backends by their names, and those that would have one were they let in."""
+    """Backends by name, and those that the allow-list keeps out."""
 
     @property
     @abstractmethod
     def left_out(self) -> Mapping[str, Backend]:
-        """What is installed, and kept from use by whoever says which plugins are."""
+        """The installed backends that the allow-list keeps out, by name."""

@@ -1,6 +1,6 @@
 """What a backend's author ships: capabilities, conditions, parts and a pointer to the code.
 
-`declared` evaluates a declaration where something is known of a server.
+`declared` evaluates a declaration against what is known of a server.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.facts import Facts, Given, Situation, Truth
-from backend_caps.capability.fit import Reason, text_of, unsupported_reasons
+from backend_caps.capability.facts import (
+    Facts,
+    Given,
+    Reason,
+    Situation,
+    Truth,
+    text_of,
+    unsupported_reasons,
+)
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Role
 from backend_caps.capability.model import FROZEN, Dtype, FrozenModel, Text
 from backend_caps.capability.provenance import Origin
@@ -32,7 +39,7 @@ _MODULE = re.compile(r"\w+(\.\w+)*")
 
 
 def _written_place(value: object) -> object:
-    """Refuse what does not say where a module ends and its class begins."""
+    """Refuse a place without a colon between module and class."""
     match value:
         case type():
             meant = f"{value.__module__}:{value.__qualname__}"
@@ -48,7 +55,7 @@ def _written_place(value: object) -> object:
 
 
 Place = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$"), BeforeValidator(_written_place)]
-"""`"package.module:Name"` of what is imported when it is built, and never before."""
+"""`"package.module:Name"` of the object to import when the backend is built, and never before."""
 
 
 Tolerances = Annotated[
@@ -56,7 +63,7 @@ Tolerances = Annotated[
     FROZEN,
     PlainSerializer(dict, dict[str, float]),
 ]
-"""Of each dtype, what an output may differ by from float64, absolutely and relatively."""
+"""By dtype, how far an output may be from float64's, absolutely and relatively."""
 
 
 class When(FrozenModel):
@@ -137,8 +144,8 @@ class Declaration(FrozenModel):
     SGLang a callable that takes its model runner and returns a backend of its interface, for vLLM
     the class that `register_backend` is given."""
     tolerances: Tolerances = Field(default_factory=dict, validate_default=True)
-    """How far an output may be from float64's, absolutely and relatively, by dtype. What is left
-    out is the conformance kit's to say: two steps of the dtype's own rounding."""
+    """How far an output may be from float64's, absolutely and relatively, by dtype. For a
+    dtype that is left out, the conformance kit allows two steps of its rounding."""
 
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
         """List every reason why the backend does not fit what is known, by its base values."""
@@ -152,27 +159,28 @@ Stated = tuple[object, Origin, str]
 def declared(declaration: Declaration, capability: str, situation: Situation) -> Stated:
     """Evaluate a declaration: the base, or what conditions put in its place.
 
-    Where a condition is open, the value covers both ways. What nobody stated is the worst
-    value; this is the one place where `UNDECLARED` becomes a value.
+    Where a condition is open, the value covers both ways. A capability that is not stated gets
+    the worst value; `UNDECLARED` becomes a value nowhere else.
     """
     kind = CAPABILITIES[capability]
     values = _stated(declaration, capability, situation)
     if all(origin is Origin.UNDECIDED for _, origin, _ in values):
-        unsaid = kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
-        values = [unsaid, *values]
+        undeclared = kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
+        values = [undeclared, *values]
     return _joined(kind, values)
 
 
 def added(declaration: Declaration, capability: str, situation: Situation) -> Stated | None:
-    """Evaluate what a composite adds to its parts; None: nothing.
+    """Evaluate what a composite adds to its parts' values; None: nothing.
 
-    To deny what a capability requires is to deny it.
+    Denying the capability that `requires` names denies this one too.
     """
     kind = CAPABILITIES[capability]
     adds = _stated(declaration, capability, situation)
     if kind.requires is not None:
         best, required = CAPABILITIES[kind.requires].best, kind.requires
-        denied = [own for own in _stated(declaration, required, situation) if own[0] != best]
+        required_values = _stated(declaration, required, situation)
+        denied = [stated for stated in required_values if stated[0] != best]
         adds += [(kind.worst, origin, reason) for _, origin, reason in denied]
     return _joined(kind, adds) if adds else None
 
@@ -196,12 +204,12 @@ def _stated(declaration: Declaration, capability: str, situation: Situation) -> 
 
 
 def _joined(kind: Kind, values: list[Stated]) -> Stated:
-    """Join values; the words are of the one that gives the result, the later on a tie."""
+    """Join values; the reason is that of the deciding value, the later on a tie."""
 
-    def both(one: Stated, other: Stated) -> Stated:
+    def join(one: Stated, other: Stated) -> Stated:
         value = kind.join(one[0], other[0])
         if value == other[0]:
             return other
         return one if value == one[0] else (value, other[1], f"{one[2]}; {other[2]}")
 
-    return reduce(both, values)
+    return reduce(join, values)

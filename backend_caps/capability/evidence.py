@@ -1,8 +1,8 @@
-"""Evidence: what the conformance kit found of a backend, and whether that still holds.
+"""Evidence: what the conformance kit found about a backend, and whether it still holds.
 
 The kit writes it beside the backend's implementation. Where evidence is required, a claim better
-than the worst value that is not verified is taken out of the declaration, so that it counts as
-undeclared everywhere, and the cause says why. Nothing here reads a file or loads torch.
+than the worst value that is not verified is removed from the declaration, so that it counts as
+undeclared everywhere; the cause names the reason. Nothing here reads a file or loads torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from backend_caps.capability.backend import Backend, Unverified
 from backend_caps.capability.declaration import Declaration, When
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.sets import Conflict, Unchecked
@@ -28,7 +28,7 @@ EVIDENCE_SCHEMA: Literal["backend-caps/evidence@1"] = "backend-caps/evidence@1"
 ANY_DEVICE = "sim"
 """The device that stands in for any other: what held there is not stale on another."""
 UNVERIFIABLE = frozenset({"attention_arch", "auto_priority", "compute_capability", "devices"})
-"""Capabilities that no check is about: they say where a backend runs, and which is preferred."""
+"""Capabilities without a check: where a backend runs, and how early `auto` chooses it."""
 
 _Verdict: TypeAlias = Literal["held", "failed", "not checked"]
 
@@ -43,20 +43,20 @@ class EvidenceDevice(_Part):
     type: str
     """`sim`, `cpu` or `cuda`."""
     name: str
-    """What the device calls itself."""
+    """The name of the device."""
 
 
 class EvidenceVersions(_Part):
-    """What it ran under."""
+    """The versions under which a backend ran."""
 
     python: str
-    """The major and minor version. A newer one makes no evidence stale: torch computes."""
+    """The major and minor version. A newer one leaves evidence fresh: torch does the computing."""
     torch: str
     """Torch's version, without the name of its build."""
     triton: str | None
     """Triton's version; null where the implementation does not import it."""
     distribution: str | None
-    """What ships the backend; null where nothing does."""
+    """The distribution that ships the backend; null for none."""
     version: str | None
     """The distribution's version."""
 
@@ -65,18 +65,18 @@ class EvidenceEffort(_Part):
     """How much was tried."""
 
     seeds: tuple[int, ...]
-    """What requests were drawn by, in each scenario."""
+    """The seeds of the random requests, in each scenario."""
     num_steps: int
     """Steps of a check that looks for growth."""
 
 
 class CheckEvidence(_Part):
-    """What became of a check."""
+    """The outcome of a check."""
 
     code: str
     """The check's name."""
     claims: tuple[str, ...]
-    """The capabilities that it is about; empty: what every backend owes the engine."""
+    """The capabilities that it checks; empty for a check that every backend must pass."""
     verdict: _Verdict
     """Whether it held."""
     num_cases: int
@@ -90,12 +90,12 @@ class CheckEvidence(_Part):
 
 
 class ClaimEvidence(_Part):
-    """What became of a claim."""
+    """The outcome for a claim."""
 
     capability: str
     """The capability."""
     value: JsonValue
-    """What was claimed, without conditions; `undeclared` counts as the worst."""
+    """The claimed value, without conditions; `undeclared` counts as the worst."""
     verdict: _Verdict
     """The worst of what its checks came to; one that looked at it is more than none."""
     reason: str | None
@@ -103,7 +103,7 @@ class ClaimEvidence(_Part):
 
 
 class Evidence(_Part):
-    """What the conformance kit found of a backend: nothing in it but the date is of one run."""
+    """What the conformance kit found about a backend. Equal runs differ in the date alone."""
 
     schema_: Annotated[Literal["backend-caps/evidence@1"], Field(alias="schema")]
     backend: str
@@ -115,7 +115,7 @@ class Evidence(_Part):
     device: EvidenceDevice
     """Where the backend ran."""
     versions: EvidenceVersions
-    """What it ran under."""
+    """The versions under which it ran."""
     effort: EvidenceEffort
     """How much was tried."""
     exercised: tuple[str, ...]
@@ -123,24 +123,24 @@ class Evidence(_Part):
     source: str
     """A digest of the implementation's files."""
     declaration: str
-    """A digest of what the backend declares, tolerances and conditions included."""
+    """A digest of the declaration, tolerances and conditions included."""
     checks: tuple[CheckEvidence, ...]
-    """What became of each check, in the order in which they ran."""
+    """The outcome of each check, in the order in which they ran."""
     claims: tuple[ClaimEvidence, ...]
-    """What became of each claim, in the table's order."""
+    """The outcome for each claim, in the table's order."""
 
     def text(self) -> str:
-        """Write it as its file holds it: the same evidence gives the same bytes."""
+        """Return the text of the evidence file; equal evidence gives equal bytes."""
         return self.model_dump_json(indent=2) + "\n"
 
     def is_of_same_run(self, other: Evidence) -> bool:
-        """Tell whether nothing but the date differs."""
+        """Return whether the two differ in the date at most."""
         return self.model_copy(update={"date": other.date}) == other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What evidence is compared with: what is here now. None is not known."""
+    """The versions and digests now, to compare evidence with. None: not known."""
 
     kit_version: str | None
     torch: str | None
@@ -155,7 +155,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that is not what it was when the kit looked."""
+    """A difference between the kit's run and now."""
 
     what: str
     was: str | None
@@ -168,18 +168,18 @@ class Change:
 
 
 class ClaimState(Enum):
-    """What is known of a claim beyond its being made."""
+    """How far evidence supports a claim."""
 
     VERIFIED = "verified"
-    """It held when the kit looked, and nothing has changed since."""
+    """Its checks held, and nothing has changed since."""
     DECLARED = "declared"
     """There is no evidence."""
     STALE = "stale"
-    """The kit looked, and something has changed since."""
+    """It was checked, and something has changed since."""
     FAILED = "failed"
-    """It did not hold when the kit looked."""
+    """A check of it failed."""
     NOT_CHECKED = "not checked"
-    """The kit ran, and no check looked at it."""
+    """The kit ran, and no check covered it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +187,11 @@ class Standing:
     """How a backend's claims stand: its evidence, and what has changed since."""
 
     evidence: Evidence | None = None
-    """None where there is none, or none that can be read."""
+    """None where there is no file, or it cannot be read."""
     changes: tuple[Change, ...] = ()
-    """What is not what it was; nothing: the evidence is fresh."""
+    """The differences since the kit's run; empty: the evidence is fresh."""
     problem: str | None = None
-    """Why a file that is there is no evidence."""
+    """Why an existing file cannot be used."""
 
     @property
     def failed_checks(self) -> tuple[CheckEvidence, ...]:
@@ -200,9 +200,9 @@ class Standing:
         return tuple(check for check in checks if check.verdict == "failed")
 
     def state(self, capability: str) -> tuple[ClaimState, str | None]:
-        """Return how one claim stands, and why it is not verified, or None where it is.
+        """Return a claim's state, and why it is not verified; None where it is.
 
-        Where what every backend owes failed, none is verified.
+        A failed check that every backend must pass fails every claim.
         """
         claims = () if self.evidence is None else self.evidence.claims
         claim = next((each for each in claims if each.capability == capability), None)
@@ -221,41 +221,39 @@ class Standing:
 
 
 def changes_since(evidence: Evidence, present: Present) -> tuple[Change, ...]:
-    """List what is not what it was when the kit looked."""
-    was = evidence.versions
-    shipped, ships = (
-        " ".join(part for part in (of.distribution, of.version) if part) or None
-        for of in (was, present)
+    """List the differences between the kit's run and now."""
+    versions = evidence.versions
+    shipped_then, shipped_now = (
+        " ".join(part for part in (each.distribution, each.version) if part) or None
+        for each in (versions, present)
     )
+    # Evidence of the simulated device holds for any device.
     device = present.device if evidence.device.type != ANY_DEVICE else None
-    pairs = {
+    values = {
         "backend-caps": (evidence.kit_version, present.kit_version),
-        "torch": (was.torch, present.torch),
-        "triton": (was.triton, was.triton and present.triton),
-        "the distribution": (shipped, ships),
+        "torch": (versions.torch, present.torch),
+        "triton": (versions.triton, versions.triton and present.triton),
+        "the distribution": (shipped_then, shipped_now),
         "source": (evidence.source, present.source),
         "declaration": (evidence.declaration, present.declaration),
         "the device": (device and evidence.device.type, device),
     }
-    return tuple(
-        Change(what=what, was=before, now=now)
-        for what, (before, now) in pairs.items()
-        if before != now
-    )
+    changed = {what: (was, now) for what, (was, now) in values.items() if was != now}
+    return tuple(Change(what=what, was=was, now=now) for what, (was, now) in changed.items())
 
 
 def declaration_digest(declaration: Declaration) -> str:
-    """Sum up what a backend claims; what it leaves out counts for nothing, nor do its adapters."""
+    """Hash a declaration's claims; defaults and adapters do not change the digest."""
     text = declaration.model_dump_json(exclude_defaults=True, exclude={"adapters"})
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def believed(backend: Backend, standing: Standing) -> Backend:
-    """Take out of a backend's declaration what is claimed and not verified.
+    """Remove the unverified claims from a backend's declaration.
 
-    Of a verified claim, what a condition on machine or server betters is taken out too: the kit
-    looks at what holds whatever they are. A composite claims nothing for its parts, and stays as
-    it is.
+    A verified claim loses what conditions on machine or server improve, because the kit checks
+    only what holds on all of them. A composite is returned as it is: it claims nothing for its
+    parts.
     """
     declaration = backend.declaration
     if declaration is None or declaration.parts:
@@ -265,32 +263,32 @@ def believed(backend: Backend, standing: Standing) -> Backend:
 
 
 def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[str, Unverified]]:
-    """List the optimistic claims that are not verified, each with why, in whole words."""
+    """Yield each claim better than the worst value that is not verified."""
     stated = declaration.capabilities.stated()
     whens = [when.capabilities.stated() for when in declaration.conditions]
     for name, kind in CAPABILITIES.items():
-        values = [own[name] for own in (stated, *whens) if name in own]
-        why = standing.state(name)[1] or _why_not_looked_at(declaration, name)
+        values = [claims[name] for claims in (stated, *whens) if name in claims]
+        why = standing.state(name)[1] or _why_not_checked(declaration, name)
         if name in UNVERIFIABLE or why is None or all(value == kind.worst for value in values):
             continue
-        says = f"={text_of(stated[name])}" if name in stated else ", under a condition"
-        words = f"declares {name}{says}, not verified ({why}): counts as undeclared"
+        claimed = f"={text_of(stated[name])}" if name in stated else ", under a condition"
+        words = f"declares {name}{claimed}, not verified ({why}): counts as undeclared"
         yield name, Unverified(value=stated.get(name, UNDECLARED), words=words)
 
 
-def _why_not_looked_at(declaration: Declaration, name: str) -> str | None:
-    """Say that no check decides the conditions of a claim; None where what is left is checked."""
+def _why_not_checked(declaration: Declaration, name: str) -> str | None:
+    """Return why no check covers a claim; None where one covers what `_without` keeps."""
     base = declaration.capabilities.stated()
     stating = [when for when in declaration.conditions if name in when.capabilities.stated()]
-    is_looked_at = name in base or any(_is_by_use(when) for when in stating)
+    is_checked = name in base or any(_is_by_use(when) for when in stating)
     bounded = (_bounded(name, when, base) for when in stating)
-    if is_looked_at and not any(isinstance(each, Unchecked | Conflict) for each in bounded):
+    if is_checked and not any(isinstance(each, Unchecked | Conflict) for each in bounded):
         return None
     return "no check looks at conditions on machine or server"
 
 
 def _bounded(name: str, when: When, base: Mapping[str, object]) -> object:
-    """Return what a condition claims; where the kit does not decide it, no more than the base."""
+    """Return a condition's value, limited to the base's where the kit cannot check it."""
     value, kind = when.capabilities.stated()[name], CAPABILITIES[name]
     if _is_by_use(when) or name in UNVERIFIABLE:
         return value
@@ -298,7 +296,7 @@ def _bounded(name: str, when: When, base: Mapping[str, object]) -> object:
 
 
 def _is_by_use(when: When) -> bool:
-    """Tell whether the kit decides a condition itself: it checks each role and phase."""
+    """Return whether a condition names only role and phase; the kit checks each."""
     return when.given.stated().keys() <= {"role", "phase"}
 
 
@@ -309,7 +307,8 @@ def _without(declaration: Declaration, unverified: Collection[str]) -> Declarati
     for when in declaration.conditions:
         names = [name for name in when.capabilities.stated() if name not in unverified]
         if names:
-            left = Capabilities.model_validate({name: _bounded(name, when, base) for name in names})
-            conditions.append(when.model_copy(update={"capabilities": left}))
+            bounded = {name: _bounded(name, when, base) for name in names}
+            capabilities = Capabilities.model_validate(bounded)
+            conditions.append(when.model_copy(update={"capabilities": capabilities}))
     capabilities = Capabilities.model_validate(kept)
     return declaration.model_copy(update={"capabilities": capabilities, "conditions": conditions})

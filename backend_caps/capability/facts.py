@@ -1,4 +1,7 @@
-"""What is known of a server, and conditions over it that may stay undecided."""
+"""What is known of a server, conditions over it, and whether a backend fits it.
+
+A condition stays open while a value that it names is not known.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, OrAuto
 from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.capability.vocabulary import NO_LIMIT, AttentionArch
 
 Situation = Mapping[str, object]
 """A value for each flag and fact that is known, by its name; what is not known is left out."""
@@ -30,7 +33,7 @@ class Truth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Every number from this one on."""
+    """The numbers from a smallest one upwards."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
@@ -75,7 +78,7 @@ class Facts(FrozenModel):
 _Member = TypeVar("_Member")
 _SOME = Field(min_length=1)
 AnyOf = Annotated[Annotated[AbstractSet[_Member], _SOME] | None, *STORED_AS_SET]
-"""What a condition takes any of."""
+"""A set of values, any of which meets a condition."""
 
 
 def _written_numbers(value: object) -> object:
@@ -139,16 +142,16 @@ class Given(FrozenModel):
         return self
 
     def stated(self) -> Mapping[str, object]:
-        """List what is asked for, by name, in the order of this class."""
+        """List the stated requirements by name, in the order of the fields."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if value is not None}
 
     def truth(self, situation: Situation) -> Truth:
-        """Tell whether it holds: one false decides, otherwise what is not known keeps it open."""
-        asked = [(wanted, situation.get(name)) for name, wanted in self.stated().items()]
-        if not all(actual is None or includes(wanted, actual) for wanted, actual in asked):
+        """Evaluate the condition: FALSE if a part fails, else UNKNOWN if one is open."""
+        compared = [(wanted, situation.get(name)) for name, wanted in self.stated().items()]
+        if not all(actual is None or includes(wanted, actual) for wanted, actual in compared):
             return Truth.FALSE
-        return Truth.UNKNOWN if any(actual is None for _, actual in asked) else Truth.TRUE
+        return Truth.UNKNOWN if any(actual is None for _, actual in compared) else Truth.TRUE
 
     def __str__(self) -> str:
         return " and ".join(
@@ -158,7 +161,7 @@ class Given(FrozenModel):
 
 
 def includes(taken: object, actual: object) -> bool:
-    """Tell whether a value is among those that a condition asks for, or that a backend takes."""
+    """Return whether a value is among those that a condition or a backend takes."""
     match taken:
         case bool():
             return taken is actual
@@ -177,3 +180,83 @@ def _text(wanted: object) -> str:
             names = sorted(str(v.value if isinstance(v, Enum) else v) for v in wanted)
             return f"= {names[0]}" if len(names) == 1 else "in " + ", ".join(names)
     return str(wanted)
+
+
+CHECKED_AGAINST: Mapping[str, str] = {
+    "devices": "device",
+    "dtypes": "dtype",
+    "kv_cache_dtypes": "kv_cache_dtype",
+    "head_sizes": "head_size",
+    "page_sizes": "page_size",
+    "compute_capability": "compute_capability",
+    "attention_arch": "attention_arch",
+}
+"""The fact that each capability of the machine and the model is checked against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a backend does not fit, or could not be checked."""
+
+    fact: str
+    actual: str
+    """The value here."""
+    needed: str | None
+    """What the backend takes; None where it is undeclared."""
+
+    @property
+    def code(self) -> str:
+        """Stable: `<fact>-unsupported` or `<fact>-not-checked`."""
+        ending = "not-checked" if self.needed is None else "unsupported"
+        return f"{self.fact.replace('_', '-')}-{ending}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.needed is None:
+            return "Ask the backend's author to declare it."
+        return f"Use another backend, or {self.fact} {self.needed}."
+
+    def of(self, backend: str) -> str:
+        """Write the reason as a sentence about a backend."""
+        clause = f"takes {self.fact} {self.needed}"
+        if self.needed is None:
+            clause = f"does not say which {self.fact} it takes"
+        return f"backend {backend!r} {clause}; here it is {self.actual}."
+
+
+def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[Reason, ...]:
+    """List the reasons why a backend does not fit the known facts.
+
+    `supported` holds a value for each capability in `CHECKED_AGAINST`. A capability that is
+    undeclared is a reason too, without `needed`: it may fit.
+    """
+    known = facts.known()
+    taken = {fact: supported[capability] for capability, fact in CHECKED_AGAINST.items()}
+    return tuple(
+        Reason(
+            fact=fact,
+            actual=text_of(known[fact]),
+            needed=None if values is UNDECLARED else text_of(values),
+        )
+        for fact, values in taken.items()
+        if fact in known and not includes(values, known[fact])
+    )
+
+
+def text_of(value: object) -> str:
+    """Write a value of a capability or a fact for a reader, in a stable order."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int() if value == NO_LIMIT:
+            return "no limit"
+        case Enum():
+            return str(value.value)
+        case (int(major), int(minor)):
+            return f"{major}.{minor}"
+        case tuple():
+            return " or ".join(map(str, value))
+        case frozenset():
+            return ", ".join(sorted(map(text_of, value))) or "none"
+    return str(value)

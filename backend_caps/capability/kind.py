@@ -1,4 +1,4 @@
-"""What makes a capability one: scales, states, polarity, extremes, join and scope, as data."""
+"""The algebra of a capability as data: scale, states, polarity, extremes, join and scope."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scale(Enum):
 
 
 class Undeclared(Enum):
-    """What nobody stated. It resolves to the worst value, in `declared` alone."""
+    """The state of a value that is not stated; only `declared` makes it the worst."""
 
     UNDECLARED = "undeclared"
 
@@ -42,7 +42,7 @@ class Undeclared(Enum):
 
 
 class Anything(Enum):
-    """Every value is taken: stated, which is not the same as unstated."""
+    """The state of a support that takes every value; unlike `UNDECLARED`, it is stated."""
 
     ANY = "any"
 
@@ -57,11 +57,11 @@ class Anything(Enum):
 
 
 UNDECLARED = Undeclared.UNDECLARED
-"""What nobody stated. It resolves to the worst value."""
+"""The value is not stated; it resolves to the worst value."""
 ANY = Anything.ANY
-"""Every value is taken: stated, which is not the same as unstated."""
+"""Every value is taken; unlike `UNDECLARED`, this is stated."""
 STATES = frozenset({ANY, UNDECLARED, ANY.value, UNDECLARED.value})
-"""What stands in the place of any value, in Python and in JSON."""
+"""The states that may replace any value, in Python and in JSON."""
 
 
 class Role(Enum):

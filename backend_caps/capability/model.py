@@ -18,7 +18,7 @@ _Value = TypeVar("_Value")
 
 
 class FrozenMapping(Mapping[str, _Value]):
-    """A mapping in the order of its keys that nobody changes, and that has a hash."""
+    """An immutable, hashable mapping, sorted by key."""
 
     def __init__(self, values: Mapping[str, _Value]) -> None:
         self._values = dict(sorted(values.items()))
@@ -36,7 +36,7 @@ class FrozenMapping(Mapping[str, _Value]):
         return len(self._values)
 
     def __hash__(self) -> int:
-        """Be the same for equal mappings."""
+        """Hash the items: equal mappings have equal hashes."""
         return hash(tuple(self._values.items()))
 
     def __repr__(self) -> str:
@@ -45,7 +45,7 @@ class FrozenMapping(Mapping[str, _Value]):
 
 
 class FrozenModel(BaseModel):
-    """Data that is checked when it is made, and then stays as it is.
+    """Data that is validated when it is created, and immutable afterwards.
 
     The docstrings below fields are for readers and for the generated reference; having pydantic
     parse them out of the source would cost every process a third of its import time.
@@ -55,18 +55,18 @@ class FrozenModel(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """12 hexadecimal digits of a SHA-256 of all that it says, as JSON."""
+        """The first 12 hexadecimal digits of the SHA-256 of its JSON."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Copy, validating what `update` brings; pydantic's own copy would not."""
-        del deep  # what is frozen may be shared
+        del deep  # frozen values may be shared
         stated = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self).model_validate({**stated, **(update or {})})
 
 
 AUTO = "auto"
-"""The engine decides, so nobody knows yet."""
+"""The engine decides the value, which is not known yet."""
 _ALGORITHMS = {"NEXTN": "EAGLE"}
 _DTYPES = {
     "bf16": "bfloat16",
@@ -79,7 +79,7 @@ _NO_DEVICES: Mapping[str, str] = {
     **dict.fromkeys(("amd", "gpu", "hip", "nvidia", "rocm"), "cuda"),
     "metal": "mps",
 }
-"""Names that no device has, with the one that torch uses. Others may be: backends add types."""
+"""Vendors' names of devices, with torch's type. Other names pass: torch backends add types."""
 
 
 def algorithm(value: object) -> object:
@@ -99,17 +99,17 @@ def dtype(value: object) -> object:
 
 
 def device(value: object) -> object:
-    """Read a device's type; which one of several is no matter.
+    """Read a device's type; its index is dropped.
 
     Raises:
-        PydanticCustomError: it is another name for what torch calls otherwise.
+        PydanticCustomError: it is a vendor's name; the message has torch's.
     """
     if not isinstance(value, str):
         return value
     name = value.strip().lower().partition(":")[0]
     if name in _NO_DEVICES:
-        said = "Input should be a device type as torch calls it (did you mean {meant!r}?)"
-        raise PydanticCustomError("device_type", said.format(meant=_NO_DEVICES[name]))
+        text = "Input should be a device type as torch calls it (did you mean {meant!r}?)"
+        raise PydanticCustomError("device_type", text.format(meant=_NO_DEVICES[name]))
     return name
 
 

@@ -1,4 +1,4 @@
-"""Where a value comes from, what became of a declaration, and what stood in its way.
+"""The origin of a value, the source and status of a declaration, and its problems.
 
 It is free of pydantic: the scan for plugins runs before pydantic is imported.
 """
@@ -22,7 +22,7 @@ class Origin(Enum):
     UNDECIDED = "undecided"
     """A condition cannot be decided yet; the value covers both ways."""
     UNDECLARED = "undeclared"
-    """Nobody stated it: the worst value."""
+    """It is not stated: the worst value."""
     INHERITED = "inherited"
     """An engine's subclass has it from its base and does not state it again."""
     UNVERIFIED = "unverified"
@@ -30,14 +30,14 @@ class Origin(Enum):
     FORCED = "forced"
     """A rule forces it, whatever the backends say."""
     OVERRIDDEN = "overridden"
-    """The operator took it into their own hands."""
+    """An operator's override replaced it."""
     MISSING = "missing"
     """The backend could not be read: the worst value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The distribution and the line that a declaration stands in."""
+    """The distribution and the line of a declaration."""
 
     distribution: str | None = None
     version: str | None = None
@@ -50,11 +50,11 @@ class Source:
 
 
 BY_HAND = Source()
-"""Of what no distribution ships."""
+"""The source of what no distribution ships."""
 
 
 class Status(Enum):
-    """What became of a backend's declaration."""
+    """The outcome of reading a backend's declaration."""
 
     OK = "ok"
     """It was read."""
@@ -75,13 +75,13 @@ class Problem:
     message: str
     remedy: str
     actual: str | None = field(default=None, compare=False)
-    """What is, where that is one value; the message says it too."""
+    """The value found, where it is one; the message has it too."""
     needed: str | None = field(default=None, compare=False)
-    """What was wanted instead."""
+    """What was needed instead."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody knows yet: what it is about was not declared, or not said."""
+        """Whether information is missing: a value is not declared, or a fact is not given."""
         return self.code.endswith(("-not-checked", "-not-declared"))
 
 
@@ -109,4 +109,4 @@ def problem_texts(module: str) -> Mapping[str, ProblemText]:
     from pathlib import Path  # noqa: PLC0415
 
     stored = tomllib.loads(Path(module).with_name("problems.toml").read_text("utf-8"))
-    return {code: ProblemText(**{"meaning": "", **own}) for code, own in stored.items()}
+    return {code: ProblemText(**{"meaning": "", **texts}) for code, texts in stored.items()}

@@ -1,11 +1,11 @@
-"""What declarations state of several: sets, windows of compute capabilities, sizes.
+"""Sets in declarations: of names, of sizes, and windows of compute capabilities.
 
 They are checked, frozen, and written in a stable order. Windows and sizes are closed under
 intersection. Grammar of sizes: `Exact(64)`, `MultipleOf(16)`, `OneOf({32, 64})`, `ANY`; joined ones
-may also be `Unchecked` (somebody did not say) or `Conflict` (nothing is left).
+may also be `Unchecked` (a use declares none) or `Conflict` (no size is left).
 
-The validators are functions of ours: pydantic asks each for its signature, and that of a class or
-function written in C is parsed out of its help text, a tenth of what building a model takes.
+The validators are Python functions, because pydantic inspects the signature of each: that of one
+in C is parsed out of its help text, which takes a tenth of the time of building a model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _in_order(values: Iterable[object]) -> tuple[object, ...]:
 
 
 def _written(values: object) -> object:
-    """Sort a set, whose own order follows PYTHONHASHSEED; what stands for one stays."""
+    """Sort a set, whose own order follows PYTHONHASHSEED; a state is returned as it is."""
     if isinstance(values, frozenset):
         return sorted(map(_name, values), key=_order)
     return _name(values)
@@ -232,7 +232,7 @@ def written_sizes(value: object) -> object:
 
 
 def _misshapen(*values: object) -> PydanticCustomError:
-    """Tell how some values are written as a set of sizes, or how any are."""
+    """Return the error for values that are no set of sizes, with the spelling."""
     sizes = sorted({value for value in values if type(value) is int})
     if len(sizes) != len(values) or not sizes:
         meant = "Exact(n), MultipleOf(n), OneOf({n, m}) or ANY"
@@ -245,7 +245,7 @@ def _misshapen(*values: object) -> PydanticCustomError:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """Somebody did not say: at most `within`, and possibly nothing of it."""
+    """A use did not declare its sizes: at most `within`, and possibly none of it."""
 
     within: Sizes = ANY
 
@@ -255,7 +255,7 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """No size serves every use. `owners` names whose demands exclude each other."""
+    """No size serves every use. `owners` names the causes that exclude each other."""
 
     owners: tuple[str, ...] = ()
 

@@ -89,7 +89,7 @@ class SharedReadsEnd(Scale):
     POST_REPLAY = "post_replay"
     """When the replay has ended."""
     UNKNOWN = "unknown"
-    """Nobody has looked: wait for the whole forward."""
+    """The point is not known: wait for the whole forward."""
 
 
 class AttentionArch(Enum):
@@ -109,7 +109,7 @@ _ALL_BATCHES = frozenset(BatchKind)
 NO_LIMIT = 2**31 - 1
 """More than any draft tree is wide."""
 TOP_PRIORITY = 100
-"""The most that a backend can declare of its own choice."""
+"""The highest `auto_priority` that a backend can declare."""
 
 
 _Member = TypeVar("_Member")
@@ -226,9 +226,9 @@ class Capabilities(FrozenModel):
         Annotated[StrictInt, Field(ge=0, le=TOP_PRIORITY)] | Undeclared,
         support(worst=0, best=TOP_PRIORITY, join=least, scope=Scope.USE),
     ] = UNDECLARED
-    """How early the backend is chosen where a flag says `auto`: of those that fit, the one with the
-    most. 0 is last, 50 a backend that is good everywhere, 100 one made for this very machine; of
-    equals the first by name. A composite's own goes before those of its parts."""
+    """The backend's priority where a flag is `auto`: of those that fit, the highest is chosen, of
+    equals the first by name. 0 is last, 50 suits a backend that is good everywhere, 100 one made
+    for this very machine. A composite's priority replaces those of its parts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -238,19 +238,19 @@ class Capabilities(FrozenModel):
         level, flag = (
             data.get(name, UNDECLARED) for name in ("host_seq_lens", "needs_cpu_seq_lens")
         )
-        if isinstance(level, str):  # of JSON; what is no level is left for pydantic to refuse
+        if isinstance(level, str):  # from JSON; pydantic refuses an unknown level
             level = {member.value: member for member in HostSeqLens}.get(level, level)
         if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
             return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
         if isinstance(level, HostSeqLens):
-            says = level is HostSeqLens.EXACT
-            if isinstance(flag, bool) and flag is not says:
+            is_exact = level is HostSeqLens.EXACT
+            if isinstance(flag, bool) and flag is not is_exact:
                 raise ValueError(
                     f"needs_cpu_seq_lens={flag} contradicts host_seq_lens={level.name}; "
-                    f"{level.name} means needs_cpu_seq_lens={says}. State one of the two."
+                    f"{level.name} means needs_cpu_seq_lens={is_exact}. State one of the two."
                 )
             if flag in (UNDECLARED, "undeclared"):
-                return {**data, "needs_cpu_seq_lens": says}
+                return {**data, "needs_cpu_seq_lens": is_exact}
         return data
 
     def stated(self) -> Mapping[str, object]:
@@ -260,7 +260,7 @@ class Capabilities(FrozenModel):
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Copy, validating what `update` brings; either spelling replaces both."""
-        del deep  # what is frozen may be shared
+        del deep  # frozen values may be shared
         changes = dict(update or {})
         replaced = {SPELLINGS.get(name, name) for name in changes}
         kept = {name: value for name, value in self.stated().items() if name not in replaced}

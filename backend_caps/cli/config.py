@@ -29,20 +29,18 @@ from backend_caps.settings.settings import (
 from backend_caps.settings.sources import FACTS, SECTIONS, SERVER, PlacedValue, SettingLayer
 
 LayerName = Literal["command line", "environment", "file", "default"]
-
-
 _EXAMPLES = examples(
     "backend-caps config show", "backend-caps config show --policy strict -- --page-size 16"
 )
 
 
 class PlacedValueDocument(Document):
-    """A value of a setting that does not count, and where it stands."""
+    """A value of a setting that another one overrides, and its place."""
 
     value: Annotated[JsonValue, BeforeValidator(to_jsonable_python)]
     """As a file would have it; null where nothing is given."""
     layer: Annotated[LayerName, WRITTEN]
-    """Who gives it."""
+    """The layer that gives it."""
     place: str
     """The option, the variable, `file:line`, or the word default."""
 
@@ -55,21 +53,21 @@ class SettingDocument(Document):
     value: JsonValue
     """As a file would have it; null where nothing is given."""
     layer: LayerName
-    """Who gives it; the first of these goes before the others."""
+    """The layer that gives it; each of these goes before those after it."""
     place: str
     """The option, the variable, `file:line`, or the word default."""
     overrides: list[PlacedValueDocument]
-    """What else is said of it, and does not count; the default at last."""
+    """The values that it overrides; the default is the last."""
 
 
 class ConfigDocument(Document):
-    """Every setting, and who decides it."""
+    """Every setting, and the layer that decides it."""
 
     schema_: Annotated[Literal["backend-caps/config@1"], Field(alias="schema")]
     file: str | None
     """The file that was read; null where none is named."""
     settings: list[SettingDocument]
-    """Each setting; of the sections, what is said."""
+    """Each setting; of the sections, those that are given."""
 
 
 @click.group(epilog=_EXAMPLES)
@@ -91,7 +89,7 @@ def config() -> None:
 @setting_option("--device", help="The torch device to run on.")
 @click.pass_context
 def show(ctx: click.Context, /, **_options: object) -> None:
-    """Show every setting with its value, where that comes from, and what it goes before.
+    """Show each setting with its value, its place, and what it overrides.
 
     Options and server flags are taken as any command takes them.
     """
@@ -103,7 +101,7 @@ def _document(ctx: click.Context) -> ConfigDocument:
     traced = traced_in(ctx) or trace_settings(environ={})
     server = traced.server(ctx.params["rules"])
     raise_all("server flags", server.faults)
-    facts = {key: own for key, own in traced.values.items() if key.startswith(FACTS)}
+    facts = {key: placed for key, placed in traced.values.items() if key.startswith(FACTS)}
     values = {**_plain(traced), **facts, **server.values}
     for key, value, place in _on_the_command_line(ctx):
         placed = PlacedValue(layer=SettingLayer.COMMAND_LINE, place=place, value=value)
@@ -121,20 +119,20 @@ def _section(name: str) -> int:
 
 
 def _plain(traced: TracedSettings) -> dict[str, tuple[PlacedValue, ...]]:
-    """List the values of each setting of no section, by its name; the default stands last."""
+    """List the values of each setting outside the sections; the default is the last."""
     layer = SettingLayer.DEFAULT
     defaults = {
         key: PlacedValue(layer=layer, place=layer.value, value=Settings.model_fields[name].default)
         for name, key in KEYS.items()
         if key not in SECTIONS
     }
-    return {key: (*traced.values.get(key, ()), own) for key, own in defaults.items()}
+    return {key: (*traced.values.get(key, ()), default) for key, default in defaults.items()}
 
 
 def _on_the_command_line(ctx: click.Context) -> Iterator[tuple[str, object, str]]:
-    """List each setting that the command line says, with its value and place; the last counts."""
+    """List the command line's settings with value and place; of one name, the last counts."""
     for name, key in KEYS.items():
-        parameter = name if name in ctx.params else f"{name}_"  # format_ is not to hide the builtin
+        parameter = name if name in ctx.params else f"{name}_"  # `format` would hide the builtin
         if ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
             value = ctx.params[parameter]
             yield key, value, f"--no-{key}" if value is False else f"--{key}"
@@ -156,17 +154,17 @@ def _written(name: str, values: Iterable[PlacedValue]) -> SettingDocument:
 
 
 _COLUMNS: Columns[SettingDocument] = {
-    "setting": lambda own: own.name,
-    "value": lambda own: _text(own.value),
-    "from": lambda own: own.place,
-    "instead of": lambda own: "; ".join(
-        f"{_text(each.value)}, {each.place}" for each in own.overrides if each.layer != "default"
+    "setting": lambda setting: setting.name,
+    "value": lambda setting: _text(setting.value),
+    "from": lambda setting: setting.place,
+    "instead of": lambda setting: "; ".join(
+        f"{_text(old.value)}, {old.place}" for old in setting.overrides if old.layer != "default"
     ),
 }
 
 
 def config_view(config: ConfigDocument) -> Iterator[Section]:
-    """Show each setting with its value, who gives it, and what it goes before but the default."""
+    """Show each setting with its value, its place, and all that it overrides but the default."""
     yield table_of(config.settings, _COLUMNS, "names")
     if config.file is None:
         yield Lines(("No file of settings is named; --config or BACKEND_CAPS_CONFIG names one.",))

@@ -1,8 +1,8 @@
 """What a command was started with: server flags, settings, and where backends are found.
 
-A command takes the settings that it has a use for as options, and `--config`, which reads file
-and environment before click looks for a default: what they set is that default. Backends are
-those of plugins, and those that are read from the source of an engine.
+A command has options for the settings that it uses, and `--config`, which is eager: it reads file
+and environment first, and their values become click's defaults. Backends are those of plugins, and
+those that are read from the source of an engine.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 _PREFIX = "BACKEND_CAPS_"
 """How the names of all our variables begin."""
 _TRACED = "backend_caps.settings"
-"""What the settings are called among the things that a context keeps."""
+"""The key of the settings in click's `Context.meta`."""
 ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
 NO_ENGINE = "none"
 """Overrides the engine of the settings, or the installed one."""
 _ROUTED = ("sglang",)
-"""Those whose flags and routing are known, so that there are plans for them."""
+"""Engines whose flags and routing are known, so that there are plans for them."""
 _HELP = (
     "Read this engine's own backends from its source as well; its own flags hold, and its own "
     "rules unless --rules is given."
@@ -51,7 +51,7 @@ SECONDS = click.FloatRange(min=0, max=LONGEST_DEADLINE_S, min_open=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """The server flags after `--`, and what was begun before."""
+    """The server flags after `--`, and work that began before the command."""
 
     server_flags: tuple[str, ...] = ()
     loading: Loading | None = None
@@ -65,7 +65,7 @@ class SettingOption(click.Option):
 
     @property
     def setting(self) -> str:
-        """The setting's name; an option's may have an underscore more."""
+        """The setting's name; an option's may end in an underscore, as `format_` does."""
         assert self.name is not None, "an option has a name"
         return self.name.removesuffix("_")
 
@@ -75,7 +75,7 @@ setting_option = partial(click.option, cls=SettingOption)
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
-    """Take names apart at commas; a file's list is apart already."""
+    """Split names at commas; a file has a list already."""
     words = value.split(",") if isinstance(value, str) else value
     return tuple(name for word in words if (name := word.strip()))
 
@@ -88,7 +88,7 @@ def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Pat
     """
     is_set = file is not None or any(name.startswith(_PREFIX) for name in os.environ)
     if is_set and not ctx.resilient_parsing:
-        # The plain report is measured against `import torch`, and has nothing to read.
+        # Imported only where something is set: a plain report is timed against `import torch`.
         from backend_caps.settings.settings import trace_settings  # noqa: PLC0415
 
         traced = trace_settings(file, os.environ)
@@ -116,7 +116,7 @@ config_option = click.option(
     callback=_configure,
     help="Take settings from this YAML file; options and BACKEND_CAPS_<NAME> go before it.",
 )
-"""The file of settings, in which the command's other options have their defaults."""
+"""The file of settings, which gives the command's other options their defaults."""
 _SEARCH = (
     config_option,
     setting_option(
@@ -144,7 +144,7 @@ _SEARCH = (
 
 
 def format_option(*more: str) -> Callable[[FC], FC]:
-    """Make `--format`, which the function has as `format_`, with `more` than what all have."""
+    """Make `--format`, the function's `format_`; `more` are further formats."""
     return setting_option(
         "--format",
         "format_",
@@ -197,7 +197,7 @@ class PluginSearch:
         )
 
     def registry(self) -> Registry:
-        """Find the plugins; those that are being loaded are taken, where it is these."""
+        """Find the plugins; take the load that has begun, where it is of the same search."""
         begun = PluginSearch(allow=AllowList.of(None, os.environ))
         with working("reading declarations"):
             if self.loading is not None and self == begun:
@@ -208,7 +208,7 @@ class PluginSearch:
 
 
 def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList | None:
-    """Name the list by where it stands, for what is left out by it."""
+    """Make the allow list; its name is its place, for the problems of what it leaves out."""
     if names is None:
         return None
     traced = traced_in(ctx)
@@ -218,22 +218,18 @@ def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList 
     return AllowList.named(place if place == PLUGINS else f"the list at {place}", names)
 
 
-def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) -> str | None:
-    check_routed(engine)
-    return engine
-
-
 def engine_options(
     command: click.Command, *, routed: bool = False, words: str = ""
 ) -> click.Command:
     """Add --engine and --source.
 
     Args:
-        command: which reads an engine.
+        command: a command that reads an engine.
         routed: whether it always makes a plan, so that it has to know the engine's routing.
-        words: what its help says beside what all say.
+        words: added to the help of `--engine`.
     """
-    kind, refuse = click.Choice([*ENGINES, NO_ENGINE]), _refuse_unrouted if routed else None
+    kind = click.Choice([*ENGINES, NO_ENGINE])
+    refuse = (lambda _, __, engine: check_routed(engine)) if routed else None
     setting_option("--engine", type=kind, callback=refuse, help=_HELP + words)(command)
     return source_option(
         "Read the engine from this folder or wheel instead of the installed distribution."
@@ -255,14 +251,15 @@ def installed_engine(*, routed: bool) -> str | None:
     return next((name for name in names if PathFinder.find_spec(name, sys.path)), None)
 
 
-def check_routed(engine: str | None) -> None:
-    """Refuse a plan for an engine whose flags and routing are not known."""
+def check_routed(engine: str | None) -> str | None:
+    """Return an engine; refuse a plan for an engine whose flags and routing are not known."""
     if engine not in {None, NO_ENGINE, *_ROUTED}:
         raise click.UsageError(
             f"there is no plan for {engine}: its command line and routing are not read; expected "
             f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
             "server flags, shows what its backends say."
         )
+    return engine
 
 
 def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
@@ -279,19 +276,19 @@ def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
 
 def merged(reading: EngineReading, plugins: Registry) -> Registry:
     """Join an engine's own backends with the installed plugins; the engine's win a shared name."""
-    own = reading.registry
+    engines_own = reading.registry
     beside = Registry.of(
-        (*own.entries, *_beside(reading, plugins)),
+        (*engines_own.entries, *_beside(reading, plugins)),
         rules=plugins.third_party_rules,
-        problems=(*own.problems, *plugins.problems),
+        problems=(*engines_own.problems, *plugins.problems),
     )
     return replace(beside, rule_problems=plugins.rule_problems, remarks=plugins.remarks)
 
 
 def _beside(reading: EngineReading, plugins: Registry) -> Iterator[Backend]:
-    own = {backend.name for backend in reading.backends}
+    names = {backend.name for backend in reading.backends}
     for entry in plugins.entries:
-        if entry.name not in own or entry.status is Status.SKIPPED:
+        if entry.name not in names or entry.status is Status.SKIPPED:
             yield entry
             continue
         plugin = replace(entry.source, declared_at=None)

@@ -46,7 +46,7 @@ from backend_caps.resolution.engine import installed_engine as installed_version
 DIFFERS = 1
 """The exit status where something is not the same."""
 _INSTALLED = ("", "installed")
-"""What stands for the distribution that is installed."""
+"""The PATHs of `engine@PATH` that name the installed distribution."""
 
 
 def _always_json(command: click.Command) -> click.Command:
@@ -92,7 +92,7 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
 
 
 def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
-    """Write a request, and what was found for it, as a lock."""
+    """Make the lock of a request and of its backends."""
     registry, reading = request.found, request.reading
     locked = LockedRequest(
         flags=request.flags,
@@ -100,17 +100,10 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
         unsafe_override=request.override,
         policy=request.policy,
         rules=request.rules if isinstance(request.rules, str) else None,
-        engine=None if reading is None else reading.engine,
+        engine=reading and reading.engine,
         requires_evidence=request.requires_evidence or None,
     )
-    return lock_document(
-        locked,
-        backends=registry.entries,
-        problems=registry.problems,
-        rules=registry.rules(request.rules),
-        reading=reading,
-        plan=plan,
-    )
+    return lock_document(locked, registry, registry.rules(request.rules), plan, reading)
 
 
 @search_options
@@ -127,11 +120,11 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
 def verify(
     ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_options: object
 ) -> None:
-    """Ask again what LOCKFILE was written for, and show what is another now.
+    """Repeat the request that LOCKFILE was written for, and show what differs now.
 
     Without LOCKFILE, the one that the setting lock names.
 
-    Exit status 0 where nothing is, 1 where something is, 2 where nothing could be compared.
+    Exit status 0 where nothing differs, 1 where something does, 2 where nothing could be compared.
     """
     traced = traced_in(ctx)
     if lockfile is None and traced is not None:
@@ -140,37 +133,35 @@ def verify(
         raise click.UsageError("Name the LOCKFILE, here or as the setting lock.")
     locked = read_lock(lockfile)
     request = _repeated_request(ctx, locked.request)
-    found = in_order(_differences(locked, request))
+    differing = in_order(_differences(locked, request))
     now = "what is installed" if source is None else source.name
-    document = diff_document(str(lockfile), now, found)
+    document = diff_document(str(lockfile), now, differing)
     request.show(document, diff_view(document))
-    if found:
+    if differing:
         ctx.exit(DIFFERS)
 
 
-def _repeated_request(ctx: click.Context, asked: LockedRequest) -> Request:
-    """Repeat a lock's request; an engine's own rules are those it has now."""
-    search, show = PluginSearch.from_context(ctx), printer(Format(ctx.params["format_"]))
+def _repeated_request(ctx: click.Context, locked: LockedRequest) -> Request:
+    """Repeat a lock's request; an engine's own rules are read anew."""
     try:
-        reading = reading_of(asked.engine, ctx.params["source"])
+        reading = reading_of(locked.engine, ctx.params["source"])
     except BackendCapsError as error:
         raise click.UsageError(f"nothing was compared: {error}") from error
-    own = None if reading is None else reading.rules
     return Request(
-        search=search,
-        rules=asked.rules or own or installed_version()[0],
-        policy=asked.policy,
-        facts=asked.facts,
-        override=asked.unsafe_override,
-        flags=asked.flags,
-        show=show,
+        search=PluginSearch.from_context(ctx),
+        rules=locked.rules or (reading and reading.rules) or installed_version()[0],
+        policy=locked.policy,
+        facts=locked.facts,
+        override=locked.unsafe_override,
+        flags=locked.flags,
+        show=printer(Format(ctx.params["format_"])),
         reading=reading,
-        requires_evidence=bool(asked.requires_evidence),
+        requires_evidence=bool(locked.requires_evidence),
     )
 
 
 def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceDocument]:
-    """Compare a lock with what is found now; where a plan is refused now, name every fault."""
+    """Compare a lock with what is installed; of a refused plan, list every fault."""
     plan: PlanDocument | None = None
     refused: list[str] = []
     if locked.plan is not None or request.flags.given():
@@ -187,9 +178,10 @@ def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceD
             after=f"refused: {fault}",
             where=NOWHERE,
         )
-    for found in differences(Side.of_lock(locked), Side.of_lock(lock_of(request, plan))):
-        if not (refused and (found.subject, found.field) == ("plan", "")):  # the refusal says it
-            yield found
+    for difference in differences(Side.of_lock(locked), Side.of_lock(lock_of(request, plan))):
+        # The refusals above stand in for the plan that vanished.
+        if not (refused and (difference.subject, difference.field) == ("plan", "")):
+            yield difference
 
 
 @config_option
@@ -223,7 +215,7 @@ def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_option
 
 
 def _side(named: str) -> tuple[Side, str]:
-    """Read a side and name it; that it cannot be read is no difference, but wrong usage."""
+    """Read a side, with its name; an unreadable side is wrong usage, not a difference."""
     engine, _, place = named.partition("@")
     if engine not in ENGINES or "@" not in named:
         return _of_lock(Path(named)), named
@@ -236,7 +228,7 @@ def _side(named: str) -> tuple[Side, str]:
 
 
 def _of_lock(path: Path) -> Side:
-    """Read a lock file; an engine's source without the engine's name is taken for one."""
+    """Read a lock file; refuse an engine's source without the engine's name."""
     is_wheel = path.suffix == ".whl"
     if is_wheel or path.is_dir():
         kind = "wheel" if is_wheel else "folder"

@@ -38,16 +38,16 @@ _LATER = {
 REFUSED = 1
 """The plan or a plugin is refused."""
 USAGE = 2
-"""The command line is wrong, or what it was to write cannot be written."""
+"""The command line is wrong, or the output cannot be written."""
 _NEAR = 0.6
-"""How much of a command's name has to be right for it to be meant."""
+"""The similarity from which a wrong name is taken for a command's."""
 
 
 class Commands(click.Group):
     """Commands whose errors are sentences, and exit statuses."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the commands, those too that are not imported yet."""
+        """List all commands, also those that are not imported yet."""
         return sorted({*super().list_commands(ctx), *_LATER})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -82,7 +82,7 @@ class Commands(click.Group):
 
 
 def _is_usage(fault: BackendCapsError) -> bool:
-    # Imported where something went wrong: a plain report is measured against `import torch`.
+    # Imported only for an error: a plain report is timed against `import torch`.
     from backend_caps.report.lock import LockError  # noqa: PLC0415
     from backend_caps.settings.sources import SettingsError  # noqa: PLC0415
 
@@ -109,13 +109,13 @@ def cli() -> None:
     """
 
 
-def run(own: list[str], server_flags: list[str], loading: Loading | None, log: Log | None) -> None:
+def run(argv: list[str], server_flags: list[str], loading: Loading | None, log: Log | None) -> None:
     """Run a command line that was divided at its first `--`, and exit with its status.
 
     A character that the terminal's encoding lacks is written as its escape, never an error.
     """
-    streams = [each for each in (sys.stdout, sys.stderr) if isinstance(each, TextIOWrapper)]
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, TextIOWrapper)]
     for stream in streams:
         stream.reconfigure(errors="backslashreplace")
     invocation = Invocation(server_flags=tuple(server_flags), loading=loading, log=log)
-    cli.main(own, obj=invocation)
+    cli.main(argv, obj=invocation)

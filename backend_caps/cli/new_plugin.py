@@ -1,4 +1,4 @@
-"""`backend-caps new-plugin`: write a plugin project that works, under a name of one's own.
+"""`backend-caps new-plugin`: write a plugin project that works, under a chosen name.
 
 The template is itself such a project, of a backend `my_attention`: the checks of code and pages
 in this repository run on it where it lies.
@@ -33,15 +33,15 @@ LONGEST = 30
 TESTS = "tests"
 """The folder of a plugin's tests."""
 _TEST = "test"
-"""How the names begin of which pytest collects the classes, written in capitals."""
+"""The prefix of names whose classes pytest would collect, as they begin with `Test`."""
 _SPELLING = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 _TEMPLATE = Path(__file__).parent.parent / "template"
 _REPOSITORY = ".git"
-"""What may be in the folder already: an author makes the repository first."""
+"""May be in the folder already: authors often make the repository first."""
 _LEFT_BY_TOOLS = (".", "__pycache__")
-"""How names begin of what compilers and linters put beside the template's own files."""
+"""Prefixes of files that compilers and linters leave beside the template's."""
 _NEXT = """\
 It passes its own tests as it stands. What to do next:
 
@@ -118,14 +118,14 @@ class _Installed:
     """The names that are taken in an environment."""
 
     backends: Mapping[str, str]
-    """By backend, what declares it."""
+    """By backend, the words for what declares it."""
     distributions: AbstractSet[str]
 
     @classmethod
     def of_environment(cls) -> Self:
         search = Search.of_process()
         claims = (claim for claim in scan(search).claims if claim.is_backend)
-        backends = {each.name: each.owner for each in claims if each.status is not Status.SKIPPED}
+        backends = {c.name: c.owner for c in claims if c.status is not Status.SKIPPED}
         places = ((root, PathEntry.at(root)) for root in search.searched)
         # Distributions are read off the names of their metadata.
         distributions = {
@@ -137,9 +137,9 @@ class _Installed:
         return cls(backends, distributions)
 
     def owner_of(self, name: str) -> str | None:
-        """Return what has a name already, as a sentence; None where it is free."""
+        """Return why a name is taken, as a sentence; None where it is free."""
         distribution = normalised(name)
-        there = [own for own in (name, f"{name}_caps") if find_spec(own) is not None]
+        modules = [module for module in (name, f"{name}_caps") if find_spec(module) is not None]
         owners = {
             "it is a keyword of Python": keyword.iskeyword(name),
             "as a server flag it leaves the choice to the engine": name == AUTO,
@@ -152,9 +152,9 @@ class _Installed:
             f"distribution {distribution!r} is installed, and would be replaced": (
                 distribution in self.distributions
             ),
-            f"module {''.join(there[:1])!r} is there to be imported already": bool(there),
+            f"module {''.join(modules[:1])!r} is there to be imported already": bool(modules),
         }
-        return next((owner for owner, has_it in owners.items() if has_it), None)
+        return next((owner for owner, is_taken in owners.items() if is_taken), None)
 
     def free_one(self, *names: str) -> str | None:
         """Return the first name that a plugin can have."""
@@ -173,10 +173,10 @@ def project_files(name: str) -> Mapping[str, str]:
         "my_attention": name,
         "my-attention": normalised(name),
     }
-    own = [path.relative_to(_TEMPLATE) for path in sorted(_TEMPLATE.rglob("*")) if path.is_file()]
+    paths = [path.relative_to(_TEMPLATE) for path in sorted(_TEMPLATE.rglob("*")) if path.is_file()]
     return {
         _put_in(path.as_posix(), names): _put_in((_TEMPLATE / path).read_text("utf-8"), names)
-        for path in own
+        for path in paths
         if not any(part.startswith(_LEFT_BY_TOOLS) for part in path.parts)
     }
 
@@ -185,8 +185,8 @@ def write_project(texts: Mapping[str, str], folder: Path) -> None:
     """Write a project's files into a folder that is empty but for `.git`, or not there yet.
 
     Raises:
-        CommandError: the folder holds something, or cannot be written. All is then as it
-            was: nothing that was there is changed, and nothing is left of what was written.
+        CommandError: the folder holds something, or cannot be written. Its old content is then
+            unchanged, and nothing new is left.
     """
     if folder.is_file():
         raise _unfit(folder, "it is a file")
@@ -208,7 +208,7 @@ def write_project(texts: Mapping[str, str], folder: Path) -> None:
 
 
 def _make(folder: Path, undo: ExitStack) -> None:
-    """Make a folder with those that it stands in."""
+    """Make a folder and its missing parents; `undo` removes them."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir()

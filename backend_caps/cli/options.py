@@ -1,9 +1,9 @@
-"""What the commands share: their options, and the way from them to a plan."""
+"""The options that commands share, and the request that is read from them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,7 +89,7 @@ Reads: TypeAlias = Callable[[Engine, str], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A command's request, read from its options; what is found for it is found once."""
+    """A command's request, read from its options; backends and plan are found once."""
 
     search: PluginSearch
     rules: str | RuleSet
@@ -111,17 +111,17 @@ class Request:
 
     @cached_property
     def plugins(self) -> Registry:
-        """What is installed, or in the folders that were named: its code can run here."""
+        """The installed plugins, or those in the folders of `--path`; their code can run here."""
         return self.search.registry()
 
     @cached_property
     def found(self) -> Registry:
-        """The same, with an engine's own backends."""
+        """The plugins, joined with an engine's own backends."""
         return self.plugins if self.reading is None else merged(self.reading, self.plugins)
 
     @cached_property
     def registry(self) -> Registry:
-        """The same, without unverified claims where evidence is required."""
+        """The found backends, without unverified claims where evidence is required."""
         if not self.requires_evidence:
             return self.found
         device = self.flags.with_facts(self.facts).device
@@ -129,19 +129,11 @@ class Request:
 
     @cached_property
     def plan(self) -> Plan:
-        """The flags, resolved against the registry; what was not read is the plan's problem."""
-        rules = self.registry.rules(self.rules)
+        """The flags, resolved against the registry; unread parts of an engine are problems."""
         if self.reading is None:
-            return plan_for(
-                self.registry,
-                self.flags,
-                rules=rules,
-                facts=self.facts,
-                policy=self.policy,
-                unsafe_override=self.override,
-                stand_ins=STAND_INS,
-            )
-        return resolve(  # what an engine does with a name is the engine's, auto included
+            return self.routed_plan(self.facts, STAND_INS)
+        rules = self.registry.rules(self.rules)
+        return resolve(  # an engine chooses classes for its names itself, auto included
             self.registry.uses(self.flags),
             self.flags,
             rules=rules.with_problems(self.reading.unread(self.facts)),
@@ -150,13 +142,25 @@ class Request:
             unsafe_override=self.override,
         )
 
+    def routed_plan(self, facts: Facts, stand_ins: Collection[str]) -> Plan:
+        """Resolve the flags under other facts and stand-ins; `auto` chooses among plugins."""
+        return plan_for(
+            self.registry,
+            self.flags,
+            rules=self.registry.rules(self.rules),
+            facts=facts,
+            policy=self.policy,
+            unsafe_override=self.override,
+            stand_ins=stand_ins,
+        )
+
     @property
     def document(self) -> PlanDocument:
-        """The plan, written down."""
+        """The document of the plan."""
         return self.written(self.plan)
 
     def written(self, plan: Plan) -> PlanDocument:
-        """Write a plan of these flags down, with what would change it."""
+        """Make the document of a plan of these flags, with the flips that would change it."""
         engine = None if self.reading is None else name_of(self.reading)
         return plan_document(plan, flips(plan, self.registry, plan.flags), engine=engine)
 
@@ -169,7 +173,7 @@ class ServerCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- SERVER FLAGS...]"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """For an unknown option, say that server flags go after `--`."""
+        """Add to an unknown option's error that server flags go after `--`."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -182,17 +186,16 @@ def request_options(command: click.Command, *, rules: str | None = None) -> clic
 
     Without one it is the installed SGLang's version where its rules are known, else the newest.
     """
-    options = search_options(click.Command(None))
+    search_options(command)
     setting_option(
         "--rules",
         default=rules or (lambda: installed_engine()[0]),
         show_default=rules or f"the installed SGLang's, else {ENGINES[-1]}",
         type=click.Choice(RULE_SETS),
         help="The engine version whose flags and rules hold.",
-    )(options)
+    )(command)
     for option in _OPTIONS:
-        option(options)
-    command.params.extend(options.params)
+        option(command)
     return command
 
 
@@ -203,14 +206,14 @@ def server_command(
     rules: str | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function: it takes server flags, and the options of `request_of`.
+    """Turn a function into a command with server flags and the options of `request_of`.
 
     Args:
-        summary: what the list of commands says of it, in 60 letters.
+        summary: its line in the list of commands, up to 60 letters.
         typed: examples, for the end of its help.
         engine: adds the options of an engine; without it, there are none.
         rules: the default of `--rules`; without one, as `request_options` says.
-        name: in the place of the function's.
+        name: the command's; by default the function's.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -248,7 +251,7 @@ def check_draft_model(ctx: click.Context) -> None:
     """Refuse a named draft model beside no named model.
 
     Raises:
-        UsageError: it would draft for a model of another making.
+        UsageError: it would draft for the small model, which is made without it.
     """
     if ctx.params["draft_model"] is not None and ctx.params["model"] is None:
         raise click.UsageError(
@@ -263,7 +266,7 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
 
     Args:
         ctx: the command's.
-        reads: which other flags the command reads by itself, so that they matter.
+        reads: returns whether the command itself reads a flag, so that it matters.
     """
     given = ctx.params
     if given["flags_file"] or has_server_flags(ctx):
@@ -322,7 +325,7 @@ def _facts(ctx: click.Context) -> Facts:
 
 @contextmanager
 def importable(folders: Sequence[Path]) -> Iterator[None]:
-    """Import from the folders of `--path` first within a `with` block: plugins' code is there."""
+    """Import first from the folders of `--path`, which hold plugins' code, in a block."""
     paths = [str(folder.absolute()) for folder in folders]
     sys.path[:0] = paths
     try:

@@ -1,16 +1,16 @@
-"""What a command prints: a document in a format, its errors, examples, and what takes long."""
+"""The output of commands: documents in a format, errors, examples and spinners."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from textwrap import indent
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import click
 from pydantic import BaseModel
@@ -18,11 +18,11 @@ from pydantic import BaseModel
 from backend_caps.errors import CodedError
 from backend_caps.extras import require_extra
 from backend_caps.report.document import json_text
-from backend_caps.report.sections import Opened, Sections, markdown
+from backend_caps.report.sections import Sections, markdown
 
 
 class CommandError(CodedError):
-    """A command cannot do what its command line asks, or cannot write what it is to write."""
+    """A command cannot do what its command line asks, or cannot write its output."""
 
     codes: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -50,24 +50,20 @@ class Format(Enum):
     HTML = "html"
 
 
-class Show(Protocol):
-    """Prints a document, or the sections that are made of it."""
-
-    def __call__(
-        self, document: BaseModel, sections: Sections, opened: Sequence[Opened] = (), /
-    ) -> None:
-        """Print; on a page, the values that are `opened` stand open."""
+Show: TypeAlias = Callable[[BaseModel, Sections], None]
+"""Prints a document, or the sections that are made of it."""
 
 
 def printer(format_: Format) -> Show:
-    """Return what prints a format; called early, its imports overlap the load of plugins.
+    """Return the function that prints a format.
 
-    What it returns raises `CommandError` where standard output takes nothing.
+    Call it early: its imports then overlap the load of plugins. The function raises
+    `CommandError` where standard output takes nothing.
     """
     if format_ is Format.TABLE:
         from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
 
-    def show(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
+    def show(document: BaseModel, sections: Sections) -> None:
         with _guard():
             match format_:
                 case Format.TABLE:
@@ -79,7 +75,7 @@ def printer(format_: Format) -> Show:
                 case _:  # HTML
                     from backend_caps.report.html.page import page  # noqa: PLC0415 - templates
 
-                    click.echo(page(document, sections, opened), nl=False)
+                    click.echo(page(document, sections), nl=False)
 
     return show
 
@@ -118,21 +114,21 @@ def _no_output(problem: str) -> CommandError:
 
 
 def _forget_output() -> None:
-    """Send what is still buffered nowhere, or Python fails once more with it at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Redirect standard output to the null device: Python flushes its buffer at exit."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)
 
 
 @contextmanager
 def loading_torch(command: str, extra: str = "kit") -> Iterator[None]:
-    """Say that torch loads, which takes a second or two, where a terminal shows it.
+    """Show a spinner while a block loads torch, which takes a second or two.
 
-    What loads it runs long enough to need its garbage collected.
+    Garbage is collected from then on: commands with torch run long enough to need it.
 
     Args:
-        command: what needs it.
-        extra: what brings torch, and all else that the command imports.
+        command: the command that needs torch.
+        extra: the extra with torch, and all else that the command imports.
 
     Raises:
         MissingExtraError: the extra is not installed.
@@ -140,14 +136,14 @@ def loading_torch(command: str, extra: str = "kit") -> Iterator[None]:
     require_extra(extra, f"backend-caps {command}")
     with working("loading torch"):
         yield
-    gc.enable()  # the program switched it off, for commands that end before it would matter
+    gc.enable()  # `__main__` switches it off: short commands end before it would pay
 
 
 @contextmanager
 def working(doing: str) -> Iterator[None]:
-    """Show a spinner on standard error while the block takes long, where that is a terminal.
+    """Show a spinner on standard error while a block runs long, where that is a terminal.
 
-    Nothing may be printed meanwhile, but for what is done in a process of its own.
+    The block must not print, except in a child process.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield
@@ -159,7 +155,7 @@ def working(doing: str) -> Iterator[None]:
 
 
 def examples(*commands: str) -> str:
-    """Write command lines as an epilog, which click folds nowhere.
+    """Write command lines as an epilog whose lines click does not fold.
 
     Args:
         commands: as they are typed; a long one goes on after a backslash at its line's end.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
@@ -28,10 +28,9 @@ from backend_caps.report.plans import (
     choice_documents,
     plan_document,
 )
-from backend_caps.report.sections import Opened
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.selection import BACKEND_FLAGS, plan_for
+from backend_caps.resolution.selection import BACKEND_FLAGS
 from backend_caps.resolution.selection import select as selection_of
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -98,9 +97,8 @@ def explain(
     document = request.document
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
-    opened = [Opened(name=name, phase=phase) for name in names]
     if not measure:
-        request.show(document, explained, opened)
+        request.show(document, explained)
         return
     # Loads torch, which an explanation alone does not.
     with loading_torch("explain --measure"):
@@ -108,11 +106,11 @@ def explain(
         from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
 
     with working("counting steps on a simulated device"), importable(request.path):
-        found = measure_document(request.plan, document, results)
-    costs = () if found.measured is None else measured_view(found.measured, document)
-    request.show(found, chain(explained, costs), opened)
-    if found.problem is not None:
-        click.echo(f"error: {found.problem}", err=True)
+        measured = measure_document(request.plan, document, results)
+    costs = () if measured.measured is None else measured_view(measured.measured, document)
+    request.show(measured, chain(explained, costs))
+    if measured.problem is not None:
+        click.echo(f"error: {measured.problem}", err=True)
         ctx.exit(NOT_MEASURED)
 
 
@@ -126,7 +124,7 @@ def explain(
 def select_command(ctx: click.Context, /, **_options: object) -> None:
     """Show which installed backends fit a server, which of them auto is, and why not the others.
 
-    Where no flag says auto, those that name a backend are asked as if they did: what would do in
+    Where no flag is auto, those that name a backend are taken as auto: the candidates could take
     its place. Exit status 1 where no backend fits.
     """
     request = request_of(ctx)
@@ -153,7 +151,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
 
 
 def _with_auto(flags: ServerFlags) -> ServerFlags:
-    """Ask every flag that names a backend; without any, the one for all phases."""
+    """Set each flag that names a backend to auto; without any, the one of all phases."""
     named = {field: name for field in BACKEND_FLAGS if (name := dict(flags)[field]) is not None}
     if AUTO in named.values():
         return flags
@@ -198,15 +196,8 @@ def relay(
         draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
     configure.check_device(device)
     # No check of the named backends: a rehearsal runs none of them.
-    plan = plan_for(
-        request.registry,
-        flags,
-        rules=request.registry.rules(request.rules),
-        facts=configure.with_device(request.facts, device),
-        policy=request.policy,
-        unsafe_override=request.override,
-        stand_ins=configure.stand_ins(device),
-    )
+    facts = configure.with_device(request.facts, device)
+    plan = request.routed_plan(facts, configure.stand_ins(device))
     plan = configure.with_bound(plan, draft)
     configure.log_plan(plan)
     configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)

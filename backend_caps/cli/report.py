@@ -1,4 +1,4 @@
-"""`backend-caps report`: what is installed, and the plan where server flags are given."""
+"""`backend-caps report`: installed backends, and the plan of a server's flags."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def _refuse_faults(request: Request, registry: Registry) -> None:
     """Under strict, a plugin that could not be read is an error."""
     if request.policy is not Policy.STRICT:
         return
-    unread = [own for own in registry.entries if own.status in {Status.BROKEN, Status.CONFLICT}]
-    faults = [found for own in unread for found in own.problems]
-    faults += [found for found in registry.problems if found not in registry.remarks]
+    unread = [b for b in registry.entries if b.status in {Status.BROKEN, Status.CONFLICT}]
+    faults = [problem for backend in unread for problem in backend.problems]
+    faults += [problem for problem in registry.problems if problem not in registry.remarks]
     refused = (
-        PlanRefusedError(code=found.code, problem=found.message, remedy=found.remedy)
-        for found in faults
+        PlanRefusedError(code=problem.code, problem=problem.message, remedy=problem.remedy)
+        for problem in faults
     )
     raise_all("plugins refused (strict)", [*refused])

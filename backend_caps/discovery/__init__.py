@@ -1,4 +1,4 @@
-"""What is installed, faults included.
+"""The installed plugins and their faults.
 
 Nothing is imported here: `scan` and `loading` run before pydantic is imported.
 """

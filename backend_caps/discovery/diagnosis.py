@@ -1,11 +1,8 @@
-"""Why an object is no declaration, and where it is written: what a problem says of it."""
+"""Errors of the contract, explained in one line for a `schema` problem."""
 
 from __future__ import annotations
 
-import ast
-import linecache
-from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -20,15 +17,14 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     model.__name__: model for model in (Capabilities, Declaration, Facts, Given, Rule, When)
 }
 _LONGEST_INPUT = 60
-"""How much of a wrong value a sentence repeats."""
+"""The characters of a wrong value that a sentence repeats."""
 _NAMES = frozenset(_MODELS) | {Part.__name__}
-_SCOPES = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda, ast.comprehension)
 
 
 def schema_fault(error: BaseException) -> str | None:
-    """Explain an error that comes of using what this version's contract does not have.
+    """Explain an error from a name or value outside this version's contract.
 
-    None where it comes of something else.
+    None for any other error.
     """
     match error:
         case ValidationError(title=title) if title in _NAMES:
@@ -41,7 +37,7 @@ def schema_fault(error: BaseException) -> str | None:
 
 
 def validation_fault(error: ValidationError) -> str:
-    """Write a validation error as one line: of each field, the first thing that is wrong."""
+    """Write a validation error as one line: the first error of each field."""
     first: dict[object, ErrorDetails] = {}
     for details in error.errors(include_url=False, include_context=False):
         first.setdefault(details["loc"][:1], details)
@@ -65,41 +61,3 @@ def _sentence(title: str, details: ErrorDetails) -> str:
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "backend_caps"
-
-
-def source_line(module: ModuleType, attribute: str) -> str | None:
-    """Return `file:line` of a module's attribute, from its source.
-
-    Just the file where the source is not there or does not say; None for a module without a
-    file. An attribute of a class is found in the class.
-    """
-    file = vars(module).get("__file__")
-    if not isinstance(file, str):
-        return None
-    source = "".join(linecache.getlines(file, vars(module)))
-    line = _line_of(ast.parse(source), attribute.split("."))
-    return file if line is None else f"{file}:{line}"
-
-
-def _line_of(scope: ast.AST, names: Sequence[str]) -> int | None:
-    """Find the last binding of the first name, and within it that of the rest."""
-    bindings = [(line, node) for node, name, line in _bindings(scope) if name == names[0]]
-    if not bindings:
-        return None
-    line, last = bindings[-1]
-    within = _line_of(last, names[1:]) if names[1:] else None
-    return within or line
-
-
-def _bindings(scope: ast.AST) -> Iterator[tuple[ast.AST, str, int]]:
-    """List what a scope binds, without what the scopes inside bind."""
-    for node in ast.iter_child_nodes(scope):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store(), lineno=line):
-                yield node, name, line
-            case ast.ClassDef(name=name, lineno=line) | ast.FunctionDef(name=name, lineno=line):
-                yield node, name, line
-            case ast.alias(name=name, asname=renamed, lineno=line):
-                yield node, renamed or name, line
-        if not isinstance(node, _SCOPES):
-            yield from _bindings(node)

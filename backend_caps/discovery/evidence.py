@@ -1,4 +1,7 @@
-"""The evidence that lies beside implementations, and what would make it stale. Imports none."""
+"""The evidence beside implementations, compared with what is installed now.
+
+No implementation is imported: packages are located and hashed as files.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,12 @@ class Implementation:
 
     @classmethod
     def of(cls, pointer: str, imports: Sequence[str]) -> Implementation | None:
-        """Find the package that `"package.module:Name"` is in; None where it is not there.
+        """Find the package that `"package.module:Name"` is in; None if absent.
 
-        Nothing is imported: of a namespace, the first package in it counts.
+        Nothing is imported. Of a namespace package, the first regular package in it counts.
         """
         names, spec = pointer.partition(":")[0].split("."), None
-        # Of the top-level module, an import hook may know what no folder has.
+        # `find_spec` serves editable installs, whose import hooks find modules that no folder has.
         with suppress(ImportError, ValueError, AttributeError):
             spec = PathFinder.find_spec(names[0], imports) or find_spec(names[0])
         for end in range(2, len(names) + 1):
@@ -66,14 +69,14 @@ class Implementation:
         return cls(root=root) if root.exists() else None
 
     def evidence_file(self, backend: str) -> Path:
-        """Say where a backend's evidence lies: within a package, and beside a module's file."""
+        """Return the path of a backend's evidence: in its package, or beside its module."""
         name = f"{_NOT_IN_A_FILE.sub('_', backend)}.json"
         if self.root.is_dir():
             return self.root / "evidence" / name
         return self.root.with_name(f"{self.root.stem}.evidence") / name
 
     def digest(self) -> str:
-        """Sum up its Python files, whatever ends their lines.
+        """Hash its Python files, with line ends normalised.
 
         Raises:
             OSError: one cannot be read, is no regular file, or is too large.
@@ -84,7 +87,7 @@ class Implementation:
         return f"sha256:{digest.hexdigest()}"
 
     def sources(self) -> Iterator[tuple[str, bytes]]:
-        """List its Python files, sorted: the name in the package, and the text.
+        """Yield each Python file, sorted: its name in the package, and its bytes.
 
         Raises:
             OSError: one cannot be read, is no regular file, or is too large.
@@ -103,18 +106,18 @@ def read_standings(
     path: Sequence[str | PathLike[str]] | None = None,
     device: str | None = None,
 ) -> Mapping[str, Standing]:
-    """Read what evidence there is of backends, and compare it with what is here.
+    """Read the evidence of backends, and compare it with what is installed.
 
     Args:
-        backends: those that were found.
+        backends: the backends that discovery found.
         path: the folders that they were searched in, as `discover` took them.
         device: the type of the server's device, where that is known.
 
     Returns:
-        By name, how each backend's claims stand; one without evidence is left out.
+        The standing of each backend's claims, by name; a backend without evidence is left out.
     """
     imports = imports_of(path)
-    # Looked up once, and only where there is evidence.
+    # Reads every distribution's folder name: done once, and only where there is evidence.
     versions = cache(partial(versions_of, KIT_AND_TORCH, imports))
     found: dict[str, Standing] = {}
     for backend in backends:
@@ -134,12 +137,12 @@ def require_evidence(
     path: Sequence[str | PathLike[str]] | None = None,
     device: str | None = None,
 ) -> Registry:
-    """Take out of every declaration what is claimed and not verified.
+    """Remove the unverified claims from every declaration.
 
-    Whatever is resolved from the returned registry counts it as undeclared, and says why.
+    Plans that are resolved from the returned registry count them as undeclared, with the reason.
 
     Args:
-        registry: what was found.
+        registry: what discovery found.
         path: the folders that it was searched in, as `discover` took them.
         device: the type of the server's device, where that is known.
     """
@@ -154,7 +157,7 @@ def imports_of(path: Sequence[str | PathLike[str]] | None) -> Sequence[str]:
 
 
 def versions_of(names: Collection[str], imports: Iterable[str]) -> Mapping[str, str]:
-    """Look up installed versions, without the names of builds; what is not there is left out."""
+    """Look up installed versions, without build tags; leave out what is missing."""
     found: dict[str, str] = {}
     for root in imports:
         place = PathEntry.at(root)
@@ -173,7 +176,7 @@ def present_of(
     implementation: Implementation,
     versions: Mapping[str, str],
 ) -> Present:
-    """Say what evidence of a backend would be compared with."""
+    """Return the versions and digests to compare a backend's evidence with."""
     return Present(
         kit_version=versions.get(_KIT),
         torch=versions.get("torch"),

@@ -1,7 +1,7 @@
-"""Reading what plugins declare, in a process apart.
+"""Reading of declarations, in a child process.
 
-Whatever a plugin does while it is imported is data about that plugin. The process is started
-first of all: it imports what it needs while its parent reads the metadata.
+A plugin may print, hang, exit or crash while it is imported; in a child, each becomes a problem of
+that plugin. The child is started first: it imports its modules while the parent reads metadata.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from backend_caps.discovery.process import Answer, Child, Search, Work, start_ea
 from backend_caps.discovery.scan import AllowList, Claim, Scan, admit, installed_release, scan
 
 DEADLINE_S = 10.0
-"""How long one entry may take."""
+"""The seconds that one entry may take."""
 LONGEST_DEADLINE_S = 86_400.0
-"""A day; the system's own clocks for waiting do not take any number."""
+"""A day: the system's timers overflow on large numbers."""
 _START_S = 60.0
-"""How long the process may take to start, which is no plugin's doing."""
+"""The seconds that the child may take to start; no plugin is blamed for them."""
 _SHOWN = 200
-"""As much of a plugin's output as a report can bear."""
+"""The characters of a plugin's output that a report shows."""
 _WRITES = "writes into the pipe of the results"
 
 
@@ -36,10 +36,11 @@ def begin(
     environ: Mapping[str, str],
     early: tuple[Search, Child | None] | None = None,
 ) -> Loading:
-    """Scan the metadata and read what it names; `Registry.of_loading` ends it.
+    """Scan the metadata and start reading declarations.
 
-    Between the two a caller imports what is slow. `early` is what `start_early` gave, where the
-    caller did not wait for the imports of this module.
+    `Registry.of_loading` waits for the results; a caller imports slow modules in between. `early`
+    is the result of `start_early`, from a caller that started the child before it imported this
+    module.
     """
     search, child = early or start_early(None if path is None else Search.of_folders(path))
     admitted = admit(scan(search), AllowList.of(allow, environ))
@@ -47,7 +48,7 @@ def begin(
 
 
 class Loading:
-    """Declarations on their way."""
+    """Declarations that a child process is reading."""
 
     def __init__(
         self, scanned: Scan, *, deadline_s: float, executable: str, early: Child | None = None
@@ -60,7 +61,7 @@ class Loading:
         self._child = self._start(early)
 
     def results(self) -> tuple[Claim, ...]:
-        """Wait for every declaration; what was refused before is among them."""
+        """Wait for every declaration; claims that the scan refused are included."""
         try:
             while self._child is not None:
                 self._read(self._child)
@@ -71,14 +72,14 @@ class Loading:
         return tuple(self._results)
 
     def close(self) -> None:
-        """End the process, whatever it is at; what is not read by then is not read."""
+        """Kill the child; claims that are not read yet are marked as not started."""
         if self._child is not None:
             self._child.close()
             self._child = None
         self._give_up("reading was ended before its turn")
 
     def _start(self, early: Child | None = None) -> Child | None:
-        """Give a process what is waiting, if anything is."""
+        """Give a child the waiting claims; None where there is none."""
         if not self._waiting:
             if early is not None:
                 early.close()
@@ -88,13 +89,13 @@ class Loading:
         except OSError as error:
             self._give_up(f"{self._executable!r} did not start: {error.strerror}")
             return None
-        # Without the extras that an entry may name; the scan has parsed it.
+        # `target` drops the extras that an entry may name; the scan has validated the form.
         entries = [(each.group, ":".join(target(each.value) or ())) for each in self._waiting]
         child.give(Work(path=self.scanned.imports, entries=entries, deadline_s=self._deadline_s))
         return child
 
     def _read(self, child: Child) -> None:
-        """Read until all is read, or a plugin has ended the process."""
+        """Read answers until every claim has one, or a plugin has ended the child."""
         num_waiting = len(self._waiting)
         begun: Answer | None = None
         while self._waiting:
@@ -118,7 +119,7 @@ class Loading:
 
 
 def _answer(child: Child, timeout_s: float) -> Answer:
-    """Wait for an answer; that there is none any more is an answer too."""
+    """Wait for the next answer; the end of the child becomes a last one."""
     try:
         line = child.line(timeout_s)
         if line:
@@ -133,7 +134,7 @@ def _answer(child: Child, timeout_s: float) -> Answer:
 
 
 def _ending(status: int | None, deadline_s: float) -> Answer:
-    """Return the fault of the entry in hand, by how the process ended."""
+    """Return the fault of the current entry, by how the child ended."""
     if status is None:
         return Answer(fault="exits", detail="closes the pipe of the results")
     if status >= 0:
@@ -144,19 +145,19 @@ def _ending(status: int | None, deadline_s: float) -> Answer:
     return Answer(fault="crashes", detail=f"signal {-status} ({name})")
 
 
-def _noisy(claim: Claim, child: Child, begun: Answer, done: Answer) -> Claim:
-    """Add what it printed between the two answers."""
-    num_bytes = done.num_printed_bytes - begun.num_printed_bytes
+def _noisy(claim: Claim, child: Child, begun: Answer, ended: Answer) -> Claim:
+    """Mark a claim that printed between its two answers."""
+    num_bytes = ended.num_printed_bytes - begun.num_printed_bytes
     if num_bytes <= 0:  # it can be less where a plugin forges an answer
         return claim
-    output = child.printed(begun.num_printed_bytes, done.num_printed_bytes)
+    output = child.printed(begun.num_printed_bytes, ended.num_printed_bytes)
     text = output.decode("utf-8", "replace").strip()
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return claim.marked(claim.status, "prints", output=shown, num_bytes=num_bytes)
 
 
 def _loaded(claim: Claim, answer: Answer) -> Claim:
-    """Add what its answer says."""
+    """Add the documents or the fault of a claim's answer."""
     if answer.loaded_torch:
         claim = claim.marked(claim.status, "imports-torch")
     if answer.fault == "schema":

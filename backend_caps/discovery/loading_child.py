@@ -1,21 +1,24 @@
 """The process that reads declarations: imports each entry's module and sends what it declares.
 
-It is started by `process`, and the one place where a plugin's code runs.
+`process` starts it. Code of plugins runs here and nowhere else.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import linecache
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from operator import attrgetter
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import IO
 
 import pydantic
@@ -23,28 +26,31 @@ from pydantic import BaseModel
 
 import backend_caps
 from backend_caps.capability.declaration import Declaration
-from backend_caps.discovery.diagnosis import schema_fault, source_line
+from backend_caps.discovery.diagnosis import schema_fault
 from backend_caps.discovery.process import Answer, Work, working_directory_of_process
 from backend_caps.discovery.scan import BACKENDS
 from backend_caps.resolution.rules import Rule
 
 _SHOWN = 500
-"""As much of an error's text as a report can bear."""
-_MACHINERY = [Path(str(own.__file__)).parent for own in (backend_caps, importlib, pydantic)]
-"""Where no plugin's own lines are."""
+"""The characters of an error's text that a report shows."""
+_MACHINERY = [Path(str(module.__file__)).parent for module in (backend_caps, importlib, pydantic)]
+"""Folders whose lines are never a plugin's."""
+
+
+_SCOPES = (ast.AsyncFunctionDef, ast.ClassDef, ast.FunctionDef, ast.Lambda, ast.comprehension)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """The way to the parent."""
+    """The pipe to the parent, and the output that both processes read."""
 
     results: IO[bytes]
     output: int
-    """Standard output, under a number of its own: a plugin may close the other."""
+    """A duplicate of standard output's descriptor: a plugin may close the original."""
     process: int
 
     def send(self, answer: Answer) -> None:
-        """Send an answer. A plugin that forked is there twice; its copy says nothing."""
+        """Send an answer, except from a fork that a plugin made of this process."""
         if os.getpid() == self.process:
             printed = os.lseek(self.output, 0, os.SEEK_CUR)
             self.results.write(replace(answer, num_printed_bytes=printed).to_line())
@@ -52,19 +58,22 @@ class Channel:
 
 
 def main(work: Work, results: int) -> None:
-    """Read every entry; stop after one that loads torch, so that the next is not blamed."""
-    # Programs that a plugin starts do not get what the parent has opened.
+    """Read every entry; stop after one that loads torch.
+
+    A module stays loaded: the entries after it would be blamed for torch too.
+    """
+    # A program that a plugin starts would keep the pipe open, and the parent waiting for its end.
     os.set_inheritable(results, False)  # noqa: FBT003 - os's own signature
     pipe, output = os.fdopen(results, "wb"), os.dup(sys.stdout.fileno())
     channel = Channel(results=pipe, output=output, process=os.getpid())
     folder = working_directory_of_process() or os.sep
     for group, value in work["entries"]:
-        # Undo what the entry before has done to where this one is looked for.
+        # The entry before may have changed the path and the working directory.
         sys.path = list(work["path"])
-        with suppress(OSError):  # it may be gone
+        with suppress(OSError):  # it may be deleted
             os.chdir(folder)
         channel.send(Answer(is_done=False))
-        # The parent keeps the deadline; this is for the day the parent is killed.
+        # The parent enforces the deadline; the timer ends a child whose parent was killed.
         signal.setitimer(signal.ITIMER_REAL, 2 * work["deadline_s"])
         answer = read(group, value)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -74,7 +83,7 @@ def main(work: Work, results: int) -> None:
 
 
 def read(group: str, value: str) -> Answer:
-    """Import an entry's module and take its object, whatever happens."""
+    """Import an entry's module and read its object; any error becomes a fault."""
     had_torch = "torch" in sys.modules
     module_name, _, attribute = value.partition(":")
     try:
@@ -99,7 +108,7 @@ def _declared(group: str, module_name: str, attribute: str) -> Answer:
 
 
 def _models(group: str, found: object) -> Sequence[BaseModel] | None:
-    """Take a declaration, or one or several rules; None where it is something else."""
+    """Return a declaration, or one or several rules; None for another object."""
     if group == BACKENDS:
         return (found,) if isinstance(found, Declaration) else None
     if isinstance(found, Rule):
@@ -133,7 +142,7 @@ def _fault(module_name: str, error: BaseException) -> Answer:
 def _text(error: BaseException) -> str:
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - it is the plugin's own class
+    except Exception:  # noqa: BLE001 - `__str__` may be the plugin's
         text = "(its text cannot be shown)"
     kind = type(error).__name__
     return f"{kind}: {text[:_SHOWN]}" if text else kind
@@ -141,7 +150,7 @@ def _text(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """Name the innermost line that is neither of this package nor of a library it uses."""
-    # Of a source with a null byte, Python names neither the file nor the line.
+    # Python names neither file nor line for a source with a null byte.
     if isinstance(error, SyntaxError) and error.filename is not None:
         line = "" if error.lineno is None else f":{error.lineno}"
         return f" at {error.filename}{line}"
@@ -156,10 +165,48 @@ def _where(error: BaseException) -> str:
 def _file_of(module_name: str) -> str:
     """Name the file of a module whose import failed before a line of it ran."""
     parent = module_name.rpartition(".")[0]
-    # Looked up without an import, for a parent that failed would run once more.
+    # `importlib.util.find_spec` would import the parent package, and so run a failed one again.
     with suppress(ImportError, KeyError, ValueError, AttributeError):
         within = sys.modules[parent].__path__ if parent else None
         spec = PathFinder.find_spec(module_name, within)
         if spec is not None and spec.has_location:
             return f" in {spec.origin}"
     return ""
+
+
+def source_line(module: ModuleType, attribute: str) -> str | None:
+    """Return `file:line` of a module's attribute, from its source.
+
+    Just the file where the source is missing or has no such binding; None for a module without a
+    file. An attribute of a class is found in the class.
+    """
+    file = vars(module).get("__file__")
+    if not isinstance(file, str):
+        return None
+    source = "".join(linecache.getlines(file, vars(module)))
+    line = _line_of(ast.parse(source), attribute.split("."))
+    return file if line is None else f"{file}:{line}"
+
+
+def _line_of(scope: ast.AST, names: Sequence[str]) -> int | None:
+    """Find the last binding of the first name, and within it that of the rest."""
+    bindings = [(line, node) for node, name, line in _bindings(scope) if name == names[0]]
+    if not bindings:
+        return None
+    line, last = bindings[-1]
+    within = _line_of(last, names[1:]) if names[1:] else None
+    return within or line
+
+
+def _bindings(scope: ast.AST) -> Iterator[tuple[ast.AST, str, int]]:
+    """Yield the bindings of a scope, without those of inner scopes."""
+    for node in ast.iter_child_nodes(scope):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store(), lineno=line):
+                yield node, name, line
+            case ast.ClassDef(name=name, lineno=line) | ast.FunctionDef(name=name, lineno=line):
+                yield node, name, line
+            case ast.alias(name=name, asname=renamed, lineno=line):
+                yield node, renamed or name, line
+        if not isinstance(node, _SCOPES):
+            yield from _bindings(node)

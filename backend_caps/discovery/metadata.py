@@ -1,11 +1,11 @@
-"""The metadata folders of a path entry, and what their files say of a distribution.
+"""The metadata folders of a path entry, and the fields that discovery reads from their files.
 
-Any file may lie under a name that discovery reads. `open_regular` and `read_regular` are the one
-way to such a file: they read regular files alone, up to a size, and never wait. Of an
+A pipe, a device or a huge file may have a name that discovery reads, so every file is opened by
+`open_regular` or `read_regular`: they read regular files, up to a size, and never block. Of an
 `entry_points.txt` only the lines of our sections are decoded and parsed, each by itself.
 """
 
-# ruff: noqa: PTH119, PTH208 - pathlib takes longer than what the scan does with a file
+# ruff: noqa: PTH119, PTH208 - pathlib takes longer than the scan of a file
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from typing import IO
 from entrypoints import BadEntryPoint, EntryPoint
 
 LARGEST_BYTES = 5 * 10**6
-"""The largest file of metadata that is read, as of the engines' sources."""
+"""The largest file that is read, of metadata and of engines' sources."""
 BOUNDED_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""Of the other methods zipfile unpacks as much as there is, however little is asked for."""
+"""Zip methods that stop at the requested size; for others zipfile unpacks the whole entry."""
 _CHUNK_BYTES = 1 << 16
 _ENDINGS = (".dist-info", ".egg-info")
 _SEPARATORS = re.compile(r"[-_.]+")
@@ -42,7 +42,8 @@ def open_regular(path: str) -> FileIO:
     Raises:
         OSError: it is not there, cannot be opened, or is of another kind.
     """
-    # Without O_NONBLOCK opening a pipe waits for a writer; the kind is asked of what was opened.
+    # Without O_NONBLOCK, opening a pipe blocks until it has a writer. fstat of the descriptor,
+    # because the path may name another file by then.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
@@ -64,13 +65,13 @@ def read_regular(path: str, limit: int = LARGEST_BYTES) -> bytes:
 
 
 def _read_all(file: IO[bytes], limit: int) -> bytes:
-    """Read a file to its end, and not far beyond the limit."""
-    # In chunks, for a read of the whole limit would set its memory aside for each small file.
-    chunks, left = [], limit
+    """Read a file to its end; raise OSError soon after the limit."""
+    # In chunks: one read of `limit` bytes would allocate all of them for each small file.
+    chunks, num_left = [], limit
     while chunk := file.read(_CHUNK_BYTES):
         chunks.append(chunk)
-        left -= len(chunk)
-        if left < 0:
+        num_left -= len(chunk)
+        if num_left < 0:
             raise OSError(f"it has more than {limit:,} bytes")
     return b"".join(chunks)
 
@@ -86,7 +87,7 @@ class PathEntry:
 
     @classmethod
     def at(cls, root: str) -> PathEntry | None:
-        """Open a path entry; None where metadata cannot be."""
+        """List a path entry's metadata folders; None where there can be none."""
         is_archive = False
         try:
             try:
@@ -98,18 +99,18 @@ class PathEntry:
         except (zipfile.BadZipFile, OSError):
             return None
         is_egg = os.path.basename(root).lower().endswith(".egg")
-        found = {
+        folders = {
             name
             for name in names
             if (low := name.lower()).endswith(_ENDINGS) or (is_egg and low == "egg-info")
         }
-        return cls(root, tuple(sorted(found)), is_archive)
+        return cls(root, tuple(sorted(folders)), is_archive)
 
     def read(self, folder: str, file: str) -> bytes | None:
         """Read a file of a metadata folder; None where there is none.
 
         Raises:
-            OSError: it is there, and cannot be read.
+            OSError: it exists and cannot be read.
         """
         try:
             if self.is_archive:
@@ -153,9 +154,9 @@ def _split_egg(stem: str) -> tuple[str, str | None]:
 
 
 def headers(data: bytes, name: str, version: str | None) -> tuple[str, str | None, str | None]:
-    """Read name, version, and what is required of backend-caps, of METADATA or PKG-INFO.
+    """Read name, version and the required backend-caps from METADATA or PKG-INFO.
 
-    A name or version that is missing there stays as the folder has it.
+    `name` and `version`, those of the folder, are returned where the file has none.
     """
     requires = None
     for raw in data.splitlines():
@@ -167,8 +168,8 @@ def headers(data: bytes, name: str, version: str | None) -> tuple[str, str | Non
                 name = normalised(value)
             case "version":
                 version = value.strip()
-            case "requires-dist" if own := _REQUIREMENT.fullmatch(value.strip()):
-                requires = requires or "backend-caps" + re.sub(r"[\s()]", "", own["wanted"])
+            case "requires-dist" if match := _REQUIREMENT.fullmatch(value.strip()):
+                requires = requires or "backend-caps" + re.sub(r"[\s()]", "", match["wanted"])
     return name, version, requires
 
 
@@ -187,7 +188,7 @@ class Entry:
 
 def our_entries(data: bytes) -> Iterator[Entry]:
     """List the entries of the sections whose names begin with ours."""
-    if _MENTION.search(data) is None:  # cheap, and so it is of almost every file
+    if _MENTION.search(data) is None:  # most files do not mention us: skip them cheaply
         return
     group: str | None = None
     for number, raw in enumerate(data.removeprefix(_BOM).splitlines(), start=1):

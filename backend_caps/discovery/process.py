@@ -1,4 +1,4 @@
-"""The process that reads declarations, as its parent sees it, and where the two look."""
+"""The parent's side of the process that reads declarations, and the paths that both search."""
 
 # ruff: noqa: PTH100, PTH109, PTH116 - importing pathlib costs a fifth of a scan
 
@@ -21,6 +21,9 @@ from typing import Literal, TypedDict
 
 import backend_caps
 
+# The child imports this package from the parent's folder, and then drops that folder from the path:
+# a module planted beside the package would shadow a dependency. `loading_child` is slow to import,
+# so it is loaded before the child waits for its work.
 _BOOTSTRAP = """
 import gc, json, sys
 gc.disable()
@@ -35,9 +38,9 @@ main(json.load(sys.stdin), int(results))
 """
 _CHUNK_BYTES = 1 << 16
 _TOO_MANY_BYTES = 1 << 62
-"""No file has as many."""
+"""More bytes than any file has: a larger count is forged."""
 _SHOWN_BYTES = 1 << 12
-"""More than any report shows of what a plugin prints, which may be without end."""
+"""More than a report shows of a plugin's output, which may be endless."""
 Fault = Literal[
     "",
     "crashes",
@@ -49,7 +52,7 @@ Fault = Literal[
     "schema",
     "wrong-type",
 ]
-"""What can become of an entry: the code of a problem, or none."""
+"""The code of the problem that an entry met; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class Search:
     searched: tuple[str, ...]
     imports: tuple[str, ...]
     named: tuple[str, ...] = ()
-    """Folders that the caller named; one that is not there is a problem."""
+    """Folders that the caller named; a missing one is a problem."""
     unsearched: str | None = None
     """The working directory that Python put on the path by itself."""
 
@@ -84,16 +87,16 @@ class Search:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells one file from another, whatever its path; None where there is none."""
+    """Return device and inode, equal for all paths of a file; None if missing."""
     with suppress(OSError, ValueError):
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
     return None
 
 
 def _absolute(path: Sequence[str]) -> tuple[str, ...]:
     """Make every entry absolute; the empty one is the working directory."""
-    with suppress(FileNotFoundError):  # the working directory may be gone
+    with suppress(FileNotFoundError):  # the working directory may be deleted
         return tuple(os.path.abspath(entry) for entry in path)
     return tuple(entry for entry in path if os.path.isabs(entry))  # noqa: PTH117 - as above
 
@@ -105,13 +108,8 @@ def working_directory_of_process() -> str | None:
     return None
 
 
-# The package is imported from where this process has it, and nothing else is: with the folder
-# left on the path, a module planted beside it could stand in for a dependency. What is slow is
-# imported while the parent still looks for what there is to read.
-
-
 class Work(TypedDict):
-    """What there is to read."""
+    """The entries to read."""
 
     path: Sequence[str]
     """The `sys.path` to import from."""
@@ -122,24 +120,24 @@ class Work(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An entry is begun, or done: a line on the pipe."""
+    """A line on the pipe: the child has begun an entry, or read it."""
 
     is_done: bool = True
     num_printed_bytes: int = 0
-    """How far the output had come by then."""
+    """The size of the output at that moment."""
     documents: Sequence[str] = ()
     """The declaration as JSON, or each of the rules."""
     declared_at: str | None = None
     """`file:line` of the object, where it was reached."""
     fault: Fault = ""
     detail: str = ""
-    """What the problem's sentence has to tell."""
+    """The detail that the problem's message names."""
     loaded_torch: bool = False
     is_last: bool = False
-    """No further one will come from that process."""
+    """That process sends no further answer."""
 
     def to_line(self) -> bytes:
-        """Write it as a line; lone surrogates, which UTF-8 lacks, as the text of their escape."""
+        """Write it as a line; lone surrogates, which UTF-8 lacks, are escaped."""
         texts = {
             name: value.encode("utf-8", "backslashreplace").decode()
             for name, value in asdict(self).items()
@@ -152,9 +150,9 @@ class Answer:
         """Read it from a line.
 
         Raises:
-            ValueError: something else wrote into the pipe.
+            ValueError: the line is no answer: a plugin wrote into the pipe.
         """
-        from pydantic import TypeAdapter  # noqa: PLC0415 - slow; by now others have loaded it
+        from pydantic import TypeAdapter  # noqa: PLC0415 - slow, and loaded by the time of an answer
 
         answer = TypeAdapter(cls).validate_json(line, strict=True)
         if not 0 <= answer.num_printed_bytes < _TOO_MANY_BYTES:
@@ -163,17 +161,17 @@ class Answer:
 
 
 class Child:
-    """One process in a session of its own, that is killed with all it started.
+    """A child process in its own session, so that it is killed with all processes it started.
 
-    It is started before its work is known, and waits for it. It answers on a pipe of its own.
-    Both of its standard outputs go to one file, which has no name, so nothing is left behind.
+    It starts before its work is known, waits for `give`, and answers on a separate pipe. Standard
+    output and error go to one unnamed temporary file, which vanishes with the last descriptor.
     """
 
     def __init__(self, path: Sequence[str], *, executable: str) -> None:
-        """Start it; it will import from `path`.
+        """Start the child, which imports from `path`.
 
         Raises:
-            OSError: the system does not let it start.
+            OSError: the system cannot start it.
         """
         self._pending = bytearray()
         root = os.path.dirname(os.path.dirname(backend_caps.__file__))  # noqa: PTH120 - see scan
@@ -198,10 +196,10 @@ class Child:
             finally:
                 os.close(results)
             self.close = weakref.finalize(self, _end, self._process, started.pop_all())
-            """Kill it; done at the end of this process, too."""
+            """Kill the child; also runs when this process exits."""
 
     def give(self, work: Work) -> None:
-        """Give it its work, once; that it has ended shows when its answers are read."""
+        """Send the work, once. A child that has ended is noticed when answers are read."""
         assert self._process.stdin is not None, "it is a pipe"
         with suppress(OSError):
             self._process.stdin.write(json.dumps(work).encode())
@@ -209,7 +207,7 @@ class Child:
             self._process.stdin.close()
 
     def line(self, deadline_s: float) -> bytes:
-        """Wait for the next line of its answers; empty where there is no further one.
+        """Wait for the next line of the answers; empty where there is no further one.
 
         Raises:
             TimeoutError: it did not come in time.
@@ -228,27 +226,27 @@ class Child:
         return bytes(line)
 
     def status(self) -> int | None:
-        """Return its exit status, or minus the signal that ended it; None where it lives on."""
+        """Return the exit status, or minus the signal's number; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=1)
         return None
 
     def num_printed_bytes(self) -> int:
-        """Return how far its output has come."""
+        """Return the size of the output."""
         return os.fstat(self._output.fileno()).st_size
 
     def printed(self, start: int, end: int) -> bytes:
-        """Return what it printed between two places of its output, or how that begins."""
-        # Its output's position is shared with this process: read without moving it.
+        """Return the output between two offsets, or the beginning of that."""
+        # Both processes share one file offset, at which the child writes: pread does not move it.
         return os.pread(self._output.fileno(), min(end - start, _SHOWN_BYTES), start)
 
 
 def start_early(search: Search | None = None) -> tuple[Search, Child | None]:
-    """Start a process before it is known what there is to read: it has imports to do meanwhile.
+    """Start the child before the scan, so that it imports its modules meanwhile.
 
     Returns:
-        Where to look, `sys.path` unless given; and the process, or None where it did not start:
-        the next attempt has the reason.
+        The search, of `sys.path` unless given; and the child, or None where it did not start: the
+        next attempt reports the reason.
     """
     search = search or Search.of_process()
     with suppress(OSError):
@@ -257,7 +255,7 @@ def start_early(search: Search | None = None) -> tuple[Search, Child | None]:
 
 
 def interpreter_flags(*, isolated: int) -> Sequence[str]:
-    """Never the working directory on the path; as isolated as this process; no buffering."""
+    """Return flags: no working directory on the path, isolated if so, unbuffered."""
     return ("-I", "-u") if isolated else ("-P", "-u")
 
 

@@ -1,4 +1,4 @@
-"""The backends that are installed, with everything that is wrong with them."""
+"""The installed backends, with all their problems."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
-"""Which record a name stands for; what was skipped stands for none."""
+"""The status whose record a name stands for, best first; a skipped record never counts."""
 _Model = TypeVar("_Model", Declaration, Rule)
 
 
 class DiscoveryError(CodedError):
-    """A caller of discovery gave what it cannot use; a plugin's fault is a `Problem`."""
+    """Raised for wrong arguments of discovery; a plugin's fault is a `Problem`."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "string-instead-of-list": "an argument that takes several strings was given one",
@@ -44,19 +44,19 @@ class DiscoveryError(CodedError):
 class Registry(Backends):
     """Look a backend up by its name; `entries` and `problems` hold what a lookup does not.
 
-    A name stands for the declaration that was read, else for what is wrong with it.
+    A name maps to the declaration that was read, else to a conflict or a broken record.
     """
 
     entries: tuple[Backend, ...]
-    """Every claim to a name, sorted: those that were skipped and each side of a conflict too."""
+    """Every claim to a name, sorted, with skipped ones and each side of a conflict."""
     problems: tuple[Problem, ...] = ()
-    """What no single backend can be blamed for."""
+    """The problems of no single backend."""
     third_party_rules: tuple[Rule, ...] = ()
-    """What distributions declare in the group `backend_caps.rules`."""
+    """The rules of the entry-point group `backend_caps.rules`."""
     rule_problems: tuple[Problem, ...] = ()
-    """Those of `problems` by which third-party rules may be missing."""
+    """The members of `problems` that may hide third-party rules."""
     remarks: tuple[Problem, ...] = ()
-    """Those of `problems` that are no fault: rules left out on purpose, or read with noise."""
+    """The members of `problems` without a fault: rules kept out on purpose, or that print."""
     _by_name: Mapping[str, Backend] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Registry(Backends):
         rules: Iterable[Rule] = (),
         problems: Iterable[Problem] = (),
     ) -> Registry:
-        """Make a registry of backends that were found another way, or written by hand.
+        """Make a registry of backends from another source, or written by hand.
 
         Raises:
             DiscoveryError: `repeated-backend`: two of them that were read have one name.
@@ -92,24 +92,25 @@ class Registry(Backends):
 
     @classmethod
     def of_loading(cls, loading: Loading) -> Registry:
-        """Wait for what has begun to load."""
-        Declaration.model_rebuild()  # is made on first use; better now, while others are busy
+        """Wait for the declarations that are loading, and collect them."""
+        Declaration.model_rebuild()  # built on first use; now, it overlaps with the child's work
         backends: list[Backend] = []
         rules: list[Rule] = []
         lost = list(loading.scanned.rule_problems)
         remarks: list[Problem] = []
-        for found in sorted(loading.results(), key=lambda claim: claim.sort_key):
-            if found.is_backend:
-                backends.append(_backend(found))
+        for loaded in sorted(loading.results(), key=lambda claim: claim.sort_key):
+            if loaded.is_backend:
+                backends.append(_backend(loaded))
             else:
-                claim, read = _read(found, Rule)
+                claim, read = _read(loaded, Rule)
                 rules += read
                 is_lost = claim.status in {Status.BROKEN, Status.CONFLICT}
                 (lost if is_lost else remarks).extend(claim.problems)
                 lost += _of_unknown_engines(claim, read)
-        told = [*loading.scanned.problems, *lost[len(loading.scanned.rule_problems) :], *remarks]
-        made = cls.of(backends, rules=rules, problems=told)
-        return replace(made, rule_problems=tuple(lost), remarks=tuple(remarks))
+        new = lost[len(loading.scanned.rule_problems) :]
+        problems = [*loading.scanned.problems, *new, *remarks]
+        registry = cls.of(backends, rules=rules, problems=problems)
+        return replace(registry, rule_problems=tuple(lost), remarks=tuple(remarks))
 
     def __getitem__(self, name: str) -> Backend:
         return self._by_name[name]
@@ -122,7 +123,7 @@ class Registry(Backends):
 
     @property
     def left_out(self) -> Mapping[str, Backend]:
-        """What the allow-list leaves out, where nothing else has its name."""
+        """The backends that the allow-list keeps out, unless another has the name."""
         return {
             entry.name: entry
             for entry in self.entries
@@ -135,8 +136,8 @@ class Registry(Backends):
     def rules(self, name: str | RuleSet | None = None) -> RuleSet:
         """Return a rule set, built in or given, with what third parties add to it.
 
-        Unless named, it is that of the installed engine, else the newest; `chosen_because` says
-        which, and `problems` which rules of third parties could not be read.
+        By default that of the installed engine, else the newest; `chosen_because` holds the reason,
+        and `problems` the third-party rules that could not be read.
 
         Raises:
             ResolutionError: there is none of that name.
@@ -151,7 +152,7 @@ class Registry(Backends):
 
     @property
     def fingerprint(self) -> str:
-        """What two processes compare to tell whether they see the same plugins."""
+        """A digest that is equal in two processes that see the same plugins."""
         backends = [
             (name, entry.status.value, entry.source.distribution, entry.source.version)
             for name, entry in self.items()
@@ -199,8 +200,8 @@ def discover(
 
 def _order(entry: Backend) -> tuple[str, ...]:
     source = entry.source
-    told = (source.distribution or "", source.version or "", source.declared_at or "")
-    return entry.name, entry.status.value, *told
+    origin = (source.distribution or "", source.version or "", source.declared_at or "")
+    return entry.name, entry.status.value, *origin
 
 
 def _backend(claim: Claim) -> Backend:
@@ -216,7 +217,7 @@ def _backend(claim: Claim) -> Backend:
 
 
 def _read(claim: Claim, model: type[_Model]) -> tuple[Claim, list[_Model]]:
-    """Read a declaration or rules: all of an entry's, or none."""
+    """Read an entry's declaration or rules: all of them, or none."""
     try:
         return claim, [model.model_validate_json(each) for each in claim.documents]
     except ValidationError as error:
@@ -230,5 +231,5 @@ def _of_unknown_engines(claim: Claim, rules: Iterable[Rule]) -> Iterator[Problem
     for rule in rules:
         for engine in sorted(rule.engines - set(RULE_SETS)):
             meant = nearest(engine, RULE_SETS, cutoff=0.6)
-            told = {"rule": rule.name, "engine": engine, "known": known, "meant": meant}
-            yield problem("unknown-engine", claim=claim, **told)
+            values = {"rule": rule.name, "engine": engine, "known": known, "meant": meant}
+            yield problem("unknown-engine", claim=claim, **values)

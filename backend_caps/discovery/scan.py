@@ -1,8 +1,8 @@
-"""What the metadata on a path claims, and which claims are admitted: nothing is imported.
+"""The entry points in the metadata on a path, and which are admitted; nothing is imported.
 
-A distribution is its normalised name. Every metadata folder claims one, with entry points or
-not: otherwise an old release further down the path would come back to life. The first on the
-path wins, within a folder a dist-info before an egg-info.
+A distribution is identified by its normalised name. Every metadata folder claims one, with entry
+points or not: otherwise an old release further down the path would take effect again. The first
+on the path wins, within a folder a dist-info before an egg-info.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def installed_release(distribution: str = "backend-caps") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One entry point: a name, and where the object behind it is said to be."""
+    """One entry point: a name, and the place of its object."""
 
     group: str
     name: str
@@ -53,18 +53,18 @@ class Claim:
     stated_at: str
     """`file:line` of the entry point."""
     requires: str | None = None
-    """What the distribution's metadata requires of backend-caps."""
+    """The version of backend-caps that the distribution's metadata requires."""
     status: Status = Status.OK
-    """`OK` as long as nothing keeps it from being loaded."""
+    """`OK` while it may be loaded."""
     problems: tuple[Problem, ...] = ()
     documents: Sequence[str] = ()
-    """Once it is loaded, what it declares, as JSON."""
+    """Its declaration or rules as JSON, once it is loaded."""
     declared_at: str | None = None
-    """`file:line` of the object, where that was reached."""
+    """`file:line` of the object, once it is loaded."""
 
     @property
     def is_backend(self) -> bool:
-        """Whether the name is a backend's; of a later api, too."""
+        """Whether the name is a backend's, also under a later api."""
         return self.group.startswith(BACKENDS)
 
     @property
@@ -74,7 +74,7 @@ class Claim:
 
     @property
     def sort_key(self) -> tuple[str, ...]:
-        """Order claims by what makes them."""
+        """Order claims by distribution, then by name and place."""
         return self.distribution, self.version or "", self.name, self.stated_at
 
     @property
@@ -89,21 +89,21 @@ class Claim:
 
     @property
     def kind(self) -> str:
-        """What it declares, in a word."""
+        """The word for what it declares."""
         return "backend" if self.is_backend else "rules"
 
     @property
     def expected_type(self) -> str:
-        """What its object has to be, for a sentence."""
+        """The type that its object must have, for a sentence."""
         return "a Declaration" if self.is_backend else "a Rule or a sequence of Rules"
 
     def marked(self, status: Status, code: str, **values: object) -> Claim:
-        """Set its status, for one more problem of a code."""
-        own = problem(code, claim=self, **values)
-        return replace(self, status=status, problems=(*self.problems, own))
+        """Return the claim with this status and one more problem."""
+        added = problem(code, claim=self, **values)
+        return replace(self, status=status, problems=(*self.problems, added))
 
     def broken_by(self, code: str, **values: object) -> Claim:
-        """Mark it as broken; the cause comes before its other problems."""
+        """Return the claim as broken, with the cause before its other problems."""
         cause = problem(code, claim=self, **values)
         return replace(self, status=Status.BROKEN, problems=(cause, *self.problems))
 
@@ -114,21 +114,21 @@ class Claim:
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """What the metadata on a search path says."""
+    """The claims in the metadata on a search path."""
 
     imports: tuple[str, ...]
-    """The `sys.path` on which the objects are to be found."""
+    """The `sys.path` to import the objects from."""
     claims: list[Claim] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    """What no single entry can be blamed for."""
+    """The problems of no single entry."""
     rule_problems: list[Problem] = field(default_factory=list)
-    """Those of `problems` by which rules may be missing."""
+    """The members of `problems` that may hide rules."""
 
-    def add_problem(self, found: Problem, *, hides_rules: bool = True) -> None:
-        """Add a problem, and whether rules may be missing by it."""
-        self.problems.append(found)
+    def add_problem(self, added: Problem, *, hides_rules: bool = True) -> None:
+        """Add a problem, which may hide rules."""
+        self.problems.append(added)
         if hides_rules:
-            self.rule_problems.append(found)
+            self.rule_problems.append(added)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class AllowList:
     """The distributions that may be loaded, normalised."""
 
     name: str
-    """What the list is called where it was written."""
+    """The name of the list in its source, such as the variable's."""
     allowed: frozenset[str]
 
     @classmethod
@@ -149,9 +149,9 @@ class AllowList:
     def of(
         cls, allow: Collection[str] | AllowList | None, environ: Mapping[str, str]
     ) -> AllowList | None:
-        """Take the caller's list, else the environment's; None allows all.
+        """Return the caller's list, else the environment's; None allows all.
 
-        An empty list allows nothing: what is set and blank was meant to keep plugins out.
+        An empty list allows nothing: a blank variable is meant to keep plugins out.
         """
         if isinstance(allow, AllowList):
             return allow
@@ -161,7 +161,7 @@ class AllowList:
 
 
 def admit(scanned: Scan, allow: AllowList | None) -> Scan:
-    """Refuse what is not allowed, and then what several still claim."""
+    """Refuse claims that are not allowed, then names with several claims left."""
     if allow is not None:
         _check_installed(scanned, allow)
         names = ", ".join(sorted(allow.allowed)) or "nothing"
@@ -182,15 +182,15 @@ def _check_installed(scanned: Scan, allow: AllowList) -> None:
     for name in sorted(allow.allowed.difference(known)):
         # The list takes distributions; a backend's name in it is an easy slip.
         meant = nearest(name, known, cutoff=0.6) or backends.get(name)
-        own = {"name": name, "allow_list": allow.name, "known": ", ".join(known) or "none"}
-        scanned.add_problem(problem("not-installed", meant=meant, **own))
+        values = {"name": name, "allow_list": allow.name, "known": ", ".join(known) or "none"}
+        scanned.add_problem(problem("not-installed", meant=meant, **values))
 
 
 def _one_entry(claims: Iterable[Claim]) -> Iterator[Claim]:
     """Fold a distribution's repeated entry; two objects under one name are a conflict."""
     entries: dict[tuple[str | None, ...], list[Claim]] = {}
     for claim in claims:
-        # What is set aside already stands for itself: a shadowed release, another version.
+        # A claim that was refused before, such as a shadowed release's, is kept by itself.
         apart = None if claim.status is Status.OK else claim.stated_at
         key = claim.distribution, claim.group, claim.name, apart
         entries.setdefault(key, []).append(claim)
@@ -233,7 +233,7 @@ class _Info:
 
     @property
     def is_egg(self) -> bool:
-        """Whether it gives way to the dist-infos of its place."""
+        """Whether dist-infos of the same place take precedence."""
         return not self.folder.lower().endswith(".dist-info")
 
     @property
@@ -242,16 +242,16 @@ class _Info:
 
 
 def scan(search: Search) -> Scan:
-    """List what the metadata claims: entries, and why some of them do not count."""
-    found = Scan(imports=search.imports)
+    """List the entries in the metadata, and the problems of those that do not count."""
+    scanned = Scan(imports=search.imports)
     for folder in search.named:
         if identity(folder) is None:
-            found.add_problem(problem("no-such-folder", folder=folder))
+            scanned.add_problem(problem("no-such-folder", folder=folder))
     seen: set[tuple[int, int]] = set()
     holders: dict[str, list[_Info]] = {}
     losers: list[tuple[_Info, _Info]] = []
     for info in _infos(search.searched, seen):
-        # A leftover of pip's claims its own name, tilde included.
+        # pip renames a folder that it could not remove to `~name`: that is another name here.
         winners = holders.setdefault(info.name, [])
         if not winners or (winners[0].place is info.place and winners[0].is_egg == info.is_egg):
             winners.append(info)
@@ -259,19 +259,19 @@ def scan(search: Search) -> Scan:
             losers.append((info, winners[0]))
     for infos in holders.values():
         for info in infos:
-            found.claims += [_settled(claim, infos) for claim in _claims(info, found)]
+            scanned.claims += [_settled(claim, infos) for claim in _claims(info, scanned)]
     for info, winner in losers:
         values = {"folder": info.place.root, "winner": winner.path}
-        found.claims += _skipped(_claims(info, found), "shadowed", **values)
+        scanned.claims += _skipped(_claims(info, scanned), "shadowed", **values)
     # The working directory is not searched, unless the path names it again.
     for info in _infos(() if search.unsearched is None else (search.unsearched,), seen):
         folder = info.place.root
-        found.claims += _skipped(_claims(info, found), "working-directory", folder=folder)
-    return found
+        scanned.claims += _skipped(_claims(info, scanned), "working-directory", folder=folder)
+    return scanned
 
 
 def _infos(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[_Info]:
-    """List the metadata folders of each entry once, by whatever name it comes; eggs last."""
+    """Yield the metadata folders of each path entry once, eggs last."""
     for root in path:
         known = identity(root)
         if known is None or known in seen:
@@ -283,7 +283,7 @@ def _infos(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[_Info]:
 
 
 def _settled(claim: Claim, infos: list[_Info]) -> Claim:
-    """Refuse what a leftover or one of two versions claims."""
+    """Refuse a claim of a leftover of pip, or of one of two versions."""
     if infos[0].name.startswith("~"):
         return claim.marked(Status.SKIPPED, "leftover", folder=infos[0].path)
     if len(infos) > 1:
@@ -297,12 +297,12 @@ def _skipped(claims: Iterable[Claim], code: str, **values: object) -> Iterator[C
     return (claim.marked(Status.SKIPPED, code, **values) for claim in claims)
 
 
-def _claims(info: _Info, found: Scan) -> Iterator[Claim]:
+def _claims(info: _Info, scanned: Scan) -> Iterator[Claim]:
     """Read the claims of one metadata folder; METADATA only where there are any."""
-    entries = list(our_entries(_bytes(info, _ENTRY_POINTS, found) or b""))
+    entries = list(our_entries(_bytes(info, _ENTRY_POINTS, scanned) or b""))
     if not entries:
         return
-    metadata = _bytes(info, "METADATA", found) or _bytes(info, "PKG-INFO", found) or b""
+    metadata = _bytes(info, "METADATA", scanned) or _bytes(info, "PKG-INFO", scanned) or b""
     distribution, version, requires = headers(metadata, info.name, info.version)
     backends = {entry.name for entry in entries if entry.group == BACKENDS}
     for entry in entries:
@@ -311,7 +311,7 @@ def _claims(info: _Info, found: Scan) -> Iterator[Claim]:
         is_known = entry.group in {BACKENDS, RULES}
         if entry.name is None:
             bad = problem("malformed-entry", owner=distribution, **malformed)
-            found.add_problem(bad, hides_rules=entry.group == RULES)
+            scanned.add_problem(bad, hides_rules=entry.group == RULES)
         elif is_known or entry.name not in backends:
             claim = Claim(
                 group=entry.group,
@@ -329,10 +329,10 @@ def _claims(info: _Info, found: Scan) -> Iterator[Claim]:
             yield claim
 
 
-def _bytes(info: _Info, file: str, found: Scan) -> bytes | None:
+def _bytes(info: _Info, file: str, scanned: Scan) -> bytes | None:
     try:
         return info.place.read(info.folder, file)
     except OSError as error:
-        own = {"path": f"{info.path}/{file}", "cause": error.strerror or str(error)}
-        found.add_problem(problem("unreadable", **own), hides_rules=file == _ENTRY_POINTS)
+        values = {"path": f"{info.path}/{file}", "cause": error.strerror or str(error)}
+        scanned.add_problem(problem("unreadable", **values), hides_rules=file == _ENTRY_POINTS)
         return None

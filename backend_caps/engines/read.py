@@ -9,19 +9,19 @@ from backend_caps.engines.reading import EngineError, EngineReading
 from backend_caps.engines.source.files import open_tree, unusable
 
 ENGINES = ("sglang", "vllm")
-"""The engines that there are readers for."""
+"""Engines that have a reader."""
 
 
 def read_engine(engine: str, source: Path | None = None) -> EngineReading:
-    """Read an engine's attention backends from its source, importing nothing of it.
+    """Read an engine's attention backends from its source, without importing it.
 
     Args:
         engine: one of `ENGINES`.
         source: a wheel, or a folder with the package in it; the installed one if None.
 
     Raises:
-        EngineError: there is no reader for it; it is not installed; or the source holds no such
-            engine, cannot be opened, or is nested too deep.
+        EngineError: the engine has no reader or is not installed; or the source does not hold
+            it, cannot be opened, or is nested too deep.
     """
     if engine not in ENGINES:
         raise EngineError(
@@ -30,7 +30,8 @@ def read_engine(engine: str, source: Path | None = None) -> EngineReading:
             "Name one of them.",
         )
     was_collecting = gc.isenabled()
-    gc.disable()  # syntax trees are many objects, and none is garbage
+    # Syntax trees are many live objects: each collection would scan all and free none.
+    gc.disable()
     try:
         return _read(engine, source)
     except RecursionError as error:
@@ -42,10 +43,10 @@ def read_engine(engine: str, source: Path | None = None) -> EngineReading:
 
 def _read(engine: str, source: Path | None) -> EngineReading:
     if engine == "sglang":
-        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415 - one of the two
+        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415 - load one reader only
 
         return read_sglang(open_tree(engine, source, within=is_wanted))
-    from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - the other
+    from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - load one reader only
 
-    # All files: models bring backends of their own.
+    # Every file is read, as files of models define attention backends too.
     return read_vllm(open_tree(engine, source))

@@ -1,4 +1,4 @@
-"""What reading an engine gives: its backends, and problems by their codes; or an error."""
+"""The result of reading an engine: backends, rules, options and problems; or an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import UNDECLARED
-from backend_caps.capability.provenance import Problem, Source, Status, problem_texts
+from backend_caps.capability.provenance import Problem, Source, problem_texts
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import CodedError
@@ -25,7 +25,7 @@ class EngineReading:
     engine: str
     """`sglang` or `vllm`."""
     version: str | None
-    """None where the source does not say."""
+    """None where the source states none."""
     source: str
     """Where it was read: a folder, a wheel's file name, or `installed`."""
     backends: tuple[Backend, ...]
@@ -39,10 +39,10 @@ class EngineReading:
     num_files: int
     """Python files of the engine."""
     num_parsed: int
-    """Those of them that had to be parsed."""
+    """How many of them were parsed."""
 
     def unread(self, facts: Facts) -> tuple[Problem, ...]:
-        """List what a plan for these facts rests on, and what was not read of it."""
+        """List the problems that leave a plan for these facts uncertain."""
         if self.engine != "sglang" or facts.attention_arch is not AttentionArch.SSM:
             return self.problems
         unchecked = problem(
@@ -60,7 +60,7 @@ class EngineReading:
 
 
 def problem(code: str, **values: object) -> Problem:
-    """Fill in the texts of a code, which `problems.toml` has."""
+    """Make a problem from the texts that `problems.toml` has for its code."""
     return problem_texts(__file__)[code].problem(code, **values)
 
 
@@ -74,11 +74,11 @@ def not_followed(engine: str, name: str, at: str, condition: str = "") -> Proble
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One capability as a class's source states it: the reading, and what can be declared."""
+    """One capability as a class states it: the reading, and the values to declare."""
 
     reading: Reading
     base: object = UNDECLARED
-    """What holds where no condition does."""
+    """The value where no condition holds."""
     conditions: Sequence[tuple[Given, object, str]] = ()
     """Each condition with its value, and the reason in the source's words."""
 
@@ -90,38 +90,26 @@ def class_record(
     engine_class: EngineClass,
     implementation: str | None = None,
 ) -> Backend:
-    """Make the record of a class, which declares what was found of it, by capability."""
-    found = {key: each for key, each in findings.items() if each is not None}
-    base = {key: each.base for key, each in found.items() if each.base is not UNDECLARED}
+    """Make the record of a class that declares these findings, by capability."""
+    stated = {key: finding for key, finding in findings.items() if finding is not None}
+    base = {key: each.base for key, each in stated.items() if each.base is not UNDECLARED}
     conditions = [
         When(given=given, capabilities=Capabilities.model_validate({key: value}), reason=reason)
-        for key, each in found.items()
-        for given, value, reason in each.conditions
+        for key, finding in stated.items()
+        for given, value, reason in finding.conditions
     ]
     declaration = Declaration(
         capabilities=Capabilities.model_validate(base),
         conditions=conditions,
         implementation=implementation,
     )
-    readings = {key: each.reading for key, each in found.items()}
-    return record(name, source, declaration, replace(engine_class, readings=readings))
-
-
-def record(
-    name: str, source: Source, declaration: Declaration, engine_class: EngineClass | None = None
-) -> Backend:
-    """Make the record of what was read."""
-    return Backend(
-        name=name,
-        status=Status.OK,
-        source=source,
-        declaration=declaration,
-        engine_class=engine_class,
-    )
+    readings = {key: finding.reading for key, finding in stated.items()}
+    engine_class = replace(engine_class, readings=readings)
+    return Backend(name=name, source=source, declaration=declaration, engine_class=engine_class)
 
 
 class EngineError(CodedError):
-    """An engine that was named cannot be read at all."""
+    """The engine that the caller named cannot be read."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "unknown-engine": "there is no reader for the engine that is named",

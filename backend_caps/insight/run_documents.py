@@ -10,7 +10,7 @@ from typing import Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import ANY, Phase, Role
 from backend_caps.capability.provenance import Status
 from backend_caps.capability.vocabulary import CAPABILITIES
@@ -274,7 +274,7 @@ def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:
 
 
 def _joined(own: Resolved, asks: Plan, phase: Phase | None) -> Resolved:
-    other = asks[own.capability] if phase is None else asks[own.capability, phase]
+    other = asks.by_phase[phase][own.capability]
     return replace(own, value=CAPABILITIES[own.capability].join(own.value, other.value))
 
 
@@ -311,7 +311,7 @@ def _loses_graphs(plan: Plan, joined: Resolved, phase: Phase | None) -> bool:
     speculates = plan.flags.speculative_algorithm is not None
     if speculates and phase is not Phase.VERIFY:  # this engine captures no other whole
         return False
-    before = plan[joined.capability, phase].value
+    before = plan.by_phase[phase][joined.capability].value
     assert isinstance(before, frozenset), "kinds of batch are a set"
     assert isinstance(joined.value, frozenset), "kinds of batch are a set"
     return KIND_OF_PHASE[phase] in before - joined.value

@@ -1,7 +1,7 @@
-"""The conformance kit: is what a backend declares true?
+"""The conformance kit: tests whether a backend's declaration is true.
 
-It runs a backend, and compares it with itself under one changed condition at a time. What a pass
-means, and what it cannot, stands in docs/explanation/what-a-pass-means.md. Imports torch.
+It runs a backend, and compares it with itself under one changed condition at a time. For what a
+pass proves and what not, see docs/explanation/what-a-pass-means.md. Imports torch.
 """
 
 from backend_caps.extras import require_extra

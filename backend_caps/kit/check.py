@@ -1,6 +1,6 @@
-"""A check: one question about a declaration, asked in many cases; and what it found.
+"""Checks, their cases and results; lookup of backends, devices and engines by name.
 
-Backends, checks and devices are looked up here by the names that people give them.
+A check tests one statement of a declaration, in many cases.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from backend_caps.simulator import DEVICE_NAME, Schedule, Site
 from backend_caps.startup.configure import check_device
 
 EAGER = Schedule()
-"""The order in which everything runs as soon as it can."""
+"""The schedule in which device work runs at its launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is tried."""
+    """How many cases are run, and how long."""
 
     seeds: Sequence[int] = range(4)
-    """What requests are drawn by, in each scenario."""
+    """Seeds by which each scenario draws its requests."""
     num_steps: int = 1000
-    """Steps of a check that looks for growth."""
+    """Steps of a case that looks for growing memory."""
 
     @classmethod
     def quick(cls) -> Effort:
-        """Try a little of everything."""
+        """Return the effort of a quick run: each check in few cases."""
         return cls(seeds=range(2), num_steps=100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One try of a check; its name is enough to repeat it."""
+    """One run of a check; its name is enough to repeat it."""
 
     check: str
     """The check's code."""
     scenario: Scenario | None = None
-    """What its batches are made of; None where it runs none."""
+    """The kind of its batches; None where it runs none."""
     schedule: Schedule = EAGER
-    """The order in which the device's work runs."""
+    """The order in which device work runs."""
     seed: int = 0
-    """What its requests are drawn by."""
+    """The seed by which its requests are drawn."""
     num_steps: int = 0
-    """How long it goes on, where it looks for growth."""
+    """Steps of a case that looks for growing memory; 0 for other cases."""
 
     @property
     def name(self) -> str:
@@ -64,45 +64,45 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What a case found wrong."""
+    """A broken claim that a case found."""
 
     what: str
-    """What was seen and what was expected, with values; no full stop."""
+    """The observation and the expectation, with values; no full stop."""
     site: Site | None = None
-    """The line of the backend that did it, where that is known."""
+    """The line of the backend that caused it, where known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """A claim that may be too modest: no case needed it."""
+    """A claim that may be weaker than it could be: no case needed it."""
 
     claim: str
     """The capability."""
     what: str
-    """What was claimed, what was seen instead, and over what."""
+    """The declared value, the observation, and the cases that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One question about a declaration.
+    """A test of one statement of a declaration.
 
-    A check compares a backend with itself, with one thing changed: so one lie is found by one
-    check. `numerics` alone compares with the definition of attention.
+    A check compares a backend with itself with one condition changed, so that each false claim
+    fails one check. Only `numerics` and `roles` compare with the definition of attention.
     """
 
     about: CheckDescription
-    """What it asks, proves and cannot find."""
+    """The catalog's description: what it tests, proves and cannot find."""
     cases: Callable[[Subject, Effort], Iterable[Case]]
-    """Lists what it tries."""
+    """Lists its cases."""
     run: Callable[[Rig, Case], Iterable[Fault]]
-    """Tries one case. What the backend raises is a fault too."""
+    """Runs one case. An exception of the backend is a fault, too."""
     excuse: Callable[[Subject], str | None] = lambda _subject: None
-    """Why it does not apply to what a backend claims; None: it applies."""
+    """Returns why it does not apply to a backend's claims; None: it applies."""
     hints: Callable[[Subject, Sequence[Case], Rig], Iterable[Hint]] | None = None
-    """Suggests claims beyond those made, from what its cases saw; an excused check has none, and
-    may still suggest."""
+    """Suggests stronger claims, from its cases that ran. It runs for an excused check too, without
+    cases."""
     unfit: Callable[[str], str | None] = lambda _device: None
-    """Why it cannot run on a device (`sim`, `cpu`, `cuda`); None: it can."""
+    """Returns why it cannot run on a device (`sim`, `cpu`, `cuda`); None: it can."""
 
     @property
     def code(self) -> str:
@@ -111,17 +111,17 @@ class Check:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The capabilities that it is about."""
+        """The capabilities that it tests."""
         return tuple(self.about.claims)
 
     @property
     def after(self) -> Sequence[str]:
-        """Checks without whose pass this one says nothing."""
+        """The checks that have to pass before this one's result means anything."""
         return self.about.after
 
 
 def unless_claimed(claim: str) -> Callable[[Subject], str | None]:
-    """Excuse backends that do not claim something that is true or false."""
+    """Excuse backends that do not claim a true-or-false capability."""
     return lambda subject: None if subject.claim(claim) is True else f"it does not claim {claim}"
 
 
@@ -138,7 +138,7 @@ def counted(cases: Sequence[Case]) -> str:
 
 
 def cases_of(code: str, scenarios: Iterable[Scenario], effort: Effort) -> Iterator[Case]:
-    """Try each scenario by each seed, in plain order."""
+    """Make a case of each scenario and seed, run eagerly."""
     for scenario in scenarios:
         for seed in effort.seeds:
             yield Case(check=code, scenario=scenario, seed=seed)
@@ -150,77 +150,79 @@ def cases_by_seed(
     subject: Subject,
     effort: Effort,
 ) -> Iterator[Case]:
-    """Try seed after seed in plain order, each in scenarios of its own, none of them twice."""
+    """Make a case of each seed and each distinct scenario of the seed, run eagerly."""
     for seed in effort.seeds:
         for scenario in dict.fromkeys(scenarios_of_seed(subject, seed)):
             yield Case(check=code, scenario=scenario, seed=seed)
 
 
 class Verdict(Scale):
-    """What became of a check, or of a claim; of several the last one here counts."""
+    """The verdict on a check or on a claim; of several, the last in this order counts."""
 
     NOT_CHECKED = "not checked"
-    """No case looked at it; the reason says why."""
+    """No case ran to an answer; `reason` holds why."""
     HELD = "held"
-    """Nothing was found against it, in any case."""
+    """No case found a fault."""
     FAILED = "failed"
     """A case found a fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A fault, with all that is needed to see it again."""
+    """A fault, with everything that replays it."""
 
     subject: str
     """The backend's name."""
     claims: tuple[str, ...]
-    """What it claims that does not hold."""
+    """The backend's claims that do not hold."""
     case: Case
-    """What found it."""
+    """The case that found the fault."""
     fault: Fault
-    """What was wrong."""
     words: tuple[str, ...] = ()
-    """Arguments of `backend-caps check` beside the name."""
+    """Arguments of `backend-caps check` beside the backend's name."""
 
     @property
     def replay(self) -> str:
-        """The command that runs this case again, alone."""
+        """The command that runs this case alone."""
         words = "".join(f"{word} " for word in self.words)
         return f"backend-caps check {words}{self.subject} --case '{self.case.name}'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What became of a check."""
+    """The result of a check."""
 
     check: Check
     status: Verdict = Verdict.NOT_CHECKED
     reason: str = ""
     """Why it was not checked."""
     cases: Sequence[Case] = ()
-    """Those that ran to an answer."""
+    """Cases that ran to an answer."""
     num_blocked: int = 0
-    """Cases without one: the run to compare with failed."""
+    """Cases without an answer, because their baseline run failed."""
     findings: Sequence[Finding] = ()
     hints: Sequence[Hint] = ()
     seconds: float = 0.0
     """How long it took."""
 
     def with_case(self, subject: Subject, case: Case, faults: Iterable[Fault]) -> CheckResult:
-        """Add a case of a subject that ran to an answer, and what it found."""
+        """Add a case of a subject that ran to an answer, and the faults that it found."""
         name, words, claims = subject.name, subject.words, self.check.claims
-        found = [
-            Finding(subject=name, claims=claims, case=case, fault=own, words=words)
-            for own in faults
+        findings = [
+            *self.findings,
+            *(
+                Finding(subject=name, claims=claims, case=case, fault=fault, words=words)
+                for fault in faults
+            ),
         ]
-        every, cases = [*self.findings, *found], [*self.cases, case]
-        status = Verdict.FAILED if every else Verdict.HELD
-        return replace(self, status=status, reason="", cases=cases, findings=every)
+        status = Verdict.FAILED if findings else Verdict.HELD
+        cases = [*self.cases, case]
+        return replace(self, status=status, reason="", cases=cases, findings=findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What became of a backend."""
+    """The results of a backend's checks."""
 
     subject: Subject
     device: str
@@ -229,53 +231,56 @@ class Results:
     @property
     def exercised(self) -> frozenset[str]:
         """`role/phase` of each forward that ran."""
-        scenarios = [case.scenario for own in self.checks for case in own.cases]
-        forwards = {own.forward for own in scenarios if own is not None}
-        return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)
+        scenarios = [case.scenario for result in self.checks for case in result.cases]
+        forwards = {scenario.forward for scenario in scenarios if scenario is not None}
+        return frozenset(f"{each.role.value}/{each.phase.value}" for each in forwards)
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """All that was found."""
-        return [finding for own in self.checks for finding in own.findings]
+        """The findings of all checks."""
+        return [finding for result in self.checks for finding in result.findings]
 
     @property
     def claims(self) -> Mapping[str, Verdict]:
-        """The verdict of each capability that a check is about; the worst counts."""
-        found: dict[str, Verdict] = {}
-        for own in self.checks:
-            for claim in own.check.claims:
-                found[claim] = max(own.status, found.get(claim, own.status))
-        return found
+        """The verdict of each capability that a check tests; the worst check's counts."""
+        verdicts: dict[str, Verdict] = {}
+        for result in self.checks:
+            for claim in result.check.claims:
+                verdicts[claim] = max(result.status, verdicts.get(claim, result.status))
+        return verdicts
 
 
 _LONG = 400
-"""Tokens of a long context: more than a width that a backend rounds short ones up to."""
+"""Tokens of a long context: more than the block that backends round short contexts up to."""
 
 
 def rotated_cases(
     code: str, subject: Subject, forwards: Sequence[Forward], effort: Effort, *, share: int = 1
 ) -> Iterator[Case]:
-    """Try each forward at one page size a seed, or at each second seed where `share` is 2."""
+    """Make a case of each forward and seed, at one page size.
+
+    `share` spreads the forwards over so many seeds: at 2, each forward has every other seed.
+    """
     for seed in effort.seeds:
         for place, forward in enumerate(forwards):
             scenarios = list(scenarios_of(subject, [forward]))
             if scenarios and place % share == seed % share:
-                # So that both page sizes come up among the forwards of one seed.
+                # Mixes both page sizes among the forwards of one seed.
                 scenario = scenarios[(place // share + seed // share) % len(scenarios)]
                 yield Case(check=code, scenario=scenario, seed=seed)
 
 
 def long_cases(cases: Sequence[Case], effort: Effort) -> Iterator[Case]:
-    """Take one case of each seed again, over long contexts."""
+    """Repeat one case of each seed over long contexts."""
     for seed in effort.seeds:
-        of_seed = [own.scenario for own in cases if own.seed == seed and own.scenario is not None]
-        if of_seed:
-            long = replace(of_seed[seed % len(of_seed)], min_context_len=_LONG)
+        scenarios = [scenario_of(case) for case in cases if case.seed == seed]
+        if scenarios:
+            long = replace(scenarios[seed % len(scenarios)], min_context_len=_LONG)
             yield Case(check=cases[0].check, scenario=long, seed=seed)
 
 
 def reordered(cases: Sequence[Case], schedules: Iterable[Schedule], seed: int) -> Iterator[Case]:
-    """Give each schedule one of the cases, another one at the next seed."""
+    """Run one case in each schedule; the next seed pairs them differently."""
     for place, schedule in enumerate(schedules):
         yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
 
@@ -291,11 +296,11 @@ def replayed_forwards(subject: Subject) -> tuple[Forward, ...]:
 
 
 _NEAR = 0.6
-"""How much of a name has to be right for it to be meant."""
+"""Similarity from which a declared name is suggested for a mistyped one."""
 
 
 def subject_named(registry: Registry, name: str) -> Subject:
-    """Find the backend of a name, and import its implementation.
+    """Look up a backend by name, and import its implementation.
 
     Raises:
         KitError: nothing installed declares it.
@@ -304,8 +309,8 @@ def subject_named(registry: Registry, name: str) -> Subject:
     """
     if name not in registry:
         declared = tuple(registry)
-        meant = nearest(name, declared, cutoff=_NEAR)
-        remedy = "Install its plugin." if meant is None else f"Did you mean {meant!r}?"
+        similar = nearest(name, declared, cutoff=_NEAR)
+        remedy = "Install its plugin." if similar is None else f"Did you mean {similar!r}?"
         raise KitError(
             "unknown-backend",
             f"no backend {name!r} is declared; declared: {', '.join(declared) or 'none'}. {remedy}",
@@ -316,10 +321,10 @@ def subject_named(registry: Registry, name: str) -> Subject:
 
 
 def require_device(device: str) -> None:
-    """Require a device that torch has here; the simulated one is everywhere.
+    """Check that torch has a device here; the simulated one always exists.
 
     Raises:
-        StartupError: it has none such.
+        StartupError: torch has no such device.
     """
     if device != DEVICE_NAME:
         check_device(device)
@@ -327,12 +332,12 @@ def require_device(device: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAdapter:
-    """What the plugin `backend_caps_<engine>` exports as `kit.ADAPTER`."""
+    """An engine's subjects and checks: `kit.ADAPTER` of the plugin `backend_caps_<engine>`."""
 
     checks: Sequence[Check]
-    """The kit's checks, and those that only the engine's backends have."""
+    """The kit's checks, and those for the engine's backends alone."""
     subject: Callable[[Registry, str], Subject]
-    """Builds the subject of a class, by its name, from what was read of the engine's source."""
+    """Builds the subject of a backend class by its name, from the registry of the engine."""
 
 
 def engine_adapter(engine: str) -> EngineAdapter:

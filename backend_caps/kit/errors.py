@@ -1,4 +1,4 @@
-"""What the kit cannot do."""
+"""Errors of the kit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend_caps.errors import BackendCapsError, CodedError
 
 @dataclass(eq=False)
 class KitError(CodedError):
-    """What was asked of the conformance kit cannot be done."""
+    """The conformance kit cannot check a backend, find a case or write evidence."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "uncheckable": "a backend cannot be run by the kit",
@@ -42,13 +42,13 @@ class KitError(CodedError):
 
 @dataclass(eq=False, kw_only=True)
 class BaselineError(BackendCapsError):
-    """What a case is compared with could not be had, so the case says nothing."""
+    """A case has no answer, because the run that it compares with failed."""
 
     problem: str
 
     @property
     def message(self) -> str:
-        """What went wrong."""
+        """The problem, and how to go on."""
         return (
             f"the run to compare with failed: {self.problem}; a plain eager run with every host "
             f"length was expected to pass. Mend what the check 'numerics' says first."

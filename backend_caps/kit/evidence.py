@@ -1,4 +1,4 @@
-"""What became of each claim, and the file of evidence beside the implementation."""
+"""The verdict on each claim, and the evidence file beside the implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from backend_caps.capability import evidence as documents
 from backend_caps.capability.evidence import Evidence
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.evidence import (
@@ -36,7 +36,7 @@ from backend_caps.simulator import DEVICE_NAME
 def _roles(scenario: Scenario) -> frozenset[object]:
     """Return the roles that a forward covers: a draft step of a chain is a decode.
 
-    The target's own is in every run: a check of roles says nothing unless the numbers are right.
+    The target's role is always covered: `roles` runs only after `numerics`, which tests it.
     """
     drafts = {Role.DRAFT} if scenario.forward is Forward.DECODE else set()
     return frozenset({Role.TARGET, scenario.forward.role, *drafts})
@@ -48,14 +48,14 @@ _SEEN: Mapping[str, Callable[[Scenario], frozenset[object]]] = {
     "roles": _roles,
     "graph_replay": lambda scenario: frozenset({scenario.forward.batch_kind}),
 }
-"""What a case has of capabilities that name what they take one by one."""
+"""The values that a case covers, of each capability that is a set of values."""
 
 
 def claims_of(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocument]:
-    """List what is stated, and what is not and yet counts as the worst, as checks take it.
+    """List the stated claims, and the unstated ones that checks test as the worst value.
 
     Args:
-        results: what was found.
+        results: the results of the checks that ran.
         known: all checks, run or not.
     """
     declaration = results.subject.declaration
@@ -64,7 +64,7 @@ def claims_of(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocumen
     conditional = {name for when in declaration.conditions for name in when.capabilities.stated()}
     for name in CAPABILITIES:
         if name in stated or name in conditional or name in about:
-            checks = [own for own in results.checks if name in own.check.claims]
+            checks = [result for result in results.checks if name in result.check.claims]
             verdict = results.claims.get(name, Verdict.NOT_CHECKED)
             reason = _why_not(checks, is_known=name in about)
             if verdict is Verdict.HELD and (unseen := _unseen(name, stated.get(name), checks)):
@@ -74,16 +74,16 @@ def claims_of(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocumen
                 value=json_of(stated.get(name, UNDECLARED)),
                 conditional=name in conditional or None,
                 status=verdict.value,
-                checks=[own.check.code for own in checks if own.cases],
+                checks=[result.check.code for result in checks if result.cases],
                 reason=reason if verdict is Verdict.NOT_CHECKED else None,
             )
 
 
 def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> list[str]:
-    """List what a claim names one by one and no case had."""
+    """List the values of a set-valued claim that no case covers."""
     if capability not in _SEEN or not isinstance(value, frozenset):
         return []
-    cases = [case for own in checks for case in own.cases]
+    cases = [case for result in checks for case in result.cases]
     seen = [_SEEN[capability](case.scenario) for case in cases if case.scenario is not None]
     return sorted(map(text_of, value.difference(*seen)))
 
@@ -91,7 +91,7 @@ def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> li
 def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
     """Return why a claim was not checked."""
     if checks:
-        return "; ".join(dict.fromkeys(own.reason for own in checks))
+        return "; ".join(dict.fromkeys(result.reason for result in checks))
     return NOT_ASKED if is_known else "no check is about it"
 
 
@@ -108,13 +108,15 @@ def evidence_of(
     path: _Folders | None = None,
     day: date | None = None,
 ) -> Evidence:
-    """Write down what checks found of a backend, and under what: the same run, the same evidence.
+    """Build the evidence of a backend's results, with the versions and sources they hold for.
+
+    The same results give the same evidence, apart from the day.
 
     Args:
-        results: of all checks.
-        effort: how much was tried.
+        results: the results of all checks.
+        effort: the effort of the run.
         known: all checks.
-        path: the folders that plugins were looked for in, as `discover` takes them.
+        path: the folders that plugins were discovered in, as `discover` takes them.
         day: the day of the run; today unless given.
 
     Raises:
@@ -142,7 +144,7 @@ def evidence_of(
         exercised=tuple(sorted(results.exercised)),
         source=now.source,
         declaration=now.declaration,
-        checks=tuple(_check(own) for own in results.checks),
+        checks=tuple(map(_check_evidence, results.checks)),
         claims=tuple(
             documents.ClaimEvidence(
                 capability=each.capability,
@@ -165,7 +167,7 @@ def evidence_file(subject: Subject, *, path: _Folders | None = None) -> Path:
 
 
 def write_evidence(evidence: Evidence, file: Path) -> bool:
-    """Write evidence into a file; one of a run that found the same stays, with its date.
+    """Write evidence into a file; keep a file of the same results, with its date.
 
     Returns:
         Whether the file changed.
@@ -174,7 +176,7 @@ def write_evidence(evidence: Evidence, file: Path) -> bool:
         KitError: it cannot be written.
     """
     try:
-        if _is_there(evidence, file):
+        if _is_written(evidence, file):
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(evidence.text(), "utf-8", newline="\n")
@@ -183,10 +185,10 @@ def write_evidence(evidence: Evidence, file: Path) -> bool:
     return True
 
 
-def _is_there(evidence: Evidence, file: Path) -> bool:
+def _is_written(evidence: Evidence, file: Path) -> bool:
     try:
         return Evidence.model_validate_json(file.read_bytes()).is_of_same_run(evidence)
-    except (FileNotFoundError, ValueError):  # what is no evidence is written over
+    except (FileNotFoundError, ValueError):  # pydantic's error of another document is a ValueError
         return False
 
 
@@ -199,20 +201,20 @@ def _implementation(subject: Subject, path: _Folders | None) -> Implementation:
 
 
 def _name_of(device: str) -> str:
-    """Return a device's own name."""
+    """Return the model name of a device."""
     if device == DEVICE_NAME:
         return _SIMULATED
     is_cuda = torch.device(device).type == "cuda"
     return torch.cuda.get_device_name(device) if is_cuda else platform.machine()
 
 
-def _check(own: CheckResult) -> documents.CheckEvidence:
+def _check_evidence(result: CheckResult) -> documents.CheckEvidence:
     return documents.CheckEvidence(
-        code=own.check.code,
-        claims=own.check.claims,
-        verdict=own.status.value,
-        num_cases=len(own.cases),
-        num_blocked=own.num_blocked,
-        seeds=tuple(sorted({case.seed for case in own.cases})),
-        reason=own.reason or None,
+        code=result.check.code,
+        claims=result.check.claims,
+        verdict=result.status.value,
+        num_cases=len(result.cases),
+        num_blocked=result.num_blocked,
+        seeds=tuple(sorted({case.seed for case in result.cases})),
+        reason=result.reason or None,
     )

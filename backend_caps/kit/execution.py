@@ -1,6 +1,6 @@
-"""Run checks, case after case; observers draw how far it has come, and log each step.
+"""Run checks, case after case; observers draw the progress and log each step.
 
-The log is written ahead of each case: after a crash, a new process goes on with what is left.
+The log is written ahead of each case: after a crash, a new process continues from it.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from backend_caps.supervisor import Crash, Log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckStep:
-    """How far a check has come."""
+    """The progress of a check."""
 
     result: CheckResult
-    """What became of it so far; of a step that is done, the whole."""
+    """Its result so far; final where `is_done`."""
     num_cases: int = 0
-    """How many it has."""
+    """All of its cases."""
     case: Case | None = None
-    """What runs next; None behind the last one, where hints may be computed."""
+    """The next case; None after the last one, before hints are computed."""
     is_done: bool = False
-    """Whether nothing more comes of the check."""
+    """Whether the check has ended."""
 
 
 CheckObserver = Callable[[CheckStep], None]
-"""Is called before each case of a check, behind the last one, and once the check is done."""
+"""Called before each case of a check, after the last one, and once the check is done."""
 
 
 class CheckProgress:
-    """Draw the check that runs, its cases, and what was found so far, within a `with` block.
+    """Draw a progress line within a `with` block: the running check, its cases and findings.
 
     It is an observer: `run_checks(..., observers=[progress])`. Where standard error is no terminal,
-    it draws nothing; where it is, the line is gone after the block.
+    it draws nothing. The block's end clears the line.
 
     Args:
-        num_checks: how many there are.
-        console: where to draw; by default standard error as it is now, whatever replaces it later.
+        num_checks: the number of checks.
+        console: where to draw; by default `sys.stderr` as it is now, even if it is replaced later.
     """
 
     def __init__(self, num_checks: int, console: Console | None = None) -> None:
@@ -80,7 +80,7 @@ class CheckProgress:
         self._progress.stop()
 
     def __call__(self, step: CheckStep) -> None:
-        """Show the check, its cases and what was found so far."""
+        """Draw the step."""
         result = step.result
         if step.is_done:
             self._num_ended += 1
@@ -98,9 +98,9 @@ class CheckProgress:
 
 
 _MOST_FINDINGS = 5
-"""Of one check: more of the same take time and add nothing."""
+"""Findings after which a check ends: more of the same take time and add nothing."""
 _MOST_OVERDUE = 2
-"""Of one check: each takes its whole deadline."""
+"""Overdue cases after which a check ends: each takes its whole deadline."""
 
 
 def run_checks(
@@ -117,14 +117,13 @@ def run_checks(
 
     Args:
         subject: the backend.
-        checks: in this order; one is skipped where a check in its `after` failed.
+        checks: the checks, in order; one is skipped where a check in its `after` failed.
         device: `sim`, `cpu` or `cuda`.
-        effort: how much is tried.
+        effort: how many cases are run, and how long.
         observers: called at each step, in their order.
-        known: what became of checks, by their codes, in a run that this one goes on with.
-        deadline_s: how long each case may take, in seconds, and more where it has over 100 steps;
-            one that takes longer is a finding.
-            Without effect outside of the main thread.
+        known: results by code of an earlier run that this one continues.
+        deadline_s: seconds that a case may take, in proportion more where it has over 100 steps;
+            an overdue case is a finding. Without effect outside of the main thread.
     """
     rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
     effort = effort or Effort()
@@ -132,10 +131,10 @@ def run_checks(
     for check in checks:
         result = (known or {}).get(check.code)
         if result is None:
-            failed = [own.check.code for own in results if own.status is Verdict.FAILED]
+            failed = [each.check.code for each in results if each.status is Verdict.FAILED]
             result = _run_check(check, rig, effort, observers, failed)
         results.append(result)
-        _tell(observers, CheckStep(result=result, is_done=True))
+        _notify(observers, CheckStep(result=result, is_done=True))
     return Results(subject=subject, device=device, checks=results)
 
 
@@ -154,10 +153,10 @@ def run_case(
 
 
 def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Check, Case]:
-    """Find the case that a finding names; of any seed, those too that are not tried by default.
+    """Find a case by the name that a finding prints; its seed need not be a default one.
 
     Raises:
-        KitError: no check has it for this backend.
+        KitError: no check has such a case for this backend.
     """
     code, _, seed = name.partition("/")[0], *name.rpartition("#")[1:]
     if seed.isdecimal():
@@ -176,12 +175,12 @@ def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Che
 
 
 def cases_on(device: str, check: Check, subject: Subject, effort: Effort) -> Sequence[Case]:
-    """List the cases of a check that a device can run: a real one has its own order alone."""
+    """List the cases of a check that a device can run: a real one has no schedules to choose."""
     cases = check.cases(subject, effort)
-    return [own for own in cases if device == DEVICE_NAME or str(own.schedule) == "eager"]
+    return [case for case in cases if device == DEVICE_NAME or str(case.schedule) == "eager"]
 
 
-def _tell(observers: Sequence[CheckObserver], step: CheckStep) -> None:
+def _notify(observers: Sequence[CheckObserver], step: CheckStep) -> None:
     for observer in observers:
         observer(step)
 
@@ -193,13 +192,14 @@ def _run_check(
     observers: Sequence[CheckObserver],
     failed: Sequence[str],
 ) -> CheckResult:
-    behind = [code for code in check.after if code in failed]
-    reason = f"says nothing while {', '.join(behind)} fails" if behind else check.unfit(rig.device)
+    failed_before = ", ".join(code for code in check.after if code in failed)
+    reason = f"says nothing while {failed_before} fails" if failed_before else None
+    reason = reason or check.unfit(rig.device)
     if reason is not None:
         return CheckResult(check=check, reason=reason)
     if (reason := check.excuse(rig.subject)) is not None:
         result = CheckResult(check=check, reason=reason)
-        _tell(observers, CheckStep(result=result))
+        _notify(observers, CheckStep(result=result))
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
         result = _run_cases(check, rig, cases, observers)
@@ -207,12 +207,12 @@ def _run_check(
 
 
 def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
-    """Add the check's hints to its result; none where they take too long."""
+    """Add the check's hints to its result; none where computing them takes too long."""
     started, hints = time.perf_counter(), result.check.hints
     if hints is None:
         return result
     found: tuple[Hint, ...] = ()
-    # Hints go over all cases once more.
+    # Hints run all cases once more, so they get the deadlines of all.
     deadlines_s = [deadline_of(case.num_steps, rig.deadline_s) for case in result.cases]
     with suppress(OverdueError), ends_within(sum(deadlines_s) or rig.deadline_s):
         found = tuple(hints(rig.subject, result.cases, rig))
@@ -222,11 +222,11 @@ def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
 def _run_cases(
     check: Check, rig: Rig, cases: Sequence[Case], observers: Sequence[CheckObserver]
 ) -> CheckResult:
-    """Run cases until enough is found."""
+    """Run cases until enough faults are found."""
     started, num_overdue = time.perf_counter(), 0
     result = CheckResult(check=check, reason="it has no case for what is claimed")
     for case in cases:
-        _tell(observers, CheckStep(result=result, num_cases=len(cases), case=case))
+        _notify(observers, CheckStep(result=result, num_cases=len(cases), case=case))
         try:
             faults, is_overdue = _faults(check, rig, case)
         except BaselineError as error:
@@ -238,12 +238,12 @@ def _run_cases(
         result = replace(result, seconds=time.perf_counter() - started)
         if len(result.findings) >= _MOST_FINDINGS or num_overdue >= _MOST_OVERDUE:
             break
-    _tell(observers, CheckStep(result=result, num_cases=len(cases)))
+    _notify(observers, CheckStep(result=result, num_cases=len(cases)))
     return result
 
 
 def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
-    """Run a case; what the backend raises is a fault. Say also whether it took too long."""
+    """Run a case: its faults, with what the backend raises, and whether it was overdue."""
     faults: list[Fault] = []
     is_overdue, deadline_s = False, deadline_of(case.num_steps, rig.deadline_s)
     try:
@@ -257,36 +257,37 @@ def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
         what = did_not_end(deadline_s) if is_overdue else f"raised {type(error).__name__}: {error}"
         faults.append(Fault(what=what, site=rig.subject.line_in(error.__traceback__)))
     finally:
+        # Drops the case's backend and tensors before the next case builds its own.
         gc.collect(0)
     return faults, is_overdue
 
 
 def did_not_end(deadline_s: float) -> str:
-    """Return the text of a fault that its deadline ended a case."""
+    """Return the text of the fault of an overdue case."""
     return f"did not end within {deadline_s:g} s"
 
 
 _GRACE_S = 5.0
-"""How much longer a process lives than its case may take: Python code ends by itself before."""
+"""Time between a case's deadline and the end of its process: `ends_within` gets to act first."""
 
 
 _Event: TypeAlias = tuple[CheckStep, float]
-"""A step, and when it was, by the clock that only goes on."""
+"""A step, and its time by `time.monotonic`."""
 
 
 class Journal:
-    """Write each case down before it runs, and what became of it.
+    """Log each case before it runs, and its result.
 
-    It is an observer. Checks that a process before this one ended, or that ended it, are `known`:
-    a case under way is then a fault of its check, whose other cases are left out; hints that were
-    computed are none.
+    It is an observer. A check that ended in an earlier process, or that crashed it, is in `known`.
+    A crash within a case is a fault of its check, whose other cases are left out; a crash while
+    hints are computed only drops the hints.
 
     Args:
-        log: where to write, and what processes before this one wrote.
+        log: the log, with the events of earlier processes.
         subject: the backend.
-        checks: all that may run.
-        deadline_s: how long each case may take before its process is ended from outside, which is
-            for native code: the kit itself interrupts Python code. None: for ever.
+        checks: all checks that may run.
+        deadline_s: seconds that a case may take before faulthandler ends the process, for native
+            code: `ends_within` interrupts Python code. None: no limit.
     """
 
     def __init__(
@@ -303,24 +304,24 @@ class Journal:
         while written.tell() < log.num_bytes:
             events.append(_Unpickler(written, self._checks).load())
         self.known: Mapping[str, CheckResult] = dict(self._results(events))
-        """What became of checks before, by their codes."""
-        self.has_crashed = any(isinstance(own, Crash) for own in events)
-        """Whether a process before this one was ended, and with it what only that one knew."""
+        """Results of checks that ended in earlier processes, by code."""
+        self.has_crashed = any(isinstance(event, Crash) for event in events)
+        """Whether an earlier process crashed, which loses its counts of lines that ran."""
 
     def __call__(self, step: CheckStep) -> None:
-        """Write down what became of a check so far, and the case that runs next."""
+        """Log the result of a check so far, and its next case."""
         if step.result.check.code in self.known:
             return
         self._log.keep_process()
-        into = BytesIO()
-        _Pickler(into).dump((step, time.monotonic()))
-        self._log.write(into.getvalue())
+        pickled = BytesIO()
+        _Pickler(pickled).dump((step, time.monotonic()))
+        self._log.write(pickled.getvalue())
         if step.case is not None and self._deadline_s is not None:
             deadline_s = deadline_of(step.case.num_steps, self._deadline_s)
             self._log.end_process_after(deadline_s + _GRACE_S)
 
     def _results(self, events: Sequence[_Event | Crash]) -> Iterator[tuple[str, CheckResult]]:
-        """List what became of each check that ended, or was ended."""
+        """List the result of each check that ended or crashed, with its code."""
         for before, event in pairwise([None, *events]):
             match before, event:
                 case _, (CheckStep(result=result, is_done=True), _):
@@ -330,7 +331,7 @@ class Journal:
                     yield result.check.code, result
 
     def _ended_by(self, crash: Crash, step: CheckStep, seconds: float) -> CheckResult:
-        """Return the result of a check that a crash ended, so long behind a step."""
+        """Return the result of a check that crashed some seconds after a step."""
         result, case = step.result, step.case
         if case is not None:
             what = str(crash)
@@ -343,20 +344,20 @@ class Journal:
 
 
 class _Pickler(pickle.Pickler):
-    """Name checks: they hold functions."""
+    """Pickles a check as its code: it holds lambdas, which cannot be pickled."""
 
     def persistent_id(self, obj: object) -> str | None:
-        """Name a check by its code."""
+        """Return a check's code."""
         return obj.code if isinstance(obj, Check) else None
 
 
 class _Unpickler(pickle.Unpickler):
-    """Find checks by their names."""
+    """Restores checks from their codes."""
 
     def __init__(self, file: BytesIO, checks: Mapping[str, Check]) -> None:
         super().__init__(file)
         self._checks = checks
 
     def persistent_load(self, pid: str) -> Check:
-        """Find a check by its code."""
+        """Return the check of a code."""
         return self._checks[pid]

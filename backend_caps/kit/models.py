@@ -1,4 +1,4 @@
-"""Small models with random weights: a target, and what drafts for it."""
+"""Small models with random weights: a target model, and a draft model for it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_
 from backend_caps.runtime.speculation import Algorithm
 
 _DRAFTED_LAYERS, _LATER_GAIN = 3, 0.2
-"""Layers of a target that is drafted for, and how much the later ones add: little, so that drafts
-of its first layer are often right, and not always."""
+"""Layers of a target with a draft model, and the gain of its later ones: so small that drafts made
+by the first layer are often accepted, and not always."""
 _MAKE_DRAFT: Mapping[Algorithm | None, Callable[[Path, Path], object]] = {
     Algorithm.EAGLE: eagle_of,
     Algorithm.EAGLE3: eagle3_of,
     Algorithm.STANDALONE: first_layers,
 }
-"""What makes a draft of a target; n-grams need no model."""
+"""The functions that build a draft model from a target; n-grams need no model."""
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Compute on one thread in a block: for tensors as small as those of cases, more only wait.
+    """Let torch compute on one thread in a block, as the tensors of cases are small.
 
-    On two busy cores, two threads took four times as long as one, spinning for one another.
+    On two busy cores, two threads took four times as long as one: they spin for one another.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -40,7 +40,7 @@ def single_threaded() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
-    """How large a small target is."""
+    """The sizes of a small target."""
 
     vocab_size: int = 512
     num_heads: int = 4
@@ -49,29 +49,29 @@ class ModelSizes:
     max_position_embeddings: int = 2048
     dtype: torch.dtype = torch.float32
     num_layers: int | None = None
-    """None: as few as there can be."""
+    """None: as few as possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallModels:
-    """Folders of a target, and of what drafts for it."""
+    """The folders of a target and of its draft model."""
 
     target: Path
     draft: Path | None
-    """None where nothing drafts, or the drafts come of no model."""
+    """None without drafts, and where n-grams draft."""
 
 
 @contextmanager
 def small_models(
     algorithm: Algorithm | None, *, seed: int = 0, sizes: ModelSizes | None = None
 ) -> Iterator[SmallModels]:
-    """Make models for as long as a `with` block runs; so small that threads only cost them time.
+    """Write models to a temporary folder for a `with` block, in which torch uses one thread.
 
     Args:
-        algorithm: what drafts: a head or a small model, made of the target's first layer; None
-            where nothing does.
-        seed: of the weights.
-        sizes: of the target.
+        algorithm: how drafts are made; a head or a draft model is built from the target's first
+            layer. None: no drafts.
+        seed: the seed of the weights.
+        sizes: the sizes of the target.
     """
     sizes, is_drafted = sizes or ModelSizes(), algorithm is not None
     with single_threaded(), TemporaryDirectory(prefix="backend-caps-") as folder:

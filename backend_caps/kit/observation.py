@@ -1,4 +1,4 @@
-"""What is observed of a backend while its cases run: the lines that ran, and what it printed."""
+"""Observe a backend while its cases run: the lines that ran, and its printed output."""
 
 from __future__ import annotations
 
@@ -18,72 +18,76 @@ from typing import Self, TextIO
 
 from coverage import Coverage
 
-_UNSAID = ["already-imported", "include-ignored", "module-not-measured", "no-data-collected"]
-"""Warnings of coverage about what is meant to be so here."""
+_EXPECTED_WARNINGS = [
+    "already-imported",
+    "include-ignored",
+    "module-not-measured",
+    "no-data-collected",
+]
+"""Warnings of coverage that are switched off: a backend is often imported before, or never runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLines:
-    """The lines of one file, within functions: those around them run at the import."""
+    """The statements in functions of one file; statements outside run at the import."""
 
     file: Path
     lines: tuple[int, ...]
-    """Where statements begin."""
+    """The first line of each statement."""
     missed: tuple[int, ...]
-    """Those that did not run."""
+    """The lines that did not run."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What did not run, as ranges such as `12` and `40-44`."""
+        """The missed lines, as ranges such as `12` and `40-44`."""
         is_missed = frozenset(self.missed).__contains__
-        stretches = [list(lines) for ran_not, lines in groupby(self.lines, is_missed) if ran_not]
-        return tuple(
-            f"{own[0]}" if own[0] == own[-1] else f"{own[0]}-{own[-1]}" for own in stretches
-        )
+        runs = [list(run) for missed, run in groupby(self.lines, is_missed) if missed]
+        return tuple(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 class LineCounter:
-    """Count which lines of an implementation's own files run within a `with` block.
+    """Record which lines of an implementation's files run within a `with` block.
 
-    Its own files are the module that holds it, and what that imports of its own package, directly
-    or not. A coverage that runs already is stopped meanwhile.
+    The files are those of `own_files`. A `Coverage` that runs already is suspended in the block.
 
     Args:
         implementation: `package.module:Class`, as a declaration names it; it need not be imported.
     """
 
     def __init__(self, implementation: str) -> None:
-        self._own = own_files(implementation.partition(":")[0])
-        self._coverage = Coverage(data_file=None, config_file=False, include=[*map(str, self._own)])
-        self._coverage.set_option("run:disable_warnings", _UNSAID)
+        self._files = own_files(implementation.partition(":")[0])
+        include = [*map(str, self._files)]
+        self._coverage = Coverage(data_file=None, config_file=False, include=include)
+        self._coverage.set_option("run:disable_warnings", _EXPECTED_WARNINGS)
 
     def __enter__(self) -> Self:
-        if self._own:
+        # An empty `include` would measure every file.
+        if self._files:
             self._coverage.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._own:
+        if self._files:
             self._coverage.stop()
 
     @property
     def files(self) -> Sequence[FileLines]:
-        """What ran of each file that has functions, behind the block."""
-        return [own for own in map(self._file, self._own) if own.lines]
+        """The lines of each file that has functions, after the block."""
+        return [lines for lines in map(self._lines_of, self._files) if lines.lines]
 
-    def _file(self, file: Path) -> FileLines:
+    def _lines_of(self, file: Path) -> FileLines:
         _, statements, _, missing, _ = self._coverage.analysis2(str(file))
         inside = _lines_inside(file)
         lines, missed = (
-            tuple(line for line in own if line in inside) for own in (statements, missing)
+            tuple(line for line in measured if line in inside) for measured in (statements, missing)
         )
         return FileLines(file=file, lines=lines, missed=missed)
 
 
 def own_files(module: str) -> Sequence[Path]:
-    """List the files of a module and of what it imports of its own package, sorted.
+    """List the files of a module and of its imports within its package, sorted.
 
-    Nothing is imported. A module that cannot be found has none.
+    Indirect imports count. Nothing is imported: sources are parsed. A missing module has no files.
     """
     modules = _modules_beside(module.partition(".")[0])
     reached: dict[str, Path] = {}
@@ -97,23 +101,23 @@ def own_files(module: str) -> Sequence[Path]:
 
 
 def _modules_beside(package: str) -> Mapping[str, Path]:
-    """Find the source files of a top-level package, or of a lone module, by their names."""
+    """Map the modules of a top-level package, or a lone module, to their source files."""
     spec = find_spec(package)
     if spec is None:
         return {}
     if spec.submodule_search_locations is None:
         origin = Path(spec.origin or "")
         return {package: origin} if origin.suffix == ".py" else {}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for root in spec.submodule_search_locations:
         for file in Path(root).rglob("*.py"):
             within = file.relative_to(root).with_suffix("").parts
-            found[".".join([package, *within]).removesuffix(".__init__")] = file
-    return found
+            files[".".join([package, *within]).removesuffix(".__init__")] = file
+    return files
 
 
 def _imported_by(module: str, modules: Mapping[str, Path]) -> Iterator[str]:
-    """List what a module imports, absolutely named."""
+    """List the absolute names of the modules that a module imports."""
     file = modules[module]
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(_parsed(file)):
@@ -123,13 +127,13 @@ def _imported_by(module: str, modules: Mapping[str, Path]) -> Iterator[str]:
             case ast.ImportFrom(module=base, names=names, level=level):
                 above = package.rsplit(".", level - 1)[0] if level else ""
                 origin = ".".join(part for part in (above, base) if part)
-                # What is imported from a package is a module of it, or the package's own.
+                # `from package import name` imports a submodule, or a name that `package` defines.
                 inner = (f"{origin}.{each.name}" for each in names)
                 yield from (name if name in modules else origin for name in inner)
 
 
 def _lines_inside(file: Path) -> frozenset[int]:
-    """List the lines of functions' bodies."""
+    """Return the lines of all function bodies of a file."""
     return frozenset(
         line
         for node in ast.walk(_parsed(file))
@@ -146,7 +150,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class DistinctLines(io.TextIOBase):
-    """A stream that keeps each distinct line once; lines that differ in numbers alone are one."""
+    """A text stream that counts distinct lines; lines that differ only in numbers are the same."""
 
     def __init__(self) -> None:
         self._begun = ""
@@ -154,21 +158,21 @@ class DistinctLines(io.TextIOBase):
 
     @property
     def lines(self) -> Mapping[str, int]:
-        """Each line as it was first written, and how often."""
-        self.write("\n")  # ends a line that is begun
+        """Each line as it was first written, with its count."""
+        self.write("\n")  # ends an unfinished line
         return dict(self._counted.values())
 
     def writable(self) -> bool:
-        """Take text."""
+        """Return True: this stream takes text."""
         return True
 
     def write(self, text: str) -> int:
         """Add text, which may be a part of a line."""
         *ended, self._begun = (self._begun + text).split("\n")
         for line in filter(None, map(str.strip, ended)):
-            alike = _NUMBER.sub("0", line)  # a log's times and process numbers
-            first, count = self._counted.get(alike, (line, 0))
-            self._counted[alike] = first, count + 1
+            key = _NUMBER.sub("0", line)  # log lines differ in times and process numbers
+            first, count = self._counted.get(key, (line, 0))
+            self._counted[key] = first, count + 1
         return len(text)
 
     def warn(
@@ -177,19 +181,19 @@ class DistinctLines(io.TextIOBase):
         category: type[Warning],
         filename: str,
         lineno: int,
-        file: TextIO | None = None,  # noqa: ARG002 - the same
-        line: str | None = None,  # noqa: ARG002 - the same
+        file: TextIO | None = None,  # noqa: ARG002 - of `warnings.showwarning`
+        line: str | None = None,  # noqa: ARG002 - of `warnings.showwarning`
     ) -> None:
-        """Add a warning, on a line of its own."""
+        """Add a warning as one line; the signature is that of `warnings.showwarning`."""
         self.write(f"{filename}:{lineno}: {category.__name__}: {message}\n")
 
 
 @contextmanager
 def muffled() -> Iterator[DistinctLines]:
-    """Keep what Python code writes to standard output and error, logs or warns of in a block.
+    """Collect Python's standard output and error, logs and warnings in a block.
 
-    Loggers that write to standard error already are led here too. What a process of its own, or
-    code that is no Python, writes to the terminal is not caught.
+    Log handlers that hold the old stream objects are redirected, too. Output of other processes and
+    of native code is not caught.
     """
     printed = DistinctLines()
     with ExitStack() as stack:
@@ -200,7 +204,8 @@ def muffled() -> Iterator[DistinctLines]:
         stack.enter_context(redirect_stdout(printed))
         stack.enter_context(redirect_stderr(printed))
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("default")  # where warnings are errors, they are no broken claim
+        # Under `-W error` a backend's warning would raise, and count as a broken claim.
+        warnings.simplefilter("default")
         warnings.showwarning = printed.warn
         yield printed
 
@@ -211,5 +216,6 @@ def _handlers() -> Iterator[logging.StreamHandler[io.TextIOBase]]:
     named = (each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))
     for logger in (root, *named):
         for handler in logger.handlers:
+            # Subclasses such as `FileHandler` write elsewhere.
             if type(handler) is logging.StreamHandler:
                 yield handler

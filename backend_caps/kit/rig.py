@@ -1,9 +1,9 @@
-"""Where cases run: a backend on a device, within a deadline, with a plain run to compare with.
+"""Run cases: a backend on a device, within a deadline, and its baseline run.
 
 Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 
-A signal interrupts Python code of a backend that waits or loops. Native code that keeps the
-interpreter is not interrupted: `backend-caps check` ends its process from outside
+A signal interrupts a backend's Python code that waits or loops. Native code that holds the GIL is
+not interrupted: for it `backend-caps check` ends the whole process
 (`supervisor.Log.end_process_after`).
 """
 
@@ -36,35 +36,36 @@ _T = TypeVar("_T")
 
 
 CASE_DEADLINE_S = 300.0
-"""How long a case may take, in seconds: many times what one takes in an interpreted kernel."""
+"""Seconds that a case may take: many times the time of an interpreted Triton kernel."""
 _STEPS_WITHIN = 100
-"""Steps of a case that looks for growth, up to which it has no longer than others."""
+"""Steps up to which a case has the usual deadline; with more it gets proportionally longer."""
 _AGAIN_S = 1.0
-"""How soon it is raised again, where a destructor or a bare `except` swallowed it."""
+"""Seconds until the error is raised again, as a destructor or a bare `except` may swallow it."""
 
 
 _MOST_SHOWN = 6
-"""Numbers of a list in a fault."""
+"""Numbers that a fault lists before it counts the others."""
 
 
 class OverdueError(BaseException):
-    """A deadline has passed. It is no `Exception`, for backends and checks catch those."""
+    """A deadline has passed. A `BaseException`, as backends and checks catch `Exception`."""
 
 
 def deadline_of(num_steps: int, deadline_s: float) -> float:
-    """Return how long a case may take: longer where it goes on for many steps."""
+    """Return the seconds that a case may take: more where it has many steps."""
     return deadline_s * max(1.0, num_steps / _STEPS_WITHIN)
 
 
 @contextmanager
 def ends_within(deadline_s: float) -> Iterator[None]:
-    """Raise where a `with` block has not ended in time.
+    """Raise in a `with` block that has not ended in time.
 
-    Python gives signals to the main thread alone, so elsewhere nothing is raised. A timer that runs
-    already, such as that of pytest-timeout, goes on afterwards, and counts where it is shorter.
+    Python runs signal handlers in the main thread alone, so in others nothing is raised. A process
+    has one such timer: one that runs already, such as pytest-timeout's, replaces this one where it
+    is shorter, and else continues after the block.
 
     Raises:
-        OverdueError: in the block, at whatever it does.
+        OverdueError: in the block, at any line.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not hasattr(signal, "setitimer"):
@@ -77,7 +78,7 @@ def ends_within(deadline_s: float) -> Iterator[None]:
         return
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if not is_over:  # a signal may come just before the timer is stopped
+        if not is_over:  # a signal may arrive between the block's end and the timer's
             raise OverdueError
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -101,24 +102,24 @@ class Rig:
     device: str = DEVICE_NAME
     """`sim`, `cpu` or `cuda`."""
     deadline_s: float = CASE_DEADLINE_S
-    """How long each case may take."""
+    """Seconds that each case may take."""
 
     @contextmanager
     def running(
         self, schedule: Schedule | str = "eager", *, check_races: bool = False
     ) -> Iterator[Simulation | None]:
-        """Run device work in an order; on a real device it is the device's own, and there is none.
+        """Run device work on the simulated device by a schedule; yield None on a real device.
 
         Args:
-            schedule: the order, on the simulated device; it may starve a stream of the backend's
-                own, where it has one.
-            check_races: feed torch's stream sanitizer, on the simulated device.
+            schedule: the order of the work, on the simulated device.
+            check_races: whether to feed torch's stream sanitizer, on the simulated device.
         """
         with torch.no_grad():
             if self.device != DEVICE_NAME:
                 yield None
                 return
             with warnings.catch_warnings():
+                # A schedule may starve a stream that this backend never makes.
                 warnings.simplefilter("ignore", StarvationWarning)
                 with simulate(schedule, check_races=check_races) as simulation:
                     yield simulation
@@ -127,58 +128,59 @@ class Rig:
         """Build a new backend from a scene's pools.
 
         Raises:
-            Exception: whatever its constructor raises.
+            Exception: any that its constructor raises.
         """
+        # `...`, as scenes' pools have only the members of `BackendSite` that backends call.
         build: Callable[..., AttentionBackend] = self.subject.build
         return build(pools)
 
-    def difference(self, found: Tensor, expected: Tensor, scenario: Scenario) -> str | None:
+    def difference(self, output: Tensor, expected: Tensor, scenario: Scenario) -> str | None:
         """Describe how an output differs from another beyond the tolerance of a scenario's dtype.
 
-        found, expected  [T, Hq, Dv], host
+        output, expected  [T, Hq, Dv], host
         """
-        return difference(found, expected, self.subject.tolerance(scenario.dtype))
+        return difference(output, expected, self.subject.tolerance(scenario.dtype))
 
     def streams(self) -> DeviceStreams:
         """Make streams of the device; within `running`."""
         return DeviceStreams(self.device)
 
     def supply(self, scene: Scene) -> Scene:
-        """Give a scene the host lengths that an engine brings for the subject's claims."""
+        """Give a scene the host lengths that an engine supplies for the backend's claims."""
         phase = scene.batch.mode.phase
         return supplied(scene, self.subject.claim_as(HostSeqLens, "host_seq_lens", phase=phase))
 
     def eager(self, scene: Scene) -> Tensor:
-        """Run a scene in a new backend, as an engine would for what it claims, within `running`.
+        """Run a scene in a new backend, with the claimed host lengths, within `running`.
 
         returns  [T, Hq, Dv], host
         """
         return on_host(self.supply(scene).on(self.device).run(self.build))
 
     def plain(self, scene: Scene) -> Tensor:
-        """Run a scene plainly: eagerly, in plain order, in a new backend, with every host length.
+        """Run a scene in a new backend, eagerly, with every host length.
 
         returns  [T, Hq, Dv], host
 
         Raises:
-            Exception: whatever the backend raises.
+            Exception: any that the backend raises.
         """
         with self.running():
             return on_host(supplied(scene, HostSeqLens.EXACT).on(self.device).run(self.build))
 
     def baseline(self, scene: Scene) -> Tensor:
-        """Run a scene plainly, to compare with.
+        """Run a scene by `plain`, as the baseline of a comparison.
 
         returns  [T, Hq, Dv], host
 
         Raises:
-            BaselineError: it raised, or its output has a NaN or an infinity.
+            BaselineError: the backend raised, or its output has a NaN or an infinity.
         """
         return baseline_of(lambda: self.plain(scene))
 
 
 def baseline_of(run: Callable[[], _T]) -> _T:
-    """Run what others are compared with: an output, [T, Hq, Dv] on the host, or something else.
+    """Run the baseline of a comparison: an output, [T, Hq, Dv] on the host, or anything else.
 
     Raises:
         BaselineError: it raised, or its output has a NaN or an infinity.
@@ -193,63 +195,68 @@ def baseline_of(run: Callable[[], _T]) -> _T:
 
 
 def supplied(scene: Scene, level: HostSeqLens, bounds: Tensor | None = None) -> Scene:
-    """Leave a batch the host lengths of a level; a prefill's the scheduler knows in any case.
+    """Keep the host lengths of a level in a batch, and set the others to None.
 
-    bounds  [B] int64, host  in place of the lengths; None: these are exact
+    A prefill keeps all: its lengths come from the scheduler, without a host wait.
+
+    bounds  [B] int64, host  in place of the lengths; None: the exact lengths
     """
     batch = scene.batch
     exact = batch.seq_lens.cpu() if batch.seq_lens_cpu is None else batch.seq_lens_cpu
     lengths = exact if bounds is None else bounds
     has_mirror = level is HostSeqLens.EXACT or batch.mode.phase is Phase.PREFILL
-    own = replace(
+    batch = replace(
         batch,
         seq_lens_cpu=lengths.clone() if has_mirror else None,
         seq_lens_sum=int(lengths.sum()) if has_mirror else None,
         seq_lens_cpu_upper_bound=None if level is HostSeqLens.NONE else lengths.clone(),
     )
-    return replace(scene, batch=own)
+    return replace(scene, batch=batch)
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """Bring a tensor to the host, of its own memory; the host waits."""
+    """Copy a tensor to the host, which waits."""
     return tensor.detach().to("cpu", copy=True)
 
 
-def difference(found: Tensor, expected: Tensor, tolerance: float) -> str | None:
+def difference(output: Tensor, expected: Tensor, tolerance: float) -> str | None:
     """Describe how one output differs from another; None where it is within the tolerance.
 
-    found, expected  [T, Hq, Dv], host
-    tolerance        absolute and relative
+    output, expected  [T, Hq, Dv], host
+    tolerance         absolute and relative
     """
-    found, expected = found.double(), expected.double()
-    if torch.allclose(found, expected, atol=tolerance, rtol=tolerance):
+    output, expected = output.double(), expected.double()
+    if torch.allclose(output, expected, atol=tolerance, rtol=tolerance):
         return None
-    if not found.isfinite().all():
-        return f"NaN or infinity in the outputs of tokens {some(_rows_with(~found.isfinite()))}"
-    error = (found - expected).abs()
+    if not output.isfinite().all():
+        return f"NaN or infinity in the outputs of tokens {some(_rows_with(~output.isfinite()))}"
+    error = (output - expected).abs()
     rows = some(_rows_with(error > tolerance * (1 + expected.abs())))
     return f"tokens {rows} differ by up to {error.max():.2g}, allowed is {tolerance:.2g}"
 
 
 def _rows_with(wrong: Tensor) -> list[int]:
-    """List the rows that have an entry which is true; [N, ...] bool."""
+    """List the rows with a true entry; `wrong` is [N, ...] bool."""
     rows: list[int] = wrong.flatten(1).any(1).nonzero().flatten().tolist()
     return rows
 
 
 def some(numbers: Sequence[int]) -> str:
-    """List the first of some numbers, and count the others."""
+    """List the first few of some numbers, and count the others."""
     listed, more = ", ".join(map(str, numbers[:_MOST_SHOWN])), len(numbers) - _MOST_SHOWN
     return listed if more <= 0 else f"{listed} and {more} more"
 
 
 def changed_rows(before: Tensor, now: Tensor) -> list[int]:
-    """List the rows of which a bit changed; both [N, ...], host."""
-    one, other = (own.contiguous().view(torch.uint8).reshape(len(own), -1) for own in (before, now))
-    return _rows_with(one != other)
+    """List the rows with a changed bit; both [N, ...], host."""
+    # Compared as bytes: NaN is unequal to itself, and -0.0 is equal to 0.0.
+    old, new = (
+        rows.contiguous().view(torch.uint8).reshape(len(rows), -1) for rows in (before, now)
+    )
+    return _rows_with(old != new)
 
 
 def changed_slots(before: Pools, now: Pools) -> set[int]:
-    """List slots whose keys or values changed; `before` is on the host, which waits for `now`."""
+    """List slots with changed keys or values; `before` is on the host, which waits for `now`."""
     pairs = (before.keys, now.keys), (before.values, now.values)
     return {slot for old, new in pairs for slot in changed_rows(old, on_host(new))}

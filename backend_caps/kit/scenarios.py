@@ -1,4 +1,4 @@
-"""What batches a case is made of: a forward of the engine, and the sizes of model and cache."""
+"""The kinds of batches: a forward of the engine, with the sizes of model and cache."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from backend_caps.runtime.batch import ForwardMode
 
 _T = TypeVar("_T", int, str)
 VERIFIED = 3
-"""Tokens of each request in a chain that is verified."""
+"""Tokens of each request in a verified chain."""
 TREE_NODES = 5
-"""Tokens of each request in a tree that is verified."""
+"""Tokens of each request in a verified tree."""
 DRAFT_STEPS = 2
 """Draft steps whose beams a draft forward attends to."""
 MOST_REQUESTS = 4
 """Requests of the largest batch."""
 _SHORT = 24
-"""The longest context of a scenario that is about something else."""
+"""The longest context of a scenario that does not test long contexts."""
 _WIDEST = 3
-"""Children of a node, and beams of a draft step, unless fewer are claimed."""
+"""Children of a node, and beams of a draft step, unless a backend claims fewer."""
 _FLATTER = 0.75
-"""Of the usual scaling, so that a backend that ignores the layer's own fails."""
+"""Factor of the usual scaling, so that a backend that ignores `layer.scaling` fails."""
 
 
 class Forward(Enum):
-    """A forward of the engine: what its batch is for."""
+    """A kind of forward of the engine."""
 
     _value_: str
     mode: ForwardMode
-    """What the engine calls its batch."""
+    """The mode of its batch."""
     role: Role
-    """Whose forward it is."""
+    """The role of the backend that runs it."""
 
     def __new__(cls, word: str, mode: ForwardMode, role: Role = Role.TARGET) -> Self:
-        """Make a forward, found again by its word."""
+        """Make a forward whose value is its word."""
         forward = object.__new__(cls)
         forward._value_, forward.mode, forward.role = word, mode, role
         return forward
 
     PREFILL = "prefill", ForwardMode.EXTEND
-    """Prompts from their first token on."""
+    """Whole prompts."""
     CHUNK = "chunk", ForwardMode.EXTEND
-    """Stretches of prompts, over what is cached of them."""
+    """Chunks of prompts, over their cached tokens."""
     MIXED = "mixed", ForwardMode.MIXED
-    """Stretches of prompts, and decode rows behind them."""
+    """Chunks of prompts, with decode rows behind them."""
     DECODE = "decode", ForwardMode.DECODE
-    """One token a request."""
+    """One token of each request."""
     VERIFY = "verify", ForwardMode.VERIFY
     """A chain of drafts for each request."""
     TREE = "tree", ForwardMode.VERIFY
@@ -70,12 +70,12 @@ class Forward(Enum):
 
     @property
     def phase(self) -> Phase:
-        """Which backend runs it."""
+        """The phase of the backend that runs it."""
         return self.mode.phase
 
     @property
     def batch_kind(self) -> BatchKind:
-        """Of which kind a graph of it would be, where each request brings several tokens."""
+        """The batch kind of its graph."""
         if self.phase is Phase.PREFILL:
             return BatchKind.MIXED_BATCH
         is_single = self is Forward.DECODE
@@ -83,7 +83,7 @@ class Forward(Enum):
 
     @property
     def is_tree(self) -> bool:
-        """Whether its tokens do not each see all before them."""
+        """Whether a mask hides some earlier tokens from its tokens."""
         return self in {Forward.TREE, Forward.DRAFT}
 
 
@@ -93,23 +93,23 @@ CAUSAL = tuple(forward for forward in Forward if not forward.is_tree)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What batches are made of, but for their requests, which a seed draws."""
+    """Everything of a batch but its requests, which a seed draws."""
 
     forward: Forward
     page_size: int = 1
     dtype: str = "float32"
     head_size: int = 16
     num_heads: int = 4
-    """Of queries."""
+    """Query heads."""
     num_kv_heads: int = 2
     topk: int = _WIDEST
     """Children of a node, and beams of a draft step."""
     min_context_len: int = _SHORT
-    """What the longest context is at least."""
+    """A lower bound of the longest context."""
 
     @property
     def name(self) -> str:
-        """One word, by which it is found again."""
+        """One word that identifies it in a case's name."""
         sizes = f"page-{self.page_size},head-{self.head_size}x{self.num_heads}:{self.num_kv_heads}"
         tree = f",topk-{self.topk}" if self.forward.is_tree else ""
         context = "" if self.min_context_len == _SHORT else f",context-{self.min_context_len}"
@@ -117,16 +117,16 @@ class Scenario:
 
     @property
     def max_context_len(self) -> int:
-        """The longest context: some pages, and a few tokens more; or some draft steps' beams."""
+        """The longest context: two pages and a few tokens, or the beams of all draft steps."""
         return max(self.min_context_len, 2 * self.page_size + 8, DRAFT_STEPS * self.topk + VERIFIED)
 
     @property
     def num_nodes(self) -> int:
-        """Tokens of each request in a tree: in a wide one, room for a node of all children."""
+        """Tokens of each request in a tree: a wide tree has a node with `topk` children."""
         return TREE_NODES if self.topk <= _WIDEST else self.topk + 2
 
     def setting(self, seed: int) -> scenes.Setting:
-        """Return the sizes of a scene: room for the largest batch, on random pages."""
+        """Return the sizes of a scene: room for the largest batch, on scattered pages."""
         pages_each = -(-self.max_context_len // self.page_size)
         heads, scaling = (self.num_heads, self.num_kv_heads), _FLATTER * self.head_size**-0.5
         return scenes.Setting(
@@ -141,12 +141,13 @@ class Scenario:
 
 
 def dice_for(scenario: Scenario, seed: int) -> random.Random:
-    """Make dice that fall alike for the same case, on every machine."""
+    """Seed a generator with a scenario and a seed: the same draws on every machine."""
+    # `Random` hashes a string by SHA-512; a seed by `hash` would differ between processes.
     return random.Random(f"{scenario.name}#{seed}")  # noqa: S311 - no secrets
 
 
 def draw(scenario: Scenario, seed: int) -> scenes.Scene:
-    """Draw a batch; seed 0 is a batch of one request, and lengths are often at a page's edge."""
+    """Draw a batch; at seed 0 of one request. Lengths are often at a page's edge."""
     count = (1, 3, MOST_REQUESTS, 2)[seed % 4]
     return draw_requests(scenario, dice_for(scenario, seed), count, setting_seed=seed)
 
@@ -154,22 +155,22 @@ def draw(scenario: Scenario, seed: int) -> scenes.Scene:
 def draw_requests(
     scenario: Scenario, dice: random.Random, count: int, *, setting_seed: int
 ) -> scenes.Scene:
-    """Draw a batch of so many requests."""
+    """Draw a batch of `count` requests."""
     setting = scenario.setting(setting_seed)
     if scenario.forward.is_tree:
         drafts = [_draft_request(scenario, dice, place) for place in range(count)]
-        made = scenes.masked_scene(drafts, setting=setting)
+        drawn = scenes.masked_scene(drafts, setting=setting)
     else:
         requests = [_request(scenario, dice, place) for place in range(count)]
         is_uniform = scenario.forward.phase is not Phase.PREFILL
-        made = scenes.scene(requests, uniform=is_uniform, setting=setting)
-    return replace(made, batch=replace(made.batch, mode=scenario.forward.mode))
+        drawn = scenes.scene(requests, uniform=is_uniform, setting=setting)
+    return replace(drawn, batch=replace(drawn.batch, mode=scenario.forward.mode))
 
 
 def _draft_request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, Tensor]:
-    """Draw cached tokens of one request, and what the nodes or the beams behind them see.
+    """Draw a request's number of cached tokens, and the mask of its nodes or beams.
 
-    Of draft steps it is the last: a beam sees one beam of each step before.
+    Beams are those of the last draft step: each sees one beam of each step before.
     """
     is_tree = scenario.forward is Forward.TREE
     room = scenario.num_nodes if is_tree else DRAFT_STEPS * scenario.topk
@@ -180,7 +181,7 @@ def _draft_request(scenario: Scenario, dice: random.Random, place: int) -> tuple
 
 
 def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, int]:
-    """Draw cached and new tokens of one request."""
+    """Draw the numbers of cached and of new tokens of one request."""
     longest = scenario.max_context_len
     match scenario.forward:
         case Forward.PREFILL:
@@ -198,14 +199,14 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
 
 
 def _tree(scenario: Scenario, dice: random.Random, place: int) -> scenes.Tree:
-    """Draw a tree; of wide ones every other has a root of all children, the last with its own."""
+    """Draw a tree; every other wide one has `topk` children at the root, and one below them."""
     if scenario.topk > _WIDEST and place % 2 == 0:
         return [0] * (scenario.topk + 1) + [scenario.topk]
     return scenes.random_tree(scenario.num_nodes, scenario.topk, dice)
 
 
 def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> int:
-    """Draw a length, every other time at the edge of a page or of what can be."""
+    """Draw a length; every other one is at the edge of a page or of its range."""
     size = scenario.page_size
     edges = {least, most, size - 1, size, size + 1, 2 * size - 1, 2 * size}
     if dice.random() < 0.5:  # noqa: PLR2004 - every other time
@@ -214,7 +215,7 @@ def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> i
 
 
 def forwards_of(subject: Subject) -> tuple[Forward, ...]:
-    """List the forwards that a backend says it takes, by its roles and how wide trees may be."""
+    """List the forwards that a backend supports, by its claimed roles and tree width."""
     return tuple(
         forward
         for forward in Forward
@@ -225,20 +226,20 @@ def forwards_of(subject: Subject) -> tuple[Forward, ...]:
 
 
 def topk_of(subject: Subject) -> int:
-    """Return the widest draft tree that a backend claims to take."""
+    """Return the tree width that a backend claims to support."""
     return subject.claim_as(int, "max_speculative_topk")
 
 
 def roles_of(subject: Subject) -> frozenset[Role]:
-    """Return the roles that a backend claims to take."""
+    """Return the roles that a backend claims to support."""
     return subject.claim_as(frozenset, "roles")
 
 
 def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scenario]:
-    """List a scenario of each forward that the backend takes, at a small and at a larger page."""
-    taken = forwards_of(subject)
+    """List scenarios of each supported forward, at a small and at a larger page size."""
+    supported = forwards_of(subject)
     for forward, page_size in product(forwards, page_sizes_of(subject)[:2]):
-        if forward in taken:
+        if forward in supported:
             yield Scenario(
                 forward=forward,
                 page_size=page_size,
@@ -251,31 +252,31 @@ def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scen
 def scenarios_by_forward(
     subject: Subject, forwards: Sequence[Forward]
 ) -> Sequence[Sequence[Scenario]]:
-    """List the same, those of each forward together."""
-    found = groupby(scenarios_of(subject, forwards), attrgetter("forward"))
-    return [list(of_forward) for _, of_forward in found]
+    """List the scenarios of `scenarios_of`, grouped by forward."""
+    groups = groupby(scenarios_of(subject, forwards), attrgetter("forward"))
+    return [list(scenarios) for _, scenarios in groups]
 
 
 def page_sizes_of(subject: Subject) -> tuple[int, ...]:
-    """List the claimed page sizes among those of servers, the smallest two first."""
+    """List the claimed page sizes of those that servers use: the smallest, then a usual one."""
     return _claimed(subject, "page_sizes", (1, 16, 64, 32, 128, 4, 256))
 
 
 def head_sizes_of(subject: Subject) -> tuple[int, ...]:
-    """List the claimed head sizes among those of models; the first is small."""
+    """List the claimed head sizes of those that models have; the first is small."""
     return _claimed(subject, "head_sizes", (16, 64, 128, 80, 96, 256, 32, 576))
 
 
 def dtypes_of(subject: Subject) -> tuple[str, ...]:
-    """List dtypes that are claimed, the most precise first."""
+    """List the claimed dtypes, the most precise first."""
     return _claimed(subject, "dtypes", ("float32", "bfloat16", "float16"))
 
 
 def _claimed(subject: Subject, capability: str, known: tuple[_T, ...]) -> tuple[_T, ...]:
-    """List what is claimed of what is known; where nothing of it is, the first."""
+    """List the known values that are claimed; where none is, the first known value."""
     stated = subject.declaration.capabilities.stated().get(capability)
     if stated is ANY:
         return known
     assert stated is None or isinstance(stated, Container), "what takes some values tells which"
-    taken = () if stated is None else tuple(own for own in known if own in stated)
-    return taken or known[:1]
+    claimed = () if stated is None else tuple(value for value in known if value in stated)
+    return claimed or known[:1]

@@ -1,4 +1,4 @@
-"""A batch over a paged cache in which everything that no request owns is poison.
+"""A batch over a paged KV cache, whose slots without an owner hold poison.
 
 Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, B requests and
 T tokens in the batch, Hq query heads, Hk key and value heads, D and Dv their sizes, N new tokens of
@@ -29,7 +29,7 @@ Requests = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """What a backend is built from: the page table, and one layer of KV cache."""
+    """The pools of a backend: the page table, and one layer of KV cache."""
 
     req_to_token: Tensor
     """[P, L] int32, device."""
@@ -38,18 +38,18 @@ class Pools:
     values: Tensor
     """[S, Hk, Dv], device."""
     page_size: int = 1
-    """Slots that are given out together."""
+    """Slots that are allocated together."""
     layer: AttentionLayer | None = None
-    """The only layer, for what an engine sizes its buffers by; a backend meets it in `forward`."""
+    """The only layer: an engine's adapter sizes buffers by it; backends get it in `forward`."""
 
     @property
     def req_to_token_pool(self) -> Pools:
-        """Be the page table's pool."""
+        """Return itself, as the page table's pool."""
         return self
 
     @property
     def token_to_kv_pool(self) -> Pools:
-        """Be the KV cache's pool."""
+        """Return itself, as the KV cache's pool."""
         return self
 
     def get_key_buffer(self, _layer_id: int, /) -> Tensor:
@@ -68,10 +68,10 @@ class Pools:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A batch, the pools it lives in and the tokens it brings.
+    """A batch, its pools and its new tokens.
 
-    `contexts` are the truth in plain order; the pools hold the same, scattered over random pages,
-    and the batch's own tokens are not stored yet.
+    `contexts` hold each request's keys and values in order; the pools hold the cached ones of
+    them, scattered over random pages, and not yet the batch's new tokens.
     """
 
     pools: Pools
@@ -84,19 +84,19 @@ class Scene:
     v: Tensor
     """[T, Hk, Dv], device."""
     contexts: Sequence[tuple[Tensor, Tensor]]
-    """[C, Hk, D] and [C, Hk, Dv], host: for each request."""
+    """[C, Hk, D] and [C, Hk, Dv], host: keys and values of each request."""
     visible: Sequence[Tensor]
-    """[N, C] bool, host, for each request: what its new tokens see."""
+    """[N, C] bool, host: the mask of each request's new tokens."""
 
     @property
     def requests(self) -> Requests:
         """Cached tokens and new tokens, for each request."""
-        return [(seen.shape[1] - len(seen), len(seen)) for seen in self.visible]
+        return [(mask.shape[1] - len(mask), len(mask)) for mask in self.visible]
 
     @property
     def counts(self) -> list[int]:
         """N, for each request."""
-        return [len(seen) for seen in self.visible]
+        return [len(mask) for mask in self.visible]
 
     def run(
         self, implementation: Callable[..., AttentionBackend], *, save_kv_cache: bool = True
@@ -116,7 +116,7 @@ class Scene:
         return output.reshape(len(output), self.layer.tp_q_head_num, self.layer.v_head_dim)
 
     def select(self, order: Sequence[int]) -> Scene:
-        """Take some of the requests, in this order, in the same pools."""
+        """Make the scene of some of the requests, in this order, over the same pools."""
         whole, visible = self.batch, [self.visible[i] for i in order]
         batch = batch_of(
             [self.requests[i] for i in order],
@@ -127,34 +127,35 @@ class Scene:
         batch.mode = whole.mode
         if whole.tree_mask is not None:
             batch.tree_mask = flat_mask(visible)
-        q, k, v = (self.take(own, order) for own in (self.q, self.k, self.v))
+        q, k, v = (self.take(tokens, order) for tokens in (self.q, self.k, self.v))
         contexts = [self.contexts[i] for i in order]
         return replace(self, batch=batch, q=q, k=k, v=v, contexts=contexts, visible=visible)
 
     def take(self, tokens: Tensor, order: Sequence[int]) -> Tensor:
-        """Take these requests' tokens."""
+        """Select the tokens of some requests, in this order."""
         parts = torch.split(tokens, self.counts)
         return torch.cat([tokens[:0], *(parts[i] for i in order)])
 
     def on(self, device: torch.device | str) -> Scene:
-        """Move what lives on a device; what lives on the host stays."""
-        return moved(self, lambda own: own.to(device))
+        """Move the device tensors to a device; host tensors stay."""
+        return moved(self, lambda tensor: tensor.to(device))
 
 
 def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
-    """Copy it, and move each of its tensors that is not of the host."""
+    """Copy pools, a scene or a batch, and apply `move` to each device tensor."""
     copied = copy(held)
-    for own in fields(held):
-        value = getattr(held, own.name)
-        if isinstance(value, Tensor) and own.name not in _HOST:
-            object.__setattr__(copied, own.name, move(value))
+    for each in fields(held):
+        value = getattr(held, each.name)
+        # `object.__setattr__` sets fields of frozen dataclasses.
+        if isinstance(value, Tensor) and each.name not in _HOST:
+            object.__setattr__(copied, each.name, move(value))
         elif isinstance(value, Pools | ForwardBatch):
-            object.__setattr__(copied, own.name, moved(value, move))
+            object.__setattr__(copied, each.name, moved(value, move))
     return copied
 
 
 def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
-    """Make the batch of requests in these rows, [B], that write to these slots, [T]."""
+    """Make the batch of requests in `rows`, [B], that writes to `new_slots`, [T]."""
     prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
     lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
     positions = [torch.arange(old, old + new) for old, new in requests]
@@ -178,15 +179,15 @@ def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bo
 
 
 def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
-    """Lay what tokens see out as a tree mask: [M] bool, with spare entries that all are true."""
+    """Flatten masks of requests to a tree mask: [M] bool, with true spare entries at its end."""
     spare = torch.ones(num_spare, dtype=torch.bool)
     return torch.cat([*(rows.flatten() for rows in visible), spare])
 
 
 def reference_attention(scene: Scene) -> Tensor:
-    """Attend from every new token of a scene to what it sees.
+    """Compute a scene's attention in float64, from `contexts` and `visible` alone.
 
-    The KV cache, the page table and the batch are not read: only what the scene says is true.
+    It reads neither the KV cache, the page table nor the batch, which a backend reads.
 
     returns  [T, Hq, Dv] float64, host; zeros for a token that sees nothing
     """

@@ -1,7 +1,7 @@
-"""Scenes: batches over a paged cache, with the attention that their definition gives.
+"""Scenes: batches over a paged KV cache, with their attention by definition.
 
-What an author of a backend tests numerics with, on any device. `reference_attention` says what a
-backend has to return, and whatever no request owns is poison, so that a read too many shows.
+Authors of backends test numerics with them, on any device. `reference_attention` computes the
+expected output. Slots and table entries without an owner hold poison, so an extra read shows.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ __all__ = [
 ]
 
 PREFILL: Requests = ((0, 5), (0, 1), (0, 9))
-"""Prompts of which nothing is cached."""
+"""Prompts without cached tokens."""
 PREFIXED: Requests = ((7, 4), (16, 1), (3, 6))
-"""Prompts whose beginning is cached."""
+"""Prompts with a cached prefix."""
 DECODE: Requests = ((4, 1), (0, 1), (18, 1))
 """One token each; one request has no context yet."""
 VERIFY: Requests = ((4, 3), (0, 3), (18, 3))
-"""As many tokens each, as drafts are verified."""
+"""Three tokens each, as in a verify of drafts."""
 
 
 def layer_of(
@@ -74,7 +74,7 @@ def layer_of(
     value_size: int | None = None,
     scaling: float = 0.3,
 ) -> AttentionLayer:
-    """Make the layer of a scene; values are as wide as keys unless it is said."""
+    """Make the layer of a scene; values are as wide as keys unless `value_size` is given."""
     return AttentionLayer(
         layer_id=0,
         tp_q_head_num=num_query_heads,
@@ -87,7 +87,7 @@ def layer_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a scene is made of, but for its requests."""
+    """The sizes and contents of a scene, apart from its requests."""
 
     layer: AttentionLayer = field(default_factory=layer_of)
     dtype: torch.dtype = torch.float32
@@ -95,19 +95,19 @@ class Setting:
     """None: as `dtype`."""
     page_size: int = 1
     poison: float = torch.nan
-    """What every unowned slot of the KV cache holds."""
+    """The value of every unowned slot of the KV cache."""
     stale_slot: int = 0
-    """What every unowned entry of the page table holds."""
+    """The value of every unowned entry of the page table."""
     max_context_len: int = 24
-    """L: how wide the page table is."""
+    """L: the width of the page table."""
     num_slots: int = 256
-    """S: how large the KV cache is; its first page is the padding's."""
+    """S: the slots of the KV cache; its first page is for padding."""
     num_rows: int = 12
-    """P: requests that have room, and the padding row."""
+    """P: rows of requests, and the padding row."""
     seed: int = 0
 
     def empty_pools(self) -> Pools:
-        """Make the pools, in which nobody owns anything."""
+        """Make pools without owned rows or slots."""
         table = torch.full((self.num_rows, self.max_context_len), self.stale_slot).int()
         num_heads, dtype = self.layer.tp_k_head_num, self.cache_dtype or self.dtype
         keys, values = (
@@ -117,12 +117,12 @@ class Setting:
         return Pools(table, keys, values, self.page_size, self.layer)
 
     def queries(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw so many queries: [count, Hq, D]."""
+        """Draw queries: [count, Hq, D]."""
         shape = count, self.layer.tp_q_head_num, self.layer.qk_head_dim
         return torch.randn(shape, generator=generator).to(self.dtype)
 
     def keys_and_values(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw so many keys and values: [count, Hk, D] and [count, Hk, Dv]."""
+        """Draw keys and values: [count, Hk, D] and [count, Hk, Dv]."""
         keys, values = (
             torch.randn(count, self.layer.tp_k_head_num, size, generator=generator).to(self.dtype)
             for size in (self.layer.qk_head_dim, self.layer.v_head_dim)
@@ -152,12 +152,12 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
 
 
 def causal(count: int, length: int) -> Tensor:
-    """Let each of the last tokens of a context see all up to itself: [count, length] bool."""
+    """Return the causal mask of a context's last tokens: [count, length] bool."""
     return torch.ones(count, length, dtype=torch.bool).tril(length - count)
 
 
 def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
-    """Pad a scene as a graph runner does: rows of pool row 0, and tokens of poison."""
+    """Pad a scene as a graph runner does: with pool row 0, and tokens of poison."""
     whole = real.batch
     batch = batch_of(
         [*real.requests, *[(1, 0)] * rows],
@@ -168,32 +168,32 @@ def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
     batch.mode, batch.tree_mask = whole.mode, whole.tree_mask
     batch.positions = _more(whole.positions, tokens, 0)
     batch.extend_prefix_lens_cpu = None
-    q, k, v = (_more(own, tokens, torch.nan) for own in (real.q, real.k, real.v))
+    q, k, v = (_more(tensor, tokens, torch.nan) for tensor in (real.q, real.k, real.v))
     return replace(real, batch=batch, q=q, k=k, v=v)
 
 
 def sharing(real: Scene, num_tokens: int) -> Scene:
-    """Let every context begin with the first one's tokens, in the first one's slots.
+    """Let all requests share the first one's leading tokens and their slots.
 
     Args:
-        real: a scene whose requests all have so many cached tokens.
-        num_tokens: how many are shared.
+        real: a scene whose requests each have at least `num_tokens` cached tokens.
+        num_tokens: the number of shared tokens.
     """
     table, rows = real.pools.req_to_token.clone(), real.batch.req_pool_indices
     table[rows, :num_tokens] = table[rows[0], :num_tokens]
 
-    def begun(first: Tensor, own: Tensor) -> Tensor:
-        return torch.cat([first[:num_tokens], own[num_tokens:]])
+    def joined(first: Tensor, rest: Tensor) -> Tensor:
+        return torch.cat([first[:num_tokens], rest[num_tokens:]])
 
     keys, values = real.contexts[0]
-    contexts = [(begun(keys, of_keys), begun(values, own)) for of_keys, own in real.contexts]
+    contexts = [(joined(keys, k), joined(values, v)) for k, v in real.contexts]
     return replace(real, pools=replace(real.pools, req_to_token=table), contexts=contexts)
 
 
 def _pools(
     lengths: Sequence[int], setting: Setting, generator: torch.Generator
 ) -> tuple[Pools, Tensor, Tensor]:
-    """Place the contexts on random pages: the pools, a row each, all slots in plain order."""
+    """Place contexts on random pages: pools, each request's row, all slots in token order."""
     size, pools = setting.page_size, setting.empty_pools()
     free = torch.randperm(setting.num_slots // size - 1, generator=generator) + 1
     rows = torch.randperm(setting.num_rows - 1, generator=generator)[: len(lengths)] + 1
@@ -211,24 +211,24 @@ def _more(tensor: Tensor, count: int, value: float) -> Tensor:
 
 
 Tree = Sequence[int]
-"""The parent of each node; the root, which comes first, is its own."""
+"""The parent of each node; the root comes first, and is its own parent."""
 
 CHAIN: Tree = (0, 0, 1, 2)
 """Each node continues the one before."""
 FORK: Tree = (0, 0, 0, 1)
-"""Two branches, of which one goes on."""
+"""Two branches, the first of which continues."""
 STAR: Tree = (0, 0, 0, 0)
 """All nodes continue the root."""
 COMB: Tree = (0, 0, 0, 2)
-"""Two branches, of which the other one goes on."""
+"""Two branches, the second of which continues."""
 GROVE = ((4, FORK), (0, STAR), (18, CHAIN), (7, COMB))
-"""Cached tokens and the tree over them, for each request."""
+"""Cached tokens and a tree behind them, for each request."""
 
 
 def tree_scene(
     requests: Sequence[tuple[int, Tree]], *, num_spare: int = 0, setting: Setting | None = None
 ) -> Scene:
-    """Make a scene of trees of one size, as in verify; the mask has spare entries behind."""
+    """Make a scene of trees of one size, as in verify, with spare entries behind its mask."""
     masked = [(prefix, visible_nodes(tree)) for prefix, tree in requests]
     return masked_scene(masked, num_spare=num_spare, setting=setting)
 
@@ -236,23 +236,24 @@ def tree_scene(
 def masked_scene(
     requests: Sequence[tuple[int, Tensor]], *, num_spare: int = 0, setting: Setting | None = None
 ) -> Scene:
-    """Make a scene of cached tokens that all see, and of what else they see, [Q, C] bool.
+    """Make a scene of requests with a tree mask.
 
-    The Q new tokens are the last of the C.
+    A request is its number of cached tokens that all new tokens see, and the mask of the tokens
+    behind them, [Q, C] bool; the last Q of these C tokens are new.
     """
-    sizes = [(prefix + seen.shape[1] - len(seen), len(seen)) for prefix, seen in requests]
+    sizes = [(prefix + mask.shape[1] - len(mask), len(mask)) for prefix, mask in requests]
     plain = scene(sizes, uniform=True, setting=setting)
     return with_mask(plain, [after_prefix(*request) for request in requests], num_spare=num_spare)
 
 
 def with_mask(plain: Scene, visible: Sequence[Tensor], *, num_spare: int = 0) -> Scene:
-    """Let the tokens of a uniform scene see what is given, and say so by a tree mask."""
+    """Give a uniform scene the masks of its requests, and the tree mask of them."""
     batch = replace(plain.batch, tree_mask=flat_mask(visible, num_spare))
     return replace(plain, batch=batch, visible=visible)
 
 
 def visible_nodes(tree: Tree) -> Tensor:
-    """Let each node see itself and those that it continues: [N, N] bool."""
+    """Return the mask by which each node sees itself and its ancestors: [N, N] bool."""
     visible = torch.eye(len(tree), dtype=torch.bool)
     for node, parent in enumerate(tree):
         visible[node] |= visible[parent] if parent != node else False
@@ -260,31 +261,32 @@ def visible_nodes(tree: Tree) -> Tensor:
 
 
 def beams(num_beams: int, num_steps: int, dice: random.Random) -> Tensor:
-    """Let each beam of the last draft step see itself and one beam of each step before.
+    """Draw the mask of a draft step's beams: [K, S * K] bool.
 
-    Each step has written its beams' tokens behind those of the step before: [K, S * K] bool.
+    A beam sees itself and one beam of each step before. Each step writes its beams' tokens behind
+    those of the step before.
     """
-    seen = torch.eye(num_beams, dtype=torch.bool)
-    whole = seen
+    itself = torch.eye(num_beams, dtype=torch.bool)
+    mask = itself
     for _ in range(num_steps - 1):
         parents = [dice.randrange(num_beams) for _ in range(num_beams)]
-        whole = torch.cat([whole[parents], seen], dim=1)
-    return whole
+        mask = torch.cat([mask[parents], itself], dim=1)
+    return mask
 
 
 def dice_of(seed: int) -> random.Random:
-    """Make dice that fall alike for the same seed."""
+    """Make a generator from a seed: the same draws on every machine."""
     return random.Random(seed)  # noqa: S311 - no secrets
 
 
 def random_tree(num_tokens: int, topk: int, dice: random.Random) -> Tree:
-    """Grow a tree of which no node has more than `topk` children."""
+    """Draw a tree of nodes with at most `topk` children."""
     tree = [0]
     for node in range(1, num_tokens):
         tree.append(dice.choice([at for at in range(node) if tree[1:].count(at) < topk]))
     return tree
 
 
-def after_prefix(prefix: int, seen: Tensor) -> Tensor:
-    """Let new tokens see cached ones too, and what they see of each other: [N, prefix + C] bool."""
-    return torch.cat([seen.new_ones(len(seen), prefix), seen], dim=1)
+def after_prefix(prefix: int, mask: Tensor) -> Tensor:
+    """Extend a mask, [N, C] bool, by visible cached tokens: [N, prefix + C] bool."""
+    return torch.cat([mask.new_ones(len(mask), prefix), mask], dim=1)

@@ -1,4 +1,4 @@
-"""The backend under test, and what it claims."""
+"""The backend under test, and its claims."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from backend_caps.startup.configuration import load_implementation
 
 _Kind = TypeVar("_Kind")
 _TOLERANCES: Mapping[str, float] = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
-"""Two steps of the dtype's own rounding, of sums of a few hundred; float32's is a kernel's."""
+"""By dtype: two rounding steps at sums of a few hundred; float32 has a kernel's usual error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class Subject:
     """A backend under test.
 
     Args:
-        name: as flags name it.
-        declaration: what it says of itself; no composite, whose parts are checked each.
+        name: the backend's name in flags.
+        declaration: its declaration; not of a composite, whose parts are checked separately.
         source: the file and distribution of the declaration.
-        builder: builds it where its class is not one of this runtime's, and so needs an adapter.
-        words: arguments of `backend-caps check` beside its name that find it again.
-        without: names of forwards that are left out, because it is known to fail them.
+        builder: builds a backend whose class is an engine's, by an adapter; None: this runtime's.
+        words: arguments of `backend-caps check` beside its name that select it.
+        without: names of forwards to leave out, because the backend is known to fail them.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Subject:
 
     @classmethod
     def of(cls, backend: Backend) -> Subject:
-        """Take a backend that was found.
+        """Make the subject of a discovered backend.
 
         Raises:
             KitError: its declaration was not read, or it is a composite.
@@ -61,19 +61,19 @@ class Subject:
         return cls(name=backend.name, declaration=backend.declaration, source=backend.source)
 
     def build(self, site: BackendSite) -> AttentionBackend:
-        """Build a new one from pools.
+        """Build the backend from pools.
 
         Raises:
-            ImplementationError: it names none, or none that can be imported.
-            Exception: whatever its constructor raises.
+            ImplementationError: the declaration names no implementation that can be imported.
+            Exception: any that its constructor raises.
         """
         return cast("AttentionBackend", (self.builder or self.load())(site))
 
     def load(self) -> Callable[..., object]:
-        """Import its implementation: a class, or what else makes one.
+        """Import its implementation: a class, or a function that builds a backend.
 
         Raises:
-            ImplementationError: it names none, or none that can be imported.
+            ImplementationError: the declaration names no implementation that can be imported.
         """
         use = Use(
             backend=self.name,
@@ -91,7 +91,7 @@ class Subject:
         phase: Phase = Phase.DECODE,
         **facts: object,
     ) -> object:
-        """Return what it claims in a use, with conditions that the facts decide."""
+        """Return its value of a capability in a use; `facts` decide the declared conditions."""
         return declared(self.declaration, capability, {**facts, "role": role, "phase": phase})[0]
 
     def claim_as(
@@ -102,13 +102,13 @@ class Subject:
         phase: Phase = Phase.DECODE,
         **facts: object,
     ) -> _Kind:
-        """Return a claim as `claim` does, where its values are of one kind."""
+        """Return a claim as `claim` does, as a value of one type."""
         value = self.claim(capability, role, phase, **facts)
         assert isinstance(value, kind), f"{capability} is a {kind.__name__}"
         return value
 
     def tolerance(self, dtype: str) -> float:
-        """Return how far an output may be from the definition's, absolutely and relatively."""
+        """Return the absolute and relative tolerance of an output in a dtype."""
         return self.declaration.tolerances.get(dtype, _TOLERANCES[dtype])
 
     @property
@@ -123,17 +123,17 @@ class Subject:
         return path.parent if path.name == "__init__.py" else path
 
     def line_in(self, traceback: TracebackType | None) -> Site | None:
-        """Find the innermost line of the backend's own code; None where there is none."""
+        """Find the innermost line of `traceback` in the backend's files; None: there is none."""
         return self._first_line([*walk_tb(traceback)][::-1])
 
     def running_line(self) -> Site | None:
-        """Find the innermost line of the backend that is running; None where none is."""
-        return self._first_line(walk_stack(sys._getframe()))  # noqa: SLF001 - where it is called
+        """Find the innermost running line in the backend's files; None where there is none."""
+        return self._first_line(walk_stack(sys._getframe()))  # noqa: SLF001 - the public `inspect.currentframe` may be None
 
     def _first_line(self, frames: Iterable[tuple[FrameType, int]]) -> Site | None:
         sites = (Site(frame.f_code.co_filename, line) for frame, line in frames)
         return next((site for site in sites if self.owns(site.file)), None)
 
     def owns(self, file: str) -> bool:
-        """Return whether a file is the backend's own code."""
+        """Return whether a file belongs to the backend's code."""
         return Path(file).is_relative_to(self.root)

@@ -1,9 +1,9 @@
-"""Checks around every call of a FutureMap: what they cost does not matter, what they miss does.
+"""Debug checks around every call of a FutureMap: thorough, at any cost.
 
-Consumed rows are poisoned, so that a row read twice is found by its value. The poison is the least
-int64, or NaN: -1 is `~0`, the sentinel of row 0. Row 0 is the padding row: it may repeat, and it
-may be read without having been written, so it is 0 whenever the others are poisoned. Overwriting a
-row that nobody has read is legal: its request was retracted or aborted.
+Consumed rows are poisoned, so that a second read of a row is found by its value. The poison is the
+least int64, or NaN; -1 would not do, because it is `~0`, the sentinel of row 0. Row 0 is the
+padding row: it may repeat, and may be read without having been written, so it is reset to 0 with
+every poisoning. Overwriting an unread row is legal: its request was retracted or aborted.
 
 Every check waits for the device.
 """
@@ -32,13 +32,13 @@ POISON = torch.iinfo(torch.int64).min
 
 
 InputRows = tuple[Tensor | None, Tensor | None]
-"""The rows that a forward reads, kept from before they are resolved: [R] or [B], device, of tokens
-for `input_ids`, and [B], device, of what fills `spec_info`."""
+"""Pool rows that a forward reads, noted before `resolve_future` clears the batch's fields: those of
+`input_ids` ([R] or [B], device), and those of `spec_info` ([B], device)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebugChecks:
-    """The checks that a FutureMap makes in debug mode."""
+    """The checks of a FutureMap in debug mode."""
 
     streams: DeviceStreams
     """The device's streams."""
@@ -86,7 +86,7 @@ class DebugChecks:
         self._check_fresh("seq_lens", self.columns.seq_lens.table, batch.req_pool_indices)
 
     def after_lengths(self, batch: RelayBatch) -> None:
-        """Check the bounds, and poison what was read: the copy stream is done with it."""
+        """Check the bounds, and poison the rows, which the copy stream has finished reading."""
         if batch.seq_lens_cpu_upper_bound is not None:
             self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
         _poison(self.columns.seq_lens.table, batch.req_pool_indices)
@@ -112,7 +112,7 @@ class DebugChecks:
         return tokens, draft
 
     def after_inputs(self, inputs: InputRows) -> None:
-        """Poison what was read."""
+        """Poison the rows that were read."""
         tokens, draft = inputs
         for rows in (tokens, draft):
             if rows is not None:
@@ -154,9 +154,9 @@ class DebugChecks:
     def _check_bounds(self, batch: RelayBatch, bounds: Tensor) -> None:
         rows, seq_lens = _listed(batch.req_pool_indices), _listed(batch.seq_lens)
         low = [
-            found
-            for found in zip(rows, _listed(bounds), seq_lens, strict=True)
-            if found[0] and found[1] < found[2]
+            (row, bound, seq_len)
+            for row, bound, seq_len in zip(rows, _listed(bounds), seq_lens, strict=True)
+            if row and bound < seq_len
         ]
         if low:
             rows, bound, truth = zip(*low, strict=True)
@@ -178,14 +178,14 @@ class DebugChecks:
 
 
 def _poison(table: Tensor, rows: Tensor) -> None:
-    """Make rows unlike any value, but the padding row."""
+    """Fill rows with a value that no step produces, and the padding row with 0."""
     is_float = table.dtype.is_floating_point
     table[as_int64(rows)] = math.nan if is_float else torch.iinfo(table.dtype).min
     table[0] = 0
 
 
 def _listed(tensor: Tensor) -> tuple[int, ...]:
-    """Bring numbers to the host, waiting for whatever writes them."""
+    """Copy numbers to the host. Sync: the work that writes them."""
     return tuple(tensor.tolist())
 
 
@@ -194,6 +194,6 @@ def _rows(rows: Sequence[int]) -> str:
 
 
 def _text(rows: Sequence[int]) -> str:
-    """Name a few rows: a batch may have thousands."""
+    """List the first rows only: a batch may have thousands."""
     shown = ", ".join(str(row) for row in rows[:8])
     return shown if len(rows) <= 8 else f"{shown} and {len(rows) - 8} more"  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""What an engine can get wrong about the relay."""
+"""Errors of the relay, with their codes."""
 
 from __future__ import annotations
 

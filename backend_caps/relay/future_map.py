@@ -2,8 +2,8 @@
 
 A step's tokens and lengths are known only on the device when the next step is built. The forward
 stream writes them into pool-indexed columns (`publish`, `stash`); the next step reads them there
-(`resolve_seq_lens_cpu`, `resolve_future`). What crosses to the host is what the plan says, and
-nothing else.
+(`resolve_seq_lens_cpu`, `resolve_future`). Only the lengths that the plan requires are copied to
+the host.
 
 Shapes: P rows in the request pool, B requests in this batch, T staged prompt tokens, R decode rows
 mixed in after them.
@@ -48,11 +48,11 @@ class FutureMap:
     Args:
         pool_size: P, the rows of `req_to_token`, with the padding row 0.
         device: where the columns are.
-        host_seq_lens: what the host is told about lengths in speculative decode.
+        host_seq_lens: which lengths the host gets in speculative decode.
         speculative: whether overlapped speculative steps relay through this map.
-        draft: the draft worker's state; None for plain decode and for drafts without any (NGRAM).
+        draft: the draft worker's state; None for plain decode and for stateless drafts (NGRAM).
         max_context_len: the width of a row of `req_to_token`; tightens the upper bound. The
-            context's length is none: in an overlapped loop steps start above it.
+            context's length is no bound: in an overlapped loop steps start above it.
         accept_tokens: the most tokens that one step can accept; by default the draft's.
         debug: check every call and poison every row that was read; each check waits for the device.
         streams: the device's streams, where its declared traits are not the ones to use, or
@@ -60,16 +60,16 @@ class FutureMap:
 
     Raises:
         RelayError: the pool has no row but row 0, the device has no declared traits or `streams`
-            are another's, an upper bound has no `accept_tokens`, or `host_seq_lens` is no mode, as
-            True and False are none.
+            are another's, an upper bound has no `accept_tokens`, or `host_seq_lens` is no
+            `HostSeqLens` (such as True).
 
-    Sync: the whole device, once, so that no stream finds the columns half made.
+    Sync: the whole device, once, so that no stream reads columns before they are initialized.
 
-    The batch's own tensors have to live until the step's forward is done with them.
+    A batch's tensors have to live until the step's forward has finished with them.
     """
 
     copy_stream: StreamLike | None
-    """The private stream that brings lengths to the host; None where none is needed."""
+    """The private stream that copies lengths to the host; None where none is needed."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class FutureMap:
         self.speculative = speculative
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams
-        self.device = _own_device(device, self.streams)
+        self.device = _column_device(device, self.streams)
         if accept_tokens is None and draft is not None:
             accept_tokens = draft.accept_tokens
         if accept_tokens is not None and accept_tokens < 1:
@@ -111,7 +111,7 @@ class FutureMap:
                 "its bonus token. Give the most tokens that a step can accept.",
             )
         self._published = self.streams.event()
-        # Tensors made in inference mode could be written to nowhere else.
+        # A tensor that is made in inference mode cannot be written to outside of it.
         with torch.inference_mode(mode=False):
             word = self.streams.traits.copy_word
             self._columns = RelayColumns(self.layout, pool_size, self.device, word)
@@ -133,14 +133,14 @@ class FutureMap:
         debug: bool = False,
         streams: DeviceStreams | None = None,
     ) -> Self:
-        """Make the map that a plan asks for.
+        """Make the map for a plan.
 
         A server that speculates without overlap relays lengths and draft state on the device
         alone: it processes each result before it prepares the next step, so its scheduler knows
         every length, and sets `seq_lens_cpu` after `resolve_seq_lens_cpu`.
 
         Args:
-            plan: its `host_seq_lens` and its server flags decide.
+            plan: provides `host_seq_lens` and the server flags.
             pool_size: P, the rows of `req_to_token`, with the padding row 0.
             device: where the columns are.
             draft: the draft worker's state; None where there is none.
@@ -220,16 +220,16 @@ class FutureMap:
     ) -> None:
         """Publish and stash values that no forward of this process made.
 
-        A request whose prefill ran elsewhere enters a row that the running forward may still write
-        to, for the request before. So this producer comes after all of that forward's writes, and
-        before all that the forward stream is given next: the reads of these values, and writes.
+        A request whose prefill ran in another process enters a row that the running forward may
+        still write for the row's previous request. So the writes here wait for that forward, and
+        later work of the forward stream, which reads these values, waits for them.
 
         req_pool_indices  [B] int64 or int32, device  unique rows, 0 <= row < P; row 0 may repeat
         seq_lens          [B] int64 or int32, device  tokens committed per request
         payload           [B, ...] each, device  converted to the layout's dtypes
 
-        Stream: the current stream, which waits for `forward_stream` first, and for which
-        `forward_stream` waits in the end.
+        Stream: the current stream, which first waits for `forward_stream`; at the end
+        `forward_stream` waits for it.
         Sync: none. Keeps: nothing; the arguments are copied from. Capture: no.
         """
         current_stream = self.streams.current_stream()
@@ -239,7 +239,7 @@ class FutureMap:
         forward_stream.wait_stream(current_stream)
 
     def commit_lengths(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
-        """Tell exact lengths that the host knows, so that upper bounds stay tight.
+        """Apply exact lengths that the host has, so that upper bounds stay tight.
 
         Call it when requests enter their rows, before their first decode step, with the tokens
         that they will start it from: the whole prompt, even where a chunk of it is yet to run.
@@ -258,13 +258,13 @@ class FutureMap:
         self._host_lengths.commit(rows_cpu, lens_cpu, generation)
 
     def bytes_to_host(self, num_requests: int) -> int:
-        """Return how much a speculative step of so many requests brings to the host."""
+        """Return the bytes that a speculative step of `num_requests` copies to the host."""
         return self._host_lengths.bytes_to_host(num_requests)
 
     def resolve_seq_lens_cpu(self, batch: RelayBatch) -> None:
-        """Give a speculative batch its lengths: on the device, and on the host as the plan says.
+        """Set a speculative batch's lengths on the device, and on the host as the plan requires.
 
-        A no-op outside speculative decode: there the scheduler knows the lengths by itself.
+        A no-op outside speculative decode, where the scheduler keeps the lengths itself.
         Call it once for every step: under UPPER_BOUND it counts the step as launched.
 
         batch.seq_lens                  [B] int64, device  set
@@ -288,7 +288,7 @@ class FutureMap:
             self._checks.after_lengths(batch)
 
     def count_plain_step(self, batch: RelayBatch) -> None:
-        """Count a step that gives its decode rows one token each, so that upper bounds hold.
+        """Count a step that adds one token to each decode row, so that upper bounds hold.
 
         Call it once for each step that `resolve_seq_lens_cpu` does not count: of plain decode, or
         of prompts with plain decode rows mixed in, the last R of `req_pool_indices_cpu`. Without
@@ -300,10 +300,10 @@ class FutureMap:
             self._host_lengths.count(batch)
 
     def set_input_ids_sentinel(self, batch: RelayBatch) -> None:
-        """Mark a decode batch's ids as not there yet: `~row`, negative for every row.
+        """Set a decode batch's ids to sentinels until they are resolved: `~row`, always negative.
 
-        They stay as they are where they come from elsewhere: from staging, or from the draft
-        worker. Call it for each plain decode batch, before `resolve_future`.
+        Ids that come from staging or from the draft worker are not changed. Call it for each plain
+        decode batch, before `resolve_future`.
 
         batch.input_ids          [B] int64, device  set
         batch.input_ids_pending  set
@@ -317,7 +317,7 @@ class FutureMap:
         batch.input_ids_pending = True
 
     def resolve_future(self, batch: RelayBatch) -> None:
-        """Put tokens where a forward reads them, and draft state where the draft worker does.
+        """Set the tokens that a forward reads, and the draft state that the draft worker reads.
 
         batch.prefill_input_ids_cpu  [T] int64, pinned host  crosses to `input_ids`; then None
         batch.mix_running_indices    [R] int64 or int32, device  rows whose tokens follow; then None
@@ -326,8 +326,8 @@ class FutureMap:
 
         Stream: enqueued on the current stream, which must be the forward stream.
         Sync: none. Allocates: the tensors that it sets. Capture: no; what is pending differs.
-        Keeps: `mix_running_indices` until the current stream is done with it; the staged ids are
-        `input_ids` themselves on a device that is the host.
+        Keeps: `mix_running_indices` until the current stream has finished with it; on the CPU the
+        staged tensor itself becomes `input_ids`.
         Exact: as of the last stash of each row.
         """
         consumed = None if self._checks is None else self._checks.before_inputs(batch)
@@ -349,8 +349,8 @@ class FutureMap:
         input_ids = as_int64(staged)
         running = batch.mix_running_indices
         if running is not None:
-            # The scheduler drops it when it merges the batch; with an allocator that reuses the
-            # memory at once, the gather then reads other rows (sglang#34076).
+            # The scheduler drops this tensor when it merges the batch; an allocator that reuses the
+            # memory at once would let the gather read other rows (sglang#34076).
             self.streams.keep_alive(running)
             input_ids = torch.cat((input_ids, self._columns.bonus_tokens.load(running)))
         batch.input_ids = input_ids
@@ -368,11 +368,11 @@ class FutureMap:
         return host_copy(self.streams, self._columns.seq_lens.table, self._published)
 
 
-def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.device:
-    """Say which device the columns are on: the one whose streams these are."""
-    asked = torch.device(device)
-    if asked.type == streams.device.type:
-        own = with_index(asked)
-        if streams.device.index in (None, own.index):
-            return own
-    raise undeclared_device(str(asked), [str(streams.device)])
+def _column_device(device: torch.device | str, streams: DeviceStreams) -> torch.device:
+    """Return the columns' device with its index; refuse streams of another device."""
+    requested = torch.device(device)
+    if requested.type == streams.device.type:
+        indexed = with_index(requested)
+        if streams.device.index in (None, indexed.index):
+            return indexed
+    raise undeclared_device(str(requested), [str(streams.device)])

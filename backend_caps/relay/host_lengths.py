@@ -1,10 +1,10 @@
-"""What the host gets of lengths: nothing, a bound, or a copy that waits for no forward.
+"""Host sequence lengths by mode: none, an upper bound, or an exact copy.
 
-Each mode sets all three host fields of a batch, so that no value of an earlier step survives.
+Each mode sets all three host fields of a batch, so that no value of an earlier step remains.
 
-The schedule stream carries the barrier that keeps it behind the running forward's reads, so a host
-wait on it is a wait for that forward to end. A publish comes earlier, between verify and
-draft-extend. Hence a copy on a stream of its own, behind the publish event and nothing else.
+The schedule stream waits for the running forward's last read of shared buffers, so a host wait on
+it would be a wait for that forward. Lengths are published earlier, between verify and draft-extend.
+Hence exact lengths are copied on a private stream that waits for the publish event alone.
 
 Shapes: P rows in the request pool, B requests in a batch.
 """
@@ -26,23 +26,22 @@ _LENGTH_BYTES = torch.int64.itemsize
 
 
 # Below every generation that a scheduler numbers, so that generation 0 opens a row.
-_NOBODY = -1
+_NO_GENERATION = -1
 
 
 class LengthBounds:
     """Keep an upper bound of every row's length, by counting steps instead of copying.
 
     The host learns a step's lengths only when its result is processed, a step or more after the
-    next one was launched. Until then it knows two things of a row: the last length that was
+    next one was launched. Until then the host has two numbers of a row: the last length that was
     processed, and how many steps were launched. With at most A tokens accepted by a step,
 
         bound = last committed length + A x (steps launched - steps committed)
 
-    The protocol has two calls, and rows are recycled while steps are in flight, so each names whom
-    it speaks of:
+    Rows are reused while steps are in flight, so lengths are tagged by generation:
 
     * A **generation** is one request's stay in a row. The scheduler numbers them: a later stay in
-      the same row has the larger number. The relay never makes one up.
+      the same row has the larger number. The relay assigns none.
     * `commit` with a larger generation than the row's **opens** it: the length is what the request
       has committed before its first step (for a new one its whole prompt, whatever was prefilled of
       it by then), and no step is in flight. It comes before the generation's first `launch`.
@@ -50,9 +49,9 @@ class LengthBounds:
       it: that one adds a token too.
     * `commit` with the row's generation is a processed step of it. It ends one step in flight if
       the length grew, as every step's length does, since every step accepts at least one token. A
-      prefill is no step: its result is not committed once the generation is open. Where it is all
-      the same, the whole prompt's length does not grow, and changes nothing.
-    * `commit` with a smaller generation is of a request that has left the row, and changes nothing.
+      prefill is no step, so its result need not be committed once the generation is open. If it
+      is, the whole prompt's length does not grow, and nothing changes.
+    * `commit` with a smaller generation is of a request that has left the row; nothing changes.
 
     So the bound never falls below the truth: let the committed length be the one after step j.
     Every counted commit moved it to a later step's, so at most j commits were counted, so at least
@@ -61,14 +60,14 @@ class LengthBounds:
     by A. Row 0 is the padding row and has no bound of its own.
 
     The context's length is no bound. In an overlapped loop the device passes it before the host
-    knows that the request is done, and steps that start above it are launched. What no length
-    exceeds is the width of a row of `req_to_token`: beyond it memory would be overwritten.
+    has processed the result that ends the request, so steps that start above it are launched. The
+    width of a row of `req_to_token` is one: beyond it other memory would be overwritten.
 
     Args:
         pool_size: P, row 0 included.
         accept_tokens: the most tokens that one step can accept, the bonus token included.
         max_context_len: the width of a row of `req_to_token`, which no step starts above; None
-            where nobody knows.
+            where it is unknown.
     """
 
     def __init__(self, pool_size: int, accept_tokens: int, max_context_len: int | None) -> None:
@@ -76,7 +75,7 @@ class LengthBounds:
         self._max_context_len = max_context_len
         self._committed = torch.zeros(pool_size, dtype=torch.int64, device="cpu")
         self._in_flight = torch.zeros(pool_size, dtype=torch.int64, device="cpu")
-        self._generation = torch.full_like(self._in_flight, _NOBODY)
+        self._generation = torch.full_like(self._in_flight, _NO_GENERATION)
 
     def launch(self, rows_cpu: Tensor) -> Tensor:
         """Count a step of these rows, and return the bounds of the lengths it starts from.
@@ -100,9 +99,9 @@ class LengthBounds:
         return in_flight
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
-        """Take in exact lengths: of requests that enter their rows, or of a processed step.
+        """Apply exact lengths: of requests that enter their rows, or of a processed step.
 
-        A request enters with its whole prompt's length; results of its prefill are no steps.
+        A request enters with its whole prompt's length; a prefill is no step.
 
         rows_cpu    [B] int64 or int32, host  unique rows; row 0 may repeat
         lens_cpu    [B] int64, host  tokens committed per request
@@ -113,10 +112,10 @@ class LengthBounds:
         in_flight = self._in_flight[rows_cpu]
         opens = generation > stored
         grows = (generation == stored) & (lens_cpu > committed)
-        left = (in_flight - grows.to(torch.int64)).clamp_(min=0).masked_fill_(opens, 0)
+        remaining = (in_flight - grows.to(torch.int64)).clamp_(min=0).masked_fill_(opens, 0)
         self._generation[rows_cpu] = torch.maximum(generation, stored)
         self._committed[rows_cpu] = torch.where(opens | grows, lens_cpu, committed)
-        self._in_flight[rows_cpu] = left
+        self._in_flight[rows_cpu] = remaining
 
 
 # What SGLang 0.5.13 adds to the context for the width of a row (mem_cache/common.py), beside the
@@ -146,19 +145,19 @@ def unknown_accept_tokens() -> RelayError:
 
 
 class HostLengths:
-    """NONE: lengths stay on the device. The other modes override what they do otherwise."""
+    """NONE: lengths stay on the device. Base class of the other modes."""
 
     stream: StreamLike | None = None
-    """The private stream that lengths cross on; None: the current one, or they do not cross."""
+    """The private copy stream; None where lengths cross on the current stream, or not at all."""
 
     def refresh(self, batch: RelayBatch) -> None:
-        """Set all three host fields, for the step that is about to be launched: to None."""
+        """Set all three host fields of the next step to None."""
         batch.seq_lens_cpu = None
         batch.seq_lens_sum = None
         batch.seq_lens_cpu_upper_bound = None
 
     def count(self, batch: RelayBatch) -> None:
-        """Count a plain decode step, of which no lengths are relayed."""
+        """Count a plain decode step, whose lengths are not relayed."""
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Apply the exact lengths of a processed step."""
@@ -169,7 +168,7 @@ class HostLengths:
 
 
 class BoundedLengths(HostLengths):
-    """UPPER_BOUND: what the host can say without asking the device."""
+    """UPPER_BOUND: a bound that the host computes without a copy from the device."""
 
     def __init__(self, bounds: LengthBounds) -> None:
         self._bounds = bounds
@@ -198,7 +197,7 @@ _SHORT = 96
 
 
 class ExactLengths(HostLengths, ABC):
-    """EXACT: the lengths, which the host waits for."""
+    """EXACT: a copy of the lengths, for which the host waits."""
 
     @abstractmethod
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
@@ -221,18 +220,18 @@ class ExactLengths(HostLengths, ABC):
         batch.seq_lens_cpu_upper_bound = lens_cpu
 
     def bytes_to_host(self, num_requests: int) -> int:
-        """Count the lengths of so many requests."""
+        """Return the bytes of the lengths of `num_requests`."""
         return num_requests * _LENGTH_BYTES
 
 
 class BlockingCopy(ExactLengths):
-    """Copy what was gathered on the device: for devices without streams or pinned memory.
+    """Copy the gathered lengths: for devices without streams or pinned memory.
 
-    On a device that is the host, the bytes that it counts stay where they are.
+    On the CPU `bytes_to_host` counts bytes that are not copied.
     """
 
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the gathered lengths; on a device that is the host, the very tensor.
+        """Return the gathered lengths; on the CPU, the same tensor.
 
         Sync: the current stream. Exact: exact.
         """
@@ -240,12 +239,12 @@ class BlockingCopy(ExactLengths):
 
 
 class PrivateCopy(ExactLengths):
-    """Copy on a private stream, behind the last publish.
+    """Copy on a private stream, after the last publish.
 
     Args:
         streams: the device's streams.
         column: [P] int64, device, the published lengths.
-        published: the event behind which the column is whole.
+        published: the event after which the column is complete.
     """
 
     def __init__(self, streams: DeviceStreams, column: Tensor, published: EventLike) -> None:
@@ -257,11 +256,11 @@ class PrivateCopy(ExactLengths):
 
     @abstractmethod
     def _make_buffers(self, num_rows: int) -> None:
-        """Make the memory that copies of up to so many rows cross in."""
+        """Allocate the buffers for copies of up to `num_rows` rows."""
 
 
 class ColumnCopy(PrivateCopy):
-    """Copy the pool's whole column in one DMA, and pick the batch's rows on the host."""
+    """Copy the pool's whole column in one DMA, and select the batch's rows on the host."""
 
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
         """Return the lengths of the last publish.
@@ -277,7 +276,7 @@ class ColumnCopy(PrivateCopy):
         return self._column_pinned.index_select(0, req_pool_indices_cpu)
 
     def bytes_to_host(self, num_requests: int) -> int:
-        """Count the whole column, whatever the batch."""
+        """Return the bytes of the whole column; 0 without requests."""
         return super().bytes_to_host(self._column.shape[0]) if num_requests else 0
 
     def _make_buffers(self, num_rows: int) -> None:
@@ -287,8 +286,8 @@ class ColumnCopy(PrivateCopy):
 class RowsCopy(PrivateCopy):
     """Gather the batch's rows on the device, for a pool whose column is too long to copy.
 
-    The index is uploaded from the host's: the batch's device index is written by the schedule
-    stream, for which the private stream does not wait.
+    The index is uploaded from the host: the batch's device index is written on the schedule stream,
+    for which the private stream does not wait.
     """
 
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
@@ -310,10 +309,11 @@ class RowsCopy(PrivateCopy):
             torch.index_select(self._column, 0, rows, out=lens)
             lens_pinned.copy_(lens, non_blocking=True)
         self.stream.synchronize()
+        # A copy, because the next step overwrites the pinned buffer.
         return lens_pinned.clone()
 
     def _make_buffers(self, num_rows: int) -> None:
-        """Make room for a batch: for a pool's rows, or more where padding repeats row 0."""
+        """Allocate buffers for the pool's rows, or for more where padding repeats row 0."""
         with self._streams.using(self.stream), torch.inference_mode(mode=False):
             self._rows = self._column.new_empty(num_rows)
             self._lens = self._column.new_empty(num_rows)
@@ -322,7 +322,7 @@ class RowsCopy(PrivateCopy):
 
 
 def host_copy(streams: DeviceStreams, column: Tensor, published: EventLike) -> ExactLengths:
-    """Choose the copy by what the device has and by the length of the column."""
+    """Choose the copy by the device's traits and the length of the column."""
     if not (streams.traits.has_streams and streams.traits.has_pinned_memory):
         return BlockingCopy()
     if column.shape[0] <= MAX_COLUMN_ROWS:

@@ -43,15 +43,15 @@ class RelayBatch(Protocol):
     seq_lens: Tensor
     """[B] int64, device: tokens committed before this step."""
     seq_lens_cpu: Tensor | None
-    """[B] int64, host: the mirror of `seq_lens`, or None where nobody needs it."""
+    """[B] int64, host: the mirror of `seq_lens`, or None where the plan needs no mirror."""
     seq_lens_sum: int | None
     """The mirror's sum."""
     seq_lens_cpu_upper_bound: Tensor | None
-    """[B] int64, host: never below `seq_lens`, row 0 aside, or None where nobody needs it."""
+    """[B] int64, host: never below `seq_lens`, row 0 aside, or None where the plan needs none."""
     input_ids: Tensor | None
     """[B] or [T + R] int64, device: tokens, or sentinels while `input_ids_pending`."""
     input_ids_pending: bool
-    """Whether `input_ids` are sentinels: known on the host, so nobody has to look at them."""
+    """Whether `input_ids` are sentinels; a host flag, so that reading it needs no sync."""
     prefill_input_ids_cpu: Tensor | None
     """[T] int64, pinned host: prompt tokens that cross at forward entry."""
     mix_running_indices: Tensor | None
@@ -63,7 +63,7 @@ class RelayBatch(Protocol):
 
 
 def require_input_ids(batch: RelayBatch) -> Tensor:
-    """Return the tokens that a forward reads, or say that they are not there yet.
+    """Return the tokens that a forward reads; raise while they are not resolved.
 
     Sync: none; which ids are pending is known on the host.
 
@@ -87,7 +87,7 @@ def require_input_ids(batch: RelayBatch) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """Describe what a draft worker hands from one step to the next.
+    """Shape of the draft state that is relayed from one step to the next.
 
     Raises:
         RelayError: a size is below 1, or `hidden_size` and `dtype` come without each other.
@@ -197,7 +197,7 @@ class RelayPayload:
 
 
 def require_shape(operation: str, field: str, value: Tensor, expected: tuple[int, ...]) -> None:
-    """Refuse values that are not one for each row, of which `scatter_` would take a part.
+    """Require one value for each row; `scatter_` would silently take a part of others.
 
     Raises:
         RelayError: the shape is another.
@@ -211,12 +211,12 @@ def require_shape(operation: str, field: str, value: Tensor, expected: tuple[int
 
 
 def as_int64(tensor: Tensor) -> Tensor:
-    """Return the tensor itself where it is int64: a conversion that is none still costs a call."""
+    """Convert to int64; skip the call for an int64 tensor, because a no-op `to` costs time too."""
     return tensor if tensor.dtype is torch.int64 else tensor.to(torch.int64)
 
 
 def without_graph(tensor: Tensor) -> Tensor:
-    """Return a tensor that autograd does not follow: a column would keep every step's graph."""
+    """Detach from autograd: else a column would keep the autograd graph of every step alive."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
@@ -227,7 +227,7 @@ class Column:
     """[P, ...], device: the values."""
 
     def load(self, rows: Tensor) -> Tensor:
-        """Read `rows` [B] into memory of their own."""
+        """Return a copy of the values of `rows` [B]."""
         return self.table.index_select(0, rows)
 
 
@@ -247,9 +247,9 @@ _MIN_WORDS = 8
 
 
 class RowColumn(Column):
-    """A column of a vector a row, copied in `word`s where a row is a good whole number of them.
+    """A column of a vector a row, copied in `word`s where a row is enough whole words.
 
-    A copy does not care what it copies, and its cost is in the number of elements.
+    A copy's cost is in the number of elements, so wide words are cheaper than the row's own dtype.
     """
 
     def __init__(
@@ -270,9 +270,11 @@ class RowColumn(Column):
         self._words.index_copy_(0, rows, self._in_words(values))
 
     def _in_words(self, values: Tensor) -> Tensor:
+        """View values in words; copy them first where torch cannot view them so."""
         if self._word is None:
             return values
-        # A single row of a wider tensor counts as contiguous, and still has that tensor's stride.
+        # `view(dtype)` needs offset and strides of whole words. One row of a wider tensor counts as
+        # contiguous, and still has that tensor's stride.
         strays = (values.storage_offset() | values.stride(0)) * values.itemsize
         if not values.is_contiguous() or strays % self._word.itemsize:
             values = values.clone(memory_format=torch.contiguous_format)
@@ -299,7 +301,7 @@ class RelayColumns:
         }
 
     def store_draft(self, rows: Tensor, payload: RelayPayload) -> None:
-        """Write what the payload has of a draft worker's state to `rows` [B] int64."""
+        """Write the payload's draft state, except fields that are None, to `rows` [B] int64."""
         for name, column in self.draft.items():
             values: Tensor | None = getattr(payload, name)
             if values is not None:

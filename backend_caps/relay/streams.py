@@ -1,6 +1,6 @@
-"""Streams, events and pinned memory of one device, whichever device it is.
+"""Streams, events and pinned memory of one device of any type.
 
-What a device has is declared in `DEVICE_TRAITS`, and nothing else asks for its name. A device
+`DEVICE_TRAITS` declares what each device type has; no other code compares type names. A device
 without streams is served by `torch.cpu`, torch's own module of streams that do nothing.
 """
 
@@ -32,7 +32,7 @@ class EventLike(Protocol):
         """Make the host wait for the point."""
 
     def query(self) -> bool:
-        """Tell, without waiting, whether the point has been reached."""
+        """Return, without waiting, whether the point has been reached."""
 
 
 class StreamLike(Protocol):
@@ -42,7 +42,7 @@ class StreamLike(Protocol):
         """Make this stream wait for an event."""
 
     def wait_stream(self, stream: StreamLike, /) -> None:
-        """Make this stream wait for all work that another has now."""
+        """Make this stream wait for all work that another stream has now."""
 
     def synchronize(self) -> None:
         """Make the host wait for this stream."""
@@ -56,10 +56,10 @@ class GraphLike(Protocol):
 
 
 class MemorySegment(TypedDict):
-    """A stretch of device memory, of what torch tells about it."""
+    """A segment of torch's `memory_snapshot`; only the key that is used here."""
 
     total_size: int
-    """Its bytes."""
+    """Bytes of the segment."""
 
 
 class StreamModule(Protocol):
@@ -69,18 +69,18 @@ class StreamModule(Protocol):
         """Create an event."""
 
     def CUDAGraph(self) -> GraphLike:  # noqa: N802 - torch's name
-        """Create a graph; only where the device's traits say that it has any."""
+        """Create a graph; only on a device with `has_graphs`."""
 
     def graph(
         self, graph: GraphLike, /, *, pool: tuple[int, int] | None, stream: StreamLike
     ) -> AbstractContextManager[object]:
-        """Capture into a graph, on a stream, what a `with` block does."""
+        """Capture the work of a `with` block into a graph, on a stream."""
 
     def graph_pool_handle(self) -> tuple[int, int]:
-        """Name a memory pool that several graphs share."""
+        """Return the handle of a memory pool that several graphs share."""
 
     def memory_snapshot(self, pool: tuple[int, int], /) -> Sequence[MemorySegment]:
-        """List what a memory pool has of the device."""
+        """List the segments of a memory pool."""
 
     def Stream(self, device: torch.device, /) -> StreamLike:  # noqa: N802 - torch's name
         """Create a stream, or hand one out of a pool."""
@@ -108,13 +108,13 @@ class DeviceTraits:
     has_external_events: bool = False
     """An event that is recorded within a capture is recorded by every replay."""
     is_stand_in: bool = False
-    """It stands in for a real device: what is made for others may be tried on it."""
+    """It simulates a real device: backends for other device types may run on it."""
     copy_word: torch.dtype | None = None
     """The unit that rows are copied in, whatever their dtype; None copies in their own."""
 
 
 # Sixteen-byte words copy 1,024 rows of 256 bfloat16 in 26 us instead of 60 on a CPU (torch 2.13,
-# two cores). Elsewhere rows keep their own dtype until somebody measures.
+# two cores). On other devices rows keep their dtype until a measurement shows a gain.
 DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
     {
         "cpu": DeviceTraits(has_streams=False, has_pinned_memory=False, copy_word=torch.complex128),
@@ -141,14 +141,14 @@ _DRAWS = 64
 
 
 class DeviceStreams:
-    """Hand out one device's streams, events and pinned memory.
+    """Streams, events and pinned memory of one device.
 
     Args:
-        device: the device that the relay's buffers are on; work goes to its current stream,
-            whichever device is the current one. Without an index it is the one that is now.
+        device: the device of the relay's buffers; its streams are used, also while another device
+            is the current one. Without an index it is the current device of its type.
         traits: what the device has; by default what `DEVICE_TRAITS` declares for its type.
-        taken: streams in use elsewhere. torch's pool hands a handle out again after a while, and
-            a private stream that is the forward stream in disguise would wait for the forward.
+        taken: streams in use elsewhere. torch's pool reuses handles round-robin, and a private
+            stream with the forward stream's handle would wait for the forward.
 
     Raises:
         RelayError: no traits are given or declared.
@@ -174,34 +174,34 @@ class DeviceStreams:
         return cast("StreamModule", module)
 
     def event(self) -> EventLike:
-        """Create an event; waiting for it before it is recorded is no wait."""
+        """Create an event; a wait for it before it is recorded returns at once."""
         return self._module.Event()
 
     def external_event(self) -> EventLike:
-        """Create an event that the replays of a graph record, where the device has such."""
+        """Create an event that each replay of a graph records; needs `has_external_events`."""
         return self._module.Event(external=True)
 
     def graph(self) -> GraphLike:
-        """Create a graph, on a device that has them."""
+        """Create a graph; needs `has_graphs`."""
         return self._module.CUDAGraph()
 
     def graph_pool(self) -> tuple[int, int]:
-        """Name a memory pool for graphs to share."""
+        """Return the handle of a new memory pool for graphs to share."""
         return self._module.graph_pool_handle()
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
-        """Count the device memory that a pool of graphs has."""
+        """Return the device memory of a pool of graphs, in bytes."""
         return sum(segment["total_size"] for segment in self._module.memory_snapshot(pool))
 
     @contextmanager
     def capturing(
         self, graph: GraphLike, pool: tuple[int, int], stream: StreamLike
     ) -> Iterator[None]:
-        """Capture into `graph` what is sent to `stream` within a `with` block.
+        """Capture into `graph` the work that a `with` block sends to `stream`.
 
-        A block that asks for what no graph can hold makes the end of the capture fail as well, and
-        torch would raise that, with `stream` still the current one. Here the block's own error
-        goes up, and the stream is what it was. Torch's allocator goes on as if the capture did.
+        An operation that cannot be captured makes the end of the capture fail as well, and torch
+        would raise that second error and leave `stream` the current one. Here the block's error is
+        raised, and the current stream is restored. Torch's allocator still has the capture open.
 
         Stream: `stream`. Sync: the device of `stream`, before the capture.
         """
@@ -225,9 +225,9 @@ class DeviceStreams:
         return self._module.stream(stream)
 
     def private_stream(self) -> StreamLike:
-        """Create a stream whose handle is none of the taken ones, nor the current stream's.
+        """Create a stream whose handle differs from the taken ones and the current stream's.
 
-        From then on it is taken itself.
+        From then on its handle is taken too.
 
         Raises:
             RelayError: every stream that the pool hands out is taken.
@@ -245,9 +245,10 @@ class DeviceStreams:
         )
 
     def device_wait(self) -> Callable[[], None]:
-        """Return what makes the host wait for the whole device, for whoever outlives these streams.
+        """Return a callable that makes the host wait for the device, for use in a finalizer.
 
-        A simulated device is the one of the simulation that runs now, though another may by then.
+        It keeps no reference to this object. On the simulated device it waits for the simulation
+        that runs now, even if another one runs at the time of the call.
         """
         return partial(self._module.synchronize, self.device)
 
@@ -256,14 +257,14 @@ class DeviceStreams:
         self._module.synchronize(self.device)
 
     def keep_alive(self, tensor: Tensor) -> None:
-        """Let no one have the tensor's memory before the current stream is done with it."""
+        """Keep the tensor's memory from reuse until the current stream has finished its work."""
         if self.traits.has_streams:
             tensor.record_stream(cast("torch.Stream", self.current_stream()))
 
     def empty_pinned(self, num_rows: int) -> Tensor:
-        """Allocate int64 host memory that copies can run from and to beside the host.
+        """Allocate pinned int64 host memory, for copies that do not block the host.
 
-        Without rows there is nothing to pin, and CUDA's memory of no bytes is not pinned.
+        Memory of no bytes is not pinned: CUDA has no address to register for it.
         """
         if not num_rows:
             return torch.empty(0, dtype=torch.int64)
@@ -272,24 +273,24 @@ class DeviceStreams:
         return pinned
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Tell whether a host tensor lies in pinned memory."""
+        """Return whether a host tensor is in pinned memory."""
         return tensor.is_pinned()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStreams:
-    """The streams of an overlapped step: three handles, or none of the orderings below holds."""
+    """The streams of an overlapped step; the three handles must differ."""
 
     schedule: StreamLike
-    """Batches are built here, behind the running forward's last read of what they are built in."""
+    """Builds batches, after the running forward's last read of the buffers that hold them."""
     forward: StreamLike
-    """Models run here, one step after the other."""
+    """Runs the models, one step after the other."""
     host_copy: StreamLike
-    """Results cross to the host here, so that the host waits for them and not for a forward."""
+    """Copies results to the host, so that the host waits for these copies and not for a forward."""
 
     @classmethod
     def drawn_from(cls, streams: DeviceStreams) -> Self:
-        """Draw three streams of their own from a device's pool."""
+        """Draw three different streams from a device's pool."""
         return cls(
             schedule=streams.private_stream(),
             forward=streams.private_stream(),
@@ -298,15 +299,16 @@ class StepStreams:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Say which device of its type is meant: the current one, where nobody said."""
+    """Return the device with its index: by default the current device of its type."""
+    # torch fills in the index where it makes a tensor; no device module has a common call for it.
     return torch.empty(0, device=device).device
 
 
 def declared_traits(device: torch.device) -> DeviceTraits:
-    """Look a device's traits up by its type.
+    """Return the declared traits of a device's type.
 
     Raises:
-        RelayError: nobody declared them.
+        RelayError: no traits are declared for it.
     """
     traits = DEVICE_TRAITS.get(device.type)
     if traits is None:
@@ -315,7 +317,7 @@ def declared_traits(device: torch.device) -> DeviceTraits:
 
 
 def undeclared_device(device: str, declared: Iterable[str]) -> RelayError:
-    """Return the error of a device whose streams and traits are not known."""
+    """Return the error of a device without declared traits, or with another's streams."""
     return RelayError(
         "undeclared-device",
         f"the relay has no traits for device {device!r}; declared: {', '.join(declared)}. "

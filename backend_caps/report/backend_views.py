@@ -1,4 +1,4 @@
-"""A report as sections: backends side by side, their evidence, and an engine's own."""
+"""A report as sections: backends side by side, evidence, and an engine's backends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from backend_caps.report.sections import Heading, Lines, Section, Table, some_li
 from backend_caps.report.words import file_of, grouped, words_of
 
 _SIDE_BY_SIDE = 3
-"""Backends in one table: as many as a terminal of 100 columns holds."""
-
-
+"""Columns of backends in one table: as many as a terminal of 100 characters holds."""
 EVIDENCE_COLUMNS = ("backend", "checked", "what speaks against it")
 """The columns of `evidence_rows`."""
 _MARKS: Mapping[str, str] = {"verified": " ✓", "stale": " ~", "failed": " ✗"}
@@ -35,22 +33,22 @@ _LEGEND = {
     "failed": "✗ did not hold when the kit looked.",
 }
 _FIRST = ("host_seq_lens", "shared_reads_end", "max_context_len_known")
-"""Capabilities that stand first, where the engine's source states them."""
-_TOLD_BY_NAMES = frozenset({"roles"})
-"""What follows from the names that a class is registered as, and is shown with them."""
+"""Capabilities in the first columns, where the engine's source states them."""
+_SHOWN_AS_NAMES = frozenset({"roles"})
+"""Capabilities that follow from a class's registered names, and are shown in their column."""
 _FIRST_COLUMN = "class, where"
 _BESIDE_LONG_NAMES = 2
-"""As many where the names that classes are registered as are vLLM's, which are long."""
+"""Columns of capabilities beside vLLM's registered names, which are long."""
 _BATCHES: Mapping[frozenset[str], str] = {
     frozenset({"single_token_decode"}): "single tokens",
     frozenset({"single_token_decode", "uniform_batch"}): "uniform batches",
     frozenset({"single_token_decode", "uniform_batch", "mixed_batch"}): "every batch",
 }
-"""The sets of batches that engines know, which grow, in fewer words than all of their members."""
+"""Short names of the sets of batches that engines replay; each set contains the one before."""
 
 
 def report_view(report: ReportDocument) -> Iterator[Section]:
-    """Show what is installed, an engine's own where one was read, what is wrong, and the plan."""
+    """Show installed backends, or an engine's, then problems and the plan."""
     if report.engine is not None:
         yield from _engine_view(report.engine, report.backends)
     else:
@@ -98,21 +96,21 @@ def _installed(backends: Sequence[BackendDocument]) -> Table:
 
 
 def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Section]:
-    """Show what backends declare side by side; what none of them declares is only named."""
+    """Show declarations side by side; capabilities that none declares are only listed."""
     for start in range(0, len(backends), _SIDE_BY_SIDE):
-        shown = backends[start : start + _SIDE_BY_SIDE]
-        names = shown[0].capabilities
-        silent = [n for n in names if not any(b.states(n) for b in shown)]
+        chunk = backends[start : start + _SIDE_BY_SIDE]
+        capabilities = chunk[0].capabilities
+        undeclared = [n for n in capabilities if not any(b.states(n) for b in chunk)]
         rows = [
-            (name, *(_cell(backend.capabilities[name]) for backend in shown))
-            for name in names
-            if name not in silent
+            (name, *(_cell(backend.capabilities[name]) for backend in chunk))
+            for name in capabilities
+            if name not in undeclared
         ]
-        owners = [backend.name for backend in shown]
+        backend_names = [backend.name for backend in chunk]
         if rows:
-            yield Table(("capability", *owners), tuple(rows))
-        if silent:
-            yield Lines((f"undeclared by {', '.join(owners)}: {', '.join(silent)}",))
+            yield Table(("capability", *backend_names), tuple(rows))
+        if undeclared:
+            yield Lines((f"undeclared by {', '.join(backend_names)}: {', '.join(undeclared)}",))
 
 
 def _cell(stated: CapabilityDocument) -> str:
@@ -132,7 +130,7 @@ def conditions_of(
 
 
 def problems_view(report: ReportDocument) -> Iterator[Section]:
-    """Show what is wrong: with a backend, then with what no single one can be blamed for."""
+    """Show the problems of each backend, then those of no single backend."""
     named = [(backend.name, p) for backend in report.backends for p in backend.problems]
     problems = [*named, *(("", p) for p in report.problems)]
     rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
@@ -140,7 +138,7 @@ def problems_view(report: ReportDocument) -> Iterator[Section]:
 
 
 def mark_of(stated: CapabilityDocument) -> str:
-    """Return the mark of a claim's evidence; empty where no check looked."""
+    """Return the mark of a claim's evidence; empty without evidence."""
     return _MARKS.get(stated.evidence or "", "")
 
 
@@ -158,19 +156,19 @@ def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
 
 
 def evidence_rows(backends: Sequence[BackendDocument]) -> Iterator[tuple[str, str, str]]:
-    """List, for each plugin's backend, the run of its evidence and what speaks against it.
+    """List each plugin backend's conformance run, and what speaks against it.
 
-    Where others have evidence, one without is said to have none; where nobody has, there is no row.
+    A backend without evidence has a row too, unless no backend has evidence.
     """
     if not any(backend.evidence for backend in backends):
         return
     for backend in backends:
+        # The kit checks neither an engine's class or name, nor a composite.
+        is_checked = (backend.class_, backend.classes, backend.parts) == (None, None, None)
         if backend.evidence is not None:
             yield backend.name, _run(backend.evidence), _against(backend.evidence)
-        elif backend.status == "ok":
-            owned = (backend.class_, backend.classes, backend.parts)
-            if owned == (None, None, None):  # no engine's class or name, and no composite
-                yield backend.name, "never", "it has no evidence"
+        elif is_checked and backend.status == "ok":
+            yield backend.name, "never", "it has no evidence"
 
 
 def _run(evidence: EvidenceDocument) -> str:
@@ -186,7 +184,7 @@ def _against(evidence: EvidenceDocument) -> str:
     parts = [
         evidence.problem or "",
         f"failed: {', '.join(evidence.failed)}" if evidence.failed else "",
-        *(str(Change(what=each.what, was=each.was, now=each.now)) for each in evidence.changes),
+        *(str(Change(what=c.what, was=c.was, now=c.now)) for c in evidence.changes),
     ]
     return "; ".join(text for text in parts if text) or "nothing"
 
@@ -196,10 +194,10 @@ def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) ->
     classes = [backend for backend in backends if backend.class_ is not None]
     names = [backend for backend in backends if backend.classes is not None]
     plugins = [b for b in backends if b.class_ is None and b.classes is None]
-    read = "as installed" if engine.source == "installed" else f"read from {engine.source}"
-    found = f"{_counted(len(classes), 'class', 'classes')}, {_counted(len(names), 'name', 'names')}"
+    source = "as installed" if engine.source == "installed" else f"read from {engine.source}"
+    total = f"{_counted(len(classes), 'class', 'classes')}, {_counted(len(names), 'name', 'names')}"
     parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
-    yield Heading(f"{_called(engine)}, {read}: {found}; {parsed}")
+    yield Heading(f"{_engine_name(engine)}, {source}: {total}; {parsed}")
     yield from _class_tables(classes)
     yield from _shared_lines("What depends on what", _dependences(classes))
     yield from _shared_lines("Wrappers", ((b.composite, b.name) for b in classes if b.composite))
@@ -210,7 +208,7 @@ def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) ->
         yield from backends_view(plugins)
 
 
-def _called(engine: EngineDocument) -> str:
+def _engine_name(engine: EngineDocument) -> str:
     return " ".join(part for part in (engine.name, engine.version) if part)
 
 
@@ -219,16 +217,16 @@ def _counted(number: int, one: str, several: str) -> str:
 
 
 def _shared_lines(heading: str, texts: Iterable[tuple[str, str]]) -> Iterator[Section]:
-    """Show a text for each owner; owners of one text share a line."""
-    if owners := grouped(texts):
+    """Show each text once, after the names of all backends that it holds for."""
+    if names_by_text := grouped(texts):
         yield Heading(heading)
-        yield Lines(tuple(f"{', '.join(named)}: {text}" for text, named in owners.items()))
+        yield Lines(tuple(f"{', '.join(names)}: {text}" for text, names in names_by_text.items()))
 
 
 def _class_tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
     """Show a row for each class; further tables leave out classes that state nothing there."""
-    told_here = (name for name in CAPABILITIES if name not in _TOLD_BY_NAMES)
-    ordered = sorted(told_here, key=lambda name: name not in _FIRST)
+    shown_here = (name for name in CAPABILITIES if name not in _SHOWN_AS_NAMES)
+    ordered = sorted(shown_here, key=lambda name: name not in _FIRST)
     stated = [name for name in ordered if any(backend.states(name) for backend in classes)]
     yield from some_lines(f"{name}: {_count(classes, name)}" for name in stated if name in _FIRST)
     num_main = sum(name in _FIRST for name in stated) or _BESIDE_LONG_NAMES
@@ -295,7 +293,7 @@ def _dependence(capability: str, stated: CapabilityDocument) -> str:
 
 
 def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
-    """List the classes of each name that does not always stand for the same one."""
+    """List the classes of each name that depends on role, phase or a condition."""
     for backend in names:
         cases = grouped((part.given, part) for part in backend.classes or ())
         choices = [_chosen(given, parts) for given, parts in cases.items()]
@@ -305,12 +303,12 @@ def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
 
 def _chosen(given: str | None, parts: Iterable[PartDocument]) -> str:
     classes = grouped((part.name, part) for part in parts)
-    named = "; ".join(f"{name}{_part_places(own)}" for name, own in classes.items())
+    named = "; ".join(f"{name}{_part_places(same)}" for name, same in classes.items())
     return named if given is None else f"{named}, where {given}"
 
 
 def _part_places(parts: Sequence[PartDocument]) -> str:
-    """Write the uses that a class takes; of one for the target, the other classes show the rest."""
+    """Write the uses that a class takes; none for one that takes the target in every phase."""
     if any(part.phases is None and "target" in (part.roles or ["target"]) for part in parts):
         return ""
     places = (
@@ -322,11 +320,11 @@ def _part_places(parts: Sequence[PartDocument]) -> str:
 
 
 def names_view(names: Sequence[BackendDocument]) -> Iterator[Section]:
-    """Show the names that do not stand for one class at all times."""
+    """Show the names whose class depends on role, phase or a condition."""
     yield from _shared_lines("Names whose class depends on something", _choices(names))
 
 
 def rules_view(engine: EngineDocument) -> Iterator[Section]:
-    """Show what an engine's flags force; nothing where its rules are not known."""
+    """Show what an engine's flags force, where its rules are known."""
     rows = [(rule.name, rule.given, rule.reason) for rule in engine.rules]
-    return titled_table(f"Rules under {_called(engine)}", ("rule", "where", "why"), rows)
+    return titled_table(f"Rules under {_engine_name(engine)}", ("rule", "where", "why"), rows)

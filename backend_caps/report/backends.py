@@ -25,9 +25,9 @@ NO_STANDINGS: Mapping[str, Standing] = MappingProxyType({})
 DEPENDS = "depends"
 """The value where only conditions state one."""
 Known = Annotated[Literal["verified", "stale", "failed", "not checked"], WRITTEN]
-"""What the conformance kit's evidence says of a claim."""
+"""The state of a claim by the conformance kit's evidence."""
 _NO_CLASS = EngineClass(path="")
-"""Of a backend that is no class of an engine."""
+"""The class of a backend that was not read from an engine's class."""
 
 
 class EngineRuleDocument(Document):
@@ -59,14 +59,14 @@ class EngineDocument(Document):
 
 
 class ReadingDocument(Document):
-    """What an engine's source says of one of its own flags."""
+    """The value that an engine's source gives one of its own flags."""
 
     value: Written
-    """The value; null where it depends, or nobody stated it."""
+    """The value; null where it depends on a condition, or is not stated."""
     origin: Annotated[Literal["declared", "conditional", "undeclared", "inherited"], WRITTEN]
-    """Whether anybody stated it."""
+    """How its value came to be."""
     words: str
-    """What the source says."""
+    """The words of the source."""
     declared_at: Annotated[str | None, LEFT_OUT] = None
     """`file:line` of the statement."""
     inherited_from: Annotated[str | None, LEFT_OUT] = None
@@ -87,7 +87,7 @@ class PartDocument(Document):
 
 
 class ChangeDocument(Document):
-    """Something that is not what it was when the kit looked."""
+    """A change since the kit's run."""
 
     what: str
     """`backend-caps`, `torch`, `triton`, `the distribution`, `source`, `declaration` or `the
@@ -99,7 +99,7 @@ class ChangeDocument(Document):
 
 
 class EvidenceDocument(Document):
-    """What the conformance kit left beside an implementation."""
+    """The evidence that the conformance kit wrote beside an implementation."""
 
     date: Annotated[str | None, LEFT_OUT] = None
     """The day of the run; left out, as what follows, where the file is no evidence."""
@@ -114,9 +114,9 @@ class EvidenceDocument(Document):
     failed: Annotated[list[str] | None, LEFT_OUT] = None
     """The checks that failed; left out where none did."""
     changes: list[ChangeDocument]
-    """What has changed since; nothing: the evidence is fresh."""
+    """What has changed since; empty where the evidence is fresh."""
     problem: Annotated[str | None, LEFT_OUT] = None
-    """Why a file that is there is no evidence."""
+    """Why the file that was found is no evidence."""
 
 
 class ConditionDocument(Document):
@@ -125,29 +125,29 @@ class ConditionDocument(Document):
     given: Annotated[str, TEXT]
     """The condition, in words."""
     value: Written
-    """What holds then."""
+    """The value under it."""
     reason: str
     """Why, in the author's words."""
 
 
 class CapabilityDocument(Document):
-    """What a backend says of one capability."""
+    """The statement of a backend on one capability."""
 
     value: Written
-    """What it states; `depends` where only conditions do, `undeclared` where nobody does. What an
-    engine's class only inherits is here as the source has it, and counts as undeclared."""
+    """The stated value; `depends` where only conditions state one, `undeclared` where nothing does.
+    What an engine's class only inherits is shown as in the source, and counts as undeclared."""
     origin: Annotated[Literal["declared", "conditional", "undeclared", "inherited"], WRITTEN]
-    """Whether anybody stated it; `conditional` where an engine's class depends on something."""
+    """How the value came to be; `conditional` where an engine's class depends on something."""
     when: Annotated[list[ConditionDocument] | None, LEFT_OUT] = None
-    """What holds under conditions."""
+    """The values under conditions."""
     words: Annotated[str | None, LEFT_OUT] = None
-    """What an engine's source says, where the backend was read from one."""
+    """The words of an engine's source, where the backend was read from one."""
     declared_at: Annotated[str | None, LEFT_OUT] = None
     """`file:line` of those words."""
     inherited_from: Annotated[str | None, LEFT_OUT] = None
     """The engine's class that states it, where this one does not."""
     evidence: Annotated[Known | None, LEFT_OUT] = None
-    """What the conformance kit's evidence says; left out where there is none of it."""
+    """The claim's state by the conformance kit's evidence; left out where there is none."""
 
 
 class BackendDocument(Document):
@@ -156,38 +156,38 @@ class BackendDocument(Document):
     name: str
     """The name that flags use, or that of an engine's class."""
     status: Annotated[Literal["ok", "broken", "conflict", "skipped"], WRITTEN]
-    """What became of its declaration."""
+    """The outcome of reading its declaration."""
     distribution: str | None
-    """What ships it."""
+    """The distribution that ships it."""
     version: str | None
     """The distribution's version."""
     declared_at: str | None
     """`file:line` of the declaration, or of the entry point where it was not read."""
     class_: Annotated[str | None, Field(alias="class", exclude_if=is_none)] = None
-    """`package.module.Class` of an engine's class; left out for what is none."""
+    """`package.module.Class` of an engine's class; left out for other backends."""
     registered_as: Annotated[list[str] | None, LEFT_OUT] = None
     """The names that flags use for an engine's class."""
     parts: Annotated[list[str] | None, LEFT_OUT] = None
     """The backends that a composite hands its uses to."""
     classes: Annotated[list[PartDocument] | None, LEFT_OUT] = None
-    """The classes that a name of an engine's may stand for; left out for what is no such name."""
+    """The classes that an engine's name may stand for; left out for other backends."""
     composite: Annotated[str | None, LEFT_OUT] = None
     """How an engine's wrapper makes its answer from its children's."""
     adapters: Annotated[dict[str, str] | None, LEFT_OUT] = None
-    """By engine, what makes the backend one of that engine's own; left out where nothing does."""
+    """By engine, the function that makes the backend one of the engine's own; left out for none."""
     attributes: Annotated[dict[str, ReadingDocument] | None, LEFT_OUT] = None
     """An engine's own flags that are no capability here, by the engine's name."""
     capabilities: dict[str, CapabilityDocument]
-    """What it says; empty where the declaration was not read."""
+    """Its statements by capability; empty where the declaration was not read."""
     evidence: Annotated[EvidenceDocument | None, LEFT_OUT] = None
-    """What the conformance kit left beside its implementation; left out where that is nothing."""
+    """What the conformance kit wrote beside its implementation; left out where there is none."""
     problems: list[ProblemDocument]
     """What is wrong with it."""
 
     def states(self, capability: str) -> bool:
-        """Return whether it states anything of a capability, even on a condition."""
-        own = self.capabilities.get(capability)
-        return own is not None and (own.origin != "undeclared" or own.when is not None)
+        """Return whether the backend states a capability, even under a condition."""
+        stated = self.capabilities.get(capability)
+        return stated is not None and (stated.origin != "undeclared" or stated.when is not None)
 
 
 class ReportDocument(Document):
@@ -199,7 +199,7 @@ class ReportDocument(Document):
     backends: list[BackendDocument]
     """Every claim to a backend's name."""
     problems: list[ProblemDocument]
-    """What no single backend can be blamed for."""
+    """Problems of no single backend."""
     plan: PlanDocument | None
     """The plan; null where no server flags were given."""
 
@@ -212,28 +212,28 @@ def report_document(
     *,
     reading: EngineReading | None = None,
 ) -> ReportDocument:
-    """Write what is installed, how its claims stand, and a plan, as a report's document.
+    """Make a report's document of backends, their evidence, and a plan.
 
     Args:
         backends: every claim to a backend's name.
-        problems: what no single backend can be blamed for.
+        problems: those of no single backend.
         plan: for the server flags that were given.
         standings: by backend, how its evidence stands.
-        reading: the engine that was read, whose own backends are among `backends`.
+        reading: the engine that was read, whose engines_own backends are among `backends`.
     """
-    own, engine = {}, None
+    engines_own, engine = {}, None
     if reading is not None:
-        own = {backend.name: backend for backend in reading.backends}
+        engines_own = {backend.name: backend for backend in reading.backends}
         rules = () if reading.rules is None else reading.rules.rules
         engine = EngineDocument.of(reading, name=reading.engine, rules=rules)
     return ReportDocument(
         schema_="backend-caps/report@1",
         engine=engine,
         backends=[
-            backend_document(each, is_engines=True)
-            if own.get(each.name) is each
-            else backend_document(each, standings.get(each.name))
-            for each in backends
+            backend_document(backend, is_engines=True)
+            if engines_own.get(backend.name) is backend
+            else backend_document(backend, standings.get(backend.name))
+            for backend in backends
         ],
         problems=tuple(problems),
         plan=plan,
@@ -243,7 +243,7 @@ def report_document(
 def backend_document(
     backend: Backend, standing: Standing | None = None, *, is_engines: bool = False
 ) -> BackendDocument:
-    """Write what a backend declares, how that stands, and what is wrong with it.
+    """Make a backend's document: its declaration, evidence and problems.
 
     Args:
         backend: one claim to a name.
@@ -298,18 +298,18 @@ def _capability(
     state = ClaimState.DECLARED
     if standing is not None and (is_declared or conditions):
         state = standing.state(name)[0]
-    own = {
+    fields = {
         "value": stated,
         "when": conditions or None,
         "evidence": None if state is ClaimState.DECLARED else state,
     }
     if reading is None:
         origin = Origin.DECLARED if is_declared else Origin.UNDECLARED
-        return CapabilityDocument.model_validate({"origin": origin, **own})
+        return CapabilityDocument.model_validate({"origin": origin, **fields})
     if not is_declared and (reading.value is not None or reading.origin is not Origin.UNDECLARED):
         # The source's value is shown, though it does not count.
-        own["value"] = DEPENDS if reading.value is None else reading.value
-    return CapabilityDocument.of(reading, **own)
+        fields["value"] = DEPENDS if reading.value is None else reading.value
+    return CapabilityDocument.of(reading, **fields)
 
 
 def _evidence(standing: Standing) -> EvidenceDocument:

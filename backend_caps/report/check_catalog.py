@@ -1,4 +1,4 @@
-"""What each check of the conformance kit asks, proves and cannot find. Loads no torch."""
+"""The conformance kit's checks: what each proves and cannot find. Loads no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckDescription(Document):
     cannot: str
     """What it cannot find."""
     after: list[str] = Field(default_factory=list)
-    """Checks without whose pass it says nothing."""
+    """Checks that have to pass for this one to prove anything."""
 
 
 class CheckListDocument(Document):
@@ -51,7 +51,7 @@ class UnknownCheckError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """The code, those that there are, and where they are described."""
+        """The unknown code, the known ones, and where these are described."""
         return (
             f"there is no check {self.code!r}; expected one of: {', '.join(self.known)}. "
             f"backend-caps check --list says what each asks."
@@ -70,7 +70,7 @@ def checks_named(checks: Sequence[_CodedT], codes: Collection[str]) -> Sequence[
     """Choose checks by their codes, in the order in which they run; all where none is named.
 
     Raises:
-        UnknownCheckError: there is none of a code.
+        UnknownCheckError: no check has one of the codes.
     """
     known = tuple(check.code for check in checks)
     for code in codes:
@@ -81,10 +81,11 @@ def checks_named(checks: Sequence[_CodedT], codes: Collection[str]) -> Sequence[
 
 def _catalog() -> Iterator[CheckDescription]:
     text = (Path(__file__).parent / "data" / "checks.toml").read_text("utf-8")
+    # The texts quote the context length that the check uses, and TOML has no constants.
     for stored in tomllib.loads(text.replace("WIDE_CONTEXT", str(WIDE_CONTEXT)))["checks"]:
         folded = {name: " ".join(stored[name].split()) for name in ("proves", "cannot")}
         yield CheckDescription(**{"claims": [], **stored, **folded})
 
 
-CATALOG: Mapping[str, CheckDescription] = {own.code: own for own in _catalog()}
+CATALOG: Mapping[str, CheckDescription] = {check.code: check for check in _catalog()}
 """Every check by its code, in the order in which they run; `data/checks.toml` has their texts."""

@@ -1,4 +1,4 @@
-"""The JSON of a check: what became of each claim, what was found, and what was looked at."""
+"""The JSON of a check: each claim's status, findings, hints, and what was exercised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ StatusName: TypeAlias = Literal["held", "failed", "not checked"]
 
 
 class ClaimDocument(Document):
-    """What became of one claim."""
+    """One claim with its status."""
 
     capability: str
     """The capability."""
@@ -25,7 +25,7 @@ class ClaimDocument(Document):
     conditional: Annotated[bool | None, LEFT_OUT] = None
     """True where conditions claim something else; left out where there are none."""
     status: StatusName
-    """The worst of what its checks came to; one that looked at it is more than none."""
+    """The worst outcome of the checks that ran cases; `not checked` where none did."""
     checks: list[str]
     """The checks about it that ran cases."""
     reason: Annotated[str | None, LEFT_OUT] = None
@@ -33,16 +33,16 @@ class ClaimDocument(Document):
 
 
 class FindingDocument(Document):
-    """A fault, with all that is needed to see it again."""
+    """A fault, with all that is needed to reproduce it."""
 
     check: str
     """The check's code."""
     claims: list[str]
-    """The claims that do not hold; empty where it is what every backend owes the engine."""
+    """The claims that do not hold; empty for a duty of every backend."""
     what: str
     """What was seen, and what was expected."""
     case: str
-    """What found it, in one word."""
+    """The case that found it, in one word."""
     scenario: str | None
     """What its batches are made of; null where it runs none."""
     schedule: str
@@ -50,7 +50,7 @@ class FindingDocument(Document):
     seed: int
     """What its requests are drawn by."""
     file: str | None
-    """The backend's own file that did it; relative where it lies below the working directory."""
+    """The backend's file that is at fault; relative where it lies below the working directory."""
     line: int | None
     """The line in it, from 1."""
     replay: str
@@ -65,16 +65,16 @@ class HintDocument(Document):
     claim: str
     """The capability."""
     what: str
-    """What is claimed, what was seen instead, and over what; never a proof."""
+    """The claim, what was seen instead, and in how many cases; never a proof."""
 
 
 class CheckedDocument(CheckDescription):
-    """What became of one check."""
+    """One check with its outcome."""
 
     applies: bool
-    """Whether anything that is claimed asks for it."""
+    """Whether it is about anything that the backend claims."""
     status: StatusName
-    """What became of it."""
+    """Its outcome."""
     reason: Annotated[str | None, LEFT_OUT] = None
     """Why it was not checked."""
     cases: list[str]
@@ -82,9 +82,9 @@ class CheckedDocument(CheckDescription):
     num_blocked: int
     """Cases without an answer: the run to compare with failed."""
     findings: list[FindingDocument]
-    """What was found; the first few."""
+    """The first few faults that it found."""
     hints: list[HintDocument]
-    """What may be claimed beyond what is."""
+    """Claims that may be too modest."""
     seconds: float
     """How long it took."""
 
@@ -95,13 +95,13 @@ class ExercisedDocument(Document):
     forward: str
     """What its batches are for."""
     role: str
-    """Whose forward it is."""
+    """The role whose forward it is."""
     phase: str
     """The shape of its batches."""
     batch_kind: str
-    """The kind that a graph of it would be of."""
+    """The kind of batch that a graph of it would be captured for."""
     num_cases: int
-    """Cases that ran it; 0: what is claimed of it was not looked at."""
+    """Cases that ran it; with 0, claims about it were not checked."""
 
 
 class FileLinesDocument(Document):
@@ -132,9 +132,9 @@ class SaidDocument(Document):
     """A line that was printed, logged or warned of while cases ran."""
 
     text: str
-    """As it was first said."""
+    """The line as first printed."""
     count: int
-    """How often; lines that differ in numbers alone count as one."""
+    """How often it was printed; lines that differ in numbers alone count as one."""
 
 
 class EffortDocument(Document):
@@ -147,20 +147,20 @@ class EffortDocument(Document):
 
 
 class CheckDocument(Document):
-    """What became of a backend's claims on one device."""
+    """The outcome of checking a backend's claims on one device."""
 
     schema_: Annotated[Literal["backend-caps/check@1"], Field(alias="schema")]
     backend: str
     """The name that flags use."""
     distribution: str | None
-    """What ships it."""
+    """The distribution that ships it."""
     version: str | None
     """The distribution's version."""
     declared_at: str | None
     """`file:line` of the declaration; the file is relative where it lies below the working
     directory."""
     kit_version: str
-    """The version of backend-caps, which the checks are of."""
+    """The version of backend-caps that the checks belong to."""
     device: str
     """`sim`, `cpu` or `cuda`."""
     effort: EffortDocument
@@ -168,7 +168,7 @@ class CheckDocument(Document):
     status: StatusName
     """`failed` where anything was found; `not checked` where no case ran to an answer."""
     claims: list[ClaimDocument]
-    """Every claim, those too that no check is about."""
+    """Every claim, also those that no check is about."""
     checks: list[CheckedDocument]
     """Every check that was asked for, in the order in which they run."""
     exercised: list[ExercisedDocument]
@@ -176,19 +176,19 @@ class CheckDocument(Document):
     lines: LinesDocument | None
     """Null where lines were not counted."""
     said: list[SaidDocument]
-    """What was said meanwhile."""
+    """Lines that were printed, logged or warned of while cases ran."""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether something is claimed that could be checked, and nothing was."""
-        return self.status == "not checked" and any(own.applies for own in self.checks)
+        """Whether some checks apply, and none of them ran to an answer."""
+        return self.status == "not checked" and any(check.applies for check in self.checks)
 
     @property
     def findings(self) -> list[FindingDocument]:
-        """All that was found."""
-        return [finding for own in self.checks for finding in own.findings]
+        """The findings of all checks."""
+        return [finding for check in self.checks for finding in check.findings]
 
     @property
     def hints(self) -> list[HintDocument]:
-        """All claims that may be too modest."""
-        return [hint for own in self.checks for hint in own.hints]
+        """The hints of all checks."""
+        return [hint for check in self.checks for hint in check.hints]

@@ -31,17 +31,17 @@ from backend_caps.report.sections import Columns, Heading, Lines, Section, table
 from backend_caps.report.words import counted, grouped, words_of
 
 _OWED = "owed to the engine"
-"""What a check is about that is about no claim."""
+"""Shown in the place of claims for a check of every backend's duty to the engine."""
 _DUTY = "what every backend owes the engine"
 """The same, in a sentence."""
-_STRETCHES = 12
-"""Ranges of lines that are shown of one file; the document has all."""
-_SAID = 20
-"""Printed lines that are shown."""
+_MAX_RANGES = 12
+"""Ranges of missed lines shown for one file; the document has all."""
+_MAX_PRINTED = 20
+"""Printed lines shown; the document has all."""
 
 
 def check_view(checked: CheckDocument) -> Iterator[Section]:
-    """Show what became of a backend's claims."""
+    """Show a backend's claims, checks, findings and coverage."""
     yield Heading(_title(checked))
     yield from _about(checked)
     yield from _claims(checked)
@@ -53,14 +53,14 @@ def check_view(checked: CheckDocument) -> Iterator[Section]:
     yield Heading("Exercised")
     yield table_of(checked.exercised, _EXERCISED)
     yield from _lines(checked.lines)
-    yield from _said(checked)
+    yield from _printed(checked)
 
 
 def _title(checked: CheckDocument) -> str:
-    num_cases = sum(len(own.cases) for own in checked.checks)
-    found = len(checked.findings)
+    num_cases = sum(len(check.cases) for check in checked.checks)
+    num_findings = len(checked.findings)
     outcomes = {
-        "failed": f"{counted(found, 'finding')} in {counted(num_cases, 'case')}",
+        "failed": f"{counted(num_findings, 'finding')} in {counted(num_cases, 'case')}",
         "held": f"nothing found in {counted(num_cases, 'case')}",
         "not checked": "no case ran to an answer",
     }
@@ -68,8 +68,8 @@ def _title(checked: CheckDocument) -> str:
 
 
 def _about(checked: CheckDocument) -> Iterator[Section]:
-    shipped = " ".join(part for part in (checked.distribution, checked.version) if part)
-    source = ", ".join(part for part in (shipped, checked.declared_at) if part)
+    release = " ".join(part for part in (checked.distribution, checked.version) if part)
+    source = ", ".join(part for part in (release, checked.declared_at) if part)
     if source:
         yield Lines((f"declared in {source}",), "places")
     kit = f"the checks of backend-caps {checked.kit_version}"
@@ -79,10 +79,10 @@ def _about(checked: CheckDocument) -> Iterator[Section]:
 
 
 def _claims(checked: CheckDocument) -> Iterator[Section]:
-    """Show every claim; where some checks ran alone, those that these are about."""
-    is_part = any(own.reason == NOT_ASKED for own in checked.claims)
-    about = {claim for own in checked.checks for claim in own.claims}
-    shown = [own for own in checked.claims if own.capability in about or not is_part]
+    """Show every claim; where only some checks ran, only the claims that these are about."""
+    is_part = any(claim.reason == NOT_ASKED for claim in checked.claims)
+    about = {claim for check in checked.checks for claim in check.claims}
+    shown = [claim for claim in checked.claims if claim.capability in about or not is_part]
     if shown:
         yield table_of(shown, _CLAIMS)
     if left_out := len(checked.claims) - len(shown):
@@ -90,44 +90,47 @@ def _claims(checked: CheckDocument) -> Iterator[Section]:
 
 
 _CLAIMS: Columns[ClaimDocument] = {
-    "claim": lambda own: own.capability,
-    "value": lambda own: words_of(own.value) + (", or by condition" if own.conditional else ""),
-    "status": lambda own: own.status,
-    "by": lambda own: own.reason or ", ".join(own.checks),
+    "claim": lambda claim: claim.capability,
+    "value": lambda claim: (
+        words_of(claim.value) + (", or by condition" if claim.conditional else "")
+    ),
+    "status": lambda claim: claim.status,
+    "by": lambda claim: claim.reason or ", ".join(claim.checks),
 }
 _CHECKS: Columns[CheckedDocument] = {
-    "check": lambda own: own.code,
-    "about": lambda own: ", ".join(own.claims) or _OWED,
-    "status": lambda own: own.status,
-    "cases": lambda own: f"{len(own.cases) or ''}",
-    "seconds": lambda own: f"{own.seconds:.1f}" if own.cases else "",
+    "check": lambda check: check.code,
+    "about": lambda check: ", ".join(check.claims) or _OWED,
+    "status": lambda check: check.status,
+    "cases": lambda check: f"{len(check.cases) or ''}",
+    "seconds": lambda check: f"{check.seconds:.1f}" if check.cases else "",
 }
 _EXERCISED: Columns[ExercisedDocument] = {
-    "role": lambda own: own.role,
-    "phase": lambda own: own.phase,
-    "forward": lambda own: own.forward,
-    "kind of batch": lambda own: own.batch_kind,
-    "cases": lambda own: f"{own.num_cases or 'none'}",
+    "role": lambda forward: forward.role,
+    "phase": lambda forward: forward.phase,
+    "forward": lambda forward: forward.forward,
+    "kind of batch": lambda forward: forward.batch_kind,
+    "cases": lambda forward: f"{forward.num_cases or 'none'}",
 }
 
 
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
-    rows = [(own.code, own.reason) for own in checked.checks if own.reason]
+    rows = [(check.code, check.reason) for check in checked.checks if check.reason]
     rows += [
-        (own.code, f"{counted(own.num_blocked, 'case')}: the run to compare with failed")
-        for own in checked.checks
-        if own.num_blocked and not own.reason
+        (check.code, f"{counted(check.num_blocked, 'case')}: the run to compare with failed")
+        for check in checked.checks
+        if check.num_blocked and not check.reason
     ]
     return titled_table("Not checked", ("check", "because"), rows, "names")
 
 
 def _findings(checked: CheckDocument) -> Iterator[Section]:
-    for own in checked.checks:
-        if own.findings:
-            broken = f"{', '.join(own.claims)} {'does' if len(own.claims) == 1 else 'do'} not hold"
-            yield Heading(f"{own.code}: {broken if own.claims else f'{_DUTY} does not hold'}")
+    for check in checked.checks:
+        if check.findings:
+            verb = "does" if len(check.claims) == 1 else "do"
+            broken = f"{', '.join(check.claims)} {verb} not hold"
+            yield Heading(f"{check.code}: {broken if check.claims else f'{_DUTY} does not hold'}")
             alike_by_place = grouped(
-                ((each.what, each.file, each.line), each) for each in own.findings
+                ((finding.what, finding.file, finding.line), finding) for finding in check.findings
             )
             for alike in alike_by_place.values():
                 yield from _finding(alike)
@@ -155,29 +158,33 @@ def _lines(lines: LinesDocument | None) -> Iterator[Section]:
         return
     share = 100 * lines.num_run // lines.num_lines
     total = f"lines of the backend that ran: {lines.num_run} of {lines.num_lines} ({share} %)"
-    missed = [own for own in lines.files if own.missing]
-    yield Lines((total, *(f"  did not run: {own.file} {_some(own.missing)}" for own in missed)))
+    missed = [file for file in lines.files if file.missing]
+    yield Lines((total, *(f"  did not run: {file.file} {_some(file.missing)}" for file in missed)))
 
 
 def _some(ranges: list[str]) -> str:
-    listed, more = ", ".join(ranges[:_STRETCHES]), len(ranges) - _STRETCHES
+    listed, more = ", ".join(ranges[:_MAX_RANGES]), len(ranges) - _MAX_RANGES
     return f"{listed} and {more} more" if more > 0 else listed
 
 
-def _said(checked: CheckDocument) -> Iterator[Section]:
-    rows = [(own.text, f"{own.count}") for own in checked.said[:_SAID]]
+def _printed(checked: CheckDocument) -> Iterator[Section]:
+    rows = [(line.text, f"{line.count}") for line in checked.said[:_MAX_PRINTED]]
     yield from titled_table("Said meanwhile", ("line", "times"), rows)
-    if len(checked.said) > _SAID:
-        yield Lines((f"and {len(checked.said) - _SAID} more",))
+    if len(checked.said) > _MAX_PRINTED:
+        yield Lines((f"and {len(checked.said) - _MAX_PRINTED} more",))
 
 
 def check_list_view(listed: CheckListDocument) -> Iterator[Section]:
-    """Show the checks that there are, and what each can and cannot say."""
-    for own in listed.checks:
-        yield Heading(own.code)
-        about = f"about: {', '.join(own.claims) or _OWED}"
-        after = (f"says nothing unless these hold: {', '.join(own.after)}",) if own.after else ()
-        yield Lines((own.title, about, f"proves: {own.proves}", f"cannot: {own.cannot}", *after))
+    """Show every check with what it proves and cannot find."""
+    for check in listed.checks:
+        yield Heading(check.code)
+        about = f"about: {', '.join(check.claims) or _OWED}"
+        after = (
+            (f"says nothing unless these hold: {', '.join(check.after)}",) if check.after else ()
+        )
+        yield Lines(
+            (check.title, about, f"proves: {check.proves}", f"cannot: {check.cannot}", *after)
+        )
 
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -185,41 +192,41 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit(checked: CheckDocument) -> str:
     """Write a check as a JUnit report, which CI systems show as tests."""
-    suites = [_suite(own, checked) for own in checked.checks]
+    suites = [_suite(check, checked) for check in checked.checks]
     root = Element("testsuites", name=f"backend-caps check {checked.backend}")
     for name in ("tests", "failures", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     root.set("errors", "0")
-    root.set("time", f"{sum(own.seconds for own in checked.checks):.3f}")
+    root.set("time", f"{sum(check.seconds for check in checked.checks):.3f}")
     root.extend(suites)
     indent(root)
     text = tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
-def _suite(own: CheckedDocument, checked: CheckDocument) -> Element:
+def _suite(check: CheckedDocument, checked: CheckDocument) -> Element:
     """Write one check; one that ran no case is skipped, with its reason."""
-    name = f"{checked.backend}.{own.code}"
-    suite = Element("testsuite", name=name, errors="0", time=f"{own.seconds:.3f}")
+    name = f"{checked.backend}.{check.code}"
+    suite = Element("testsuite", name=name, errors="0", time=f"{check.seconds:.3f}")
     properties = SubElement(suite, "properties")
-    told = {"device": checked.device, "claims": ", ".join(own.claims)}
-    for key, value in {**told, "proves": own.proves, "cannot": own.cannot}.items():
+    about = {"device": checked.device, "claims": ", ".join(check.claims)}
+    for key, value in {**about, "proves": check.proves, "cannot": check.cannot}.items():
         SubElement(properties, "property", name=key, value=_xml_text(value))
-    failed = grouped((finding.case, finding) for finding in own.findings)
-    for case in own.cases:
+    failed = grouped((finding.case, finding) for finding in check.findings)
+    for case in check.cases:
         test = SubElement(suite, "testcase", classname=name, name=case.partition("/")[2])
         _fail(test, failed.get(case, []))
-    if own.reason is not None:
-        skipped = SubElement(suite, "testcase", classname=name, name=own.code)
-        SubElement(skipped, "skipped", message=_xml_text(own.reason))
-    suite.set("tests", str(len(own.cases) + (own.reason is not None)))
+    if check.reason is not None:
+        skipped = SubElement(suite, "testcase", classname=name, name=check.code)
+        SubElement(skipped, "skipped", message=_xml_text(check.reason))
+    suite.set("tests", str(len(check.cases) + (check.reason is not None)))
     suite.set("failures", str(len(failed)))
-    suite.set("skipped", str(int(own.reason is not None)))
+    suite.set("skipped", str(int(check.reason is not None)))
     return suite
 
 
 def _fail(test: Element, findings: list[FindingDocument]) -> None:
-    """Say what a case found; a test case has one failure."""
+    """Write a case's findings as one failure: JUnit allows one a test case."""
     if not findings:
         return
     first = findings[0]
@@ -228,15 +235,15 @@ def _fail(test: Element, findings: list[FindingDocument]) -> None:
         test.set("line", str(first.line))
     failure = SubElement(test, "failure", message=_xml_text(first.what), type=first.check)
     lines = []
-    for each in findings:
-        place = [] if each.file is None else [f"at {each.file}:{each.line}"]
-        claims = ", ".join(each.claims) or _DUTY
-        lines += [each.what, *place, f"claims: {claims}", f"replay: {each.replay}"]
+    for finding in findings:
+        place = [] if finding.file is None else [f"at {finding.file}:{finding.line}"]
+        claims = ", ".join(finding.claims) or _DUTY
+        lines += [finding.what, *place, f"claims: {claims}", f"replay: {finding.replay}"]
     failure.text = _xml_text("\n".join(lines))
 
 
 def _xml_text(text: str) -> str:
-    """Leave out what XML cannot hold."""
+    """Replace characters that XML cannot hold."""
     return _NOT_XML.sub("\ufffd", text)
 
 
@@ -244,56 +251,47 @@ _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 _ROOT = "%SRCROOT%"
-"""What relative files are relative to: the folder that the check ran in."""
+"""SARIF's name for the folder that relative paths start from: the one the check ran in."""
 
 
 def sarif(checked: CheckDocument) -> str:
     """Write a check as a SARIF log of one run: each finding is an error, each hint a note."""
-    found = [_sarif_finding(each, checked) for each in checked.findings]
-    notes = [_sarif_hint(each, checked) for each in checked.hints]
+    findings = [_sarif_finding(finding, checked) for finding in checked.findings]
+    hints = [_sarif_hint(hint, checked) for hint in checked.hints]
     driver: JsonValue = {
         "name": "backend-caps",
         "version": checked.kit_version,
-        "rules": [_rule(own) for own in checked.checks],
+        "rules": [_rule(check) for check in checked.checks],
     }
     run: JsonValue = {
         "tool": {"driver": driver},
         "automationDetails": {"id": f"backend-caps/{checked.backend}/{checked.device}"},
         "columnKind": "unicodeCodePoints",
-        "results": [*found, *notes],
+        "results": [*findings, *hints],
         "properties": {"backend": checked.backend, "device": checked.device},
     }
     log: JsonValue = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(legible_json(log), indent=2, ensure_ascii=False) + "\n"
 
 
-def _rule(own: CheckedDocument) -> JsonValue:
+def _rule(check: CheckedDocument) -> JsonValue:
     return {
-        "id": own.code,
-        "shortDescription": {"text": own.title},
-        "fullDescription": {"text": own.proves},
-        "help": {"text": f"Proves: {own.proves} Cannot find: {own.cannot}"},
-        "properties": {"claims": [*own.claims]},
+        "id": check.code,
+        "shortDescription": {"text": check.title},
+        "fullDescription": {"text": check.proves},
+        "help": {"text": f"Proves: {check.proves} Cannot find: {check.cannot}"},
+        "properties": {"claims": [*check.claims]},
     }
-
-
-def _position(checked: CheckDocument, code: str) -> int:
-    """Find a check's rule."""
-    return [own.code for own in checked.checks].index(code)
 
 
 def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> JsonValue:
     claims = ", ".join(finding.claims) or _DUTY
-    declared = _place(checked.declared_at)
-    place = declared if finding.file is None else (finding.file, finding.line)
-    return {
-        "ruleId": finding.check,
-        "ruleIndex": _position(checked, finding.check),
-        "level": "error",
-        "message": {"text": f"{claims}: {finding.what}. Replay: {finding.replay}"},
-        "locations": _locations(place),
-        "partialFingerprints": {"case/v1": f"{checked.backend}/{finding.case}"},
-        "properties": {
+    return _result(
+        finding,
+        checked,
+        f"{claims}: {finding.what}. Replay: {finding.replay}",
+        partialFingerprints={"case/v1": f"{checked.backend}/{finding.case}"},
+        properties={
             "backend": checked.backend,
             "case": finding.case,
             "claims": [*finding.claims],
@@ -301,22 +299,34 @@ def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> JsonValu
             "schedule": finding.schedule,
             "seed": finding.seed,
         },
-    }
+    )
 
 
 def _sarif_hint(hint: HintDocument, checked: CheckDocument) -> JsonValue:
+    text = f"{hint.claim} may be too modest: {hint.what}"
+    claims: list[JsonValue] = [hint.claim]
+    return _result(hint, checked, text, properties={"backend": checked.backend, "claims": claims})
+
+
+def _result(
+    found: FindingDocument | HintDocument, checked: CheckDocument, text: str, **others: JsonValue
+) -> JsonValue:
+    """Write a finding at its line, or what has none at the declaration."""
+    level, place = "note", _place(checked.declared_at)
+    if isinstance(found, FindingDocument):
+        level, place = "error", place if found.file is None else (found.file, found.line)
     return {
-        "ruleId": hint.check,
-        "ruleIndex": _position(checked, hint.check),
-        "level": "note",
-        "message": {"text": f"{hint.claim} may be too modest: {hint.what}"},
-        "locations": _locations(_place(checked.declared_at)),
-        "properties": {"backend": checked.backend, "claims": [hint.claim]},
+        "ruleId": found.check,
+        "ruleIndex": [check.code for check in checked.checks].index(found.check),
+        "level": level,
+        "message": {"text": text},
+        "locations": _locations(place),
+        **others,
     }
 
 
 def _place(declared_at: str | None) -> tuple[str, int | None] | None:
-    """Divide `file:line`."""
+    """Divide `file:line`; a text without a line is all file."""
     if declared_at is None:
         return None
     file, _, line = declared_at.rpartition(":")
@@ -327,6 +337,7 @@ def _locations(place: tuple[str, int | None] | None) -> list[JsonValue]:
     if place is None:
         return []
     path, line = PurePath(place[0]), place[1]
+    # A path need not be UTF-8: its bytes are escaped as they are.
     artifact: dict[str, JsonValue] = (
         {"uri": path.as_uri()}
         if path.is_absolute()

@@ -1,8 +1,8 @@
-"""What differs between two sides: backends, their capabilities, releases, rules and plans.
+"""Differences between two sides: backends, capabilities, releases, rules and plans.
 
-A side is a lock, or an engine that was read. A capability is stricter where the join with what it
-was is what it is now: the engine must do more, or may do less. Where a statement stands in a file
-is shown and never compared: code that only moved is the same code.
+A side is a lock, or an engine that was read. A capability is stricter where the join of its values
+before and after is the one after: the engine must do more, or may do less. Files and lines of
+statements are shown and never compared: code that only moved is the same code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from backend_caps.capability.declaration import Declaration, Part
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase, Role, Scope
 from backend_caps.capability.provenance import Origin, Status
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
@@ -22,8 +22,12 @@ from backend_caps.report.difference import (
     NOWHERE,
     DifferenceDocument,
     DifferenceKind,
+    Statement,
     WhereDocument,
+    comparable,
     in_order,
+    severity,
+    statement_of,
 )
 from backend_caps.report.document import value_of
 from backend_caps.report.lock import (
@@ -37,21 +41,20 @@ from backend_caps.report.lock import (
     codes_of,
 )
 from backend_caps.report.plans import PlanDocument, ValueDocument
-from backend_caps.report.statements import Statement, comparable, severity, statement_of
 from backend_caps.report.words import decided_by, grouped, words_of
 from backend_caps.resolution.rules import Rule
 
 _CHANGED = DifferenceKind.CHANGED
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN, Status.SKIPPED)
-"""Which of several claims a name stands for."""
-_SILENT = Declaration()
-"""In the place of a declaration that was not read."""
+"""The order of several claims to one name; the first represents the name."""
+_NO_DECLARATION = Declaration()
+"""Stands in for a declaration that was not read."""
 _NO_CLASS = LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
-"""Of a backend that is no class of an engine."""
+"""Stands in for the class of a backend that was not read from an engine's class."""
 _Claims = Sequence[LockedBackend]
-"""All claims to one name; it stands for the first."""
+"""All claims to one name; the first represents the name."""
 _Texts = Mapping[tuple[str, ...], str]
-"""What a side says, each by its subject, its field, and what else distinguishes it."""
+"""A side's texts, each by its subject, its field, and what else distinguishes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +71,12 @@ class Side:
 
     @classmethod
     def of_lock(cls, lock: LockDocument) -> Self:
-        """Compare by a lock."""
-        return cls(**{own.name: getattr(lock, own.name) for own in fields(cls)})
+        """Take the side from a lock."""
+        return cls(**{field.name: getattr(lock, field.name) for field in fields(cls)})
 
     @classmethod
     def of_reading(cls, reading: EngineReading) -> Self:
-        """Compare by an engine that was read."""
+        """Take the side from an engine that was read."""
         return cls(
             engine=LockedEngine(name=reading.engine, version=reading.version),
             backends=tuple(map(LockedBackend.of, reading.backends)),
@@ -83,7 +86,7 @@ class Side:
 
 
 def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
-    """List what differs, the most important first."""
+    """List the differences, the most important first."""
     found = [
         *_of_backends(_by_name(before.backends), _by_name(after.backends)),
         *_of_texts(_texts(before, after), _texts(after, before)),
@@ -96,12 +99,12 @@ def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
 
 
 def _by_name(backends: Iterable[LockedBackend]) -> Mapping[str, _Claims]:
-    ordered = sorted(backends, key=lambda own: (_PRECEDENCE.index(own.status), _claim(own)))
-    return grouped((backend.name, backend) for backend in ordered)
+    ordered = sorted(backends, key=lambda claim: (_PRECEDENCE.index(claim.status), _claim(claim)))
+    return grouped((claim.name, claim) for claim in ordered)
 
 
-def _claim(own: LockedBackend) -> str:
-    parts = (own.distribution, own.version, own.status.value, ", ".join(own.problems))
+def _claim(claim: LockedBackend) -> str:
+    parts = (claim.distribution, claim.version, claim.status.value, ", ".join(claim.problems))
     return " ".join(part for part in parts if part)
 
 
@@ -110,7 +113,7 @@ def _of_backends(
 ) -> Iterator[DifferenceDocument]:
     """Compare backends by name.
 
-    An attribute that no class has on one side is one difference, and not one for each class.
+    An attribute that all classes of one side lack is one difference, not one for each class.
     """
     were, are = _attributes(before, after), _attributes(after, before)
     for name in were.keys() ^ are.keys():
@@ -123,19 +126,18 @@ def _of_backends(
             yield from _of_backend(subject, one, other, were.keys() & are.keys())
         else:
             was, is_ = (claims[0] if claims else None for claims in (one, other))
-            before_words, after_words = (
-                None if each is None else _notable(each) for each in (was, is_)
-            )
-            yield from _of_pair(subject, "", before_words, after_words, _where(was, is_))
+            summary, summary_after = (None if b is None else _summary(b) for b in (was, is_))
+            yield from _of_pair(subject, "", summary, summary_after, _where(was, is_))
 
 
-def _notable(own: LockedBackend) -> str:
-    """Describe in a line a backend that only one side has."""
-    read, declaration = own.engine_class or _NO_CLASS, own.declaration or _SILENT
-    states = {name: statement_of(own, name) for name in CAPABILITIES} if own.declaration else {}
+def _summary(backend: LockedBackend) -> str:
+    """Describe a backend that only one side has, in a line."""
+    class_, declaration = backend.engine_class or _NO_CLASS, backend.declaration or _NO_DECLARATION
+    states = {name: statement_of(backend, name) for name in CAPABILITIES if backend.declaration}
+    faults = sorted({*backend.problems})
     parts = (
-        "" if own.status is Status.OK else ", ".join((own.status.value, *sorted({*own.problems}))),
-        f"registered as {', '.join(read.registered_as)}" if read.registered_as else "",
+        "" if backend.status is Status.OK else ", ".join((backend.status.value, *faults)),
+        f"registered as {', '.join(class_.registered_as)}" if class_.registered_as else "",
         f"hands its uses to {'; '.join(_parts(declaration))}" if declaration.parts else "",
         *(
             f"{name}: {state.words}"
@@ -160,61 +162,59 @@ def _attributes(side: Mapping[str, _Claims], other: Mapping[str, _Claims]) -> Ma
 def _of_backend(
     subject: str, one: _Claims, other: _Claims, known: Iterable[str]
 ) -> Iterator[DifferenceDocument]:
-    """Compare two backends of one name; of attributes, those that are `known` on both sides."""
+    """Compare two backends of one name, with the attributes `known` to both sides."""
     was, is_ = one[0], other[0]
     where = _where(was, is_)
     if was.status is not is_.status:
-        # What cannot be read counts as the worst.
+        # A declaration that cannot be read counts as the worst.
         kind = DifferenceKind.STRICTER if was.status is Status.OK else _CHANGED
         kind = DifferenceKind.LOOSER if is_.status is Status.OK else kind
         yield from _of_pair(subject, "status", was.status.value, is_.status.value, where, kind)
     single = _single_texts(subject, was, is_), _single_texts(subject, is_, was)
     yield from _of_texts(*single, where, _CHANGED)
     yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
-    read, read_after = (own.engine_class or _NO_CLASS for own in (was, is_))
+    class_, class_after = (backend.engine_class or _NO_CLASS for backend in (was, is_))
     for name in sorted(known):
-        readings = [side.attributes.get(name) for side in (read, read_after)]
-        before_words, after_words = (
-            None if each is None else _attribute_words(each) for each in readings
-        )
-        yield from _of_pair(subject, name, before_words, after_words, _where(*readings), _CHANGED)
+        readings = class_.attributes.get(name), class_after.attributes.get(name)
+        before, after = (None if r is None else _attribute_words(r) for r in readings)
+        yield from _of_pair(subject, name, before, after, _where(*readings), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
-            where = _where(read.readings.get(name), read_after.readings.get(name))
+            where = _where(class_.readings.get(name), class_after.readings.get(name))
             states = statement_of(was, name), statement_of(is_, name)
             yield from _of_capability(subject, name, *states, where)
 
 
 def _where(one: object, other: object) -> WhereDocument:
-    """Return where two things are declared, of which either may be None."""
+    """Return where two backends or readings are declared; either may be None."""
     before, after = (getattr(each, "declared_at", None) for each in (one, other))
     return WhereDocument(before=before, after=after)
 
 
-def _single_texts(subject: str, own: LockedBackend, other: LockedBackend) -> _Texts:
-    """List the fields that have one text; of parts, those that `other` has not."""
-    declaration, read = own.declaration or _SILENT, own.engine_class
-    parts = {*_parts(declaration)} - {*_parts(other.declaration or _SILENT)}
+def _single_texts(subject: str, backend: LockedBackend, other: LockedBackend) -> _Texts:
+    """List the fields that have one text; of parts, those that `other` lacks."""
+    declaration, class_ = backend.declaration or _NO_DECLARATION, backend.engine_class
+    parts = {*_parts(declaration)} - {*_parts(other.declaration or _NO_DECLARATION)}
     texts = {
-        "distribution": own.distribution,
-        # That of an engine's class names the file, which may move.
-        "implementation": None if read else declaration.implementation,
-        "composite": read.composite if read else None,
+        "distribution": backend.distribution,
+        # An engine's class has its file there, which may move.
+        "implementation": None if class_ else declaration.implementation,
+        "composite": class_.composite if class_ else None,
         "parts": "; ".join(sorted(parts)) or None,
     }
     return {(subject, field): text for field, text in texts.items() if text is not None}
 
 
 def _listed_texts(subject: str, claims: _Claims) -> _Texts:
-    """List the fields that have several texts, each by its field and what it is of."""
-    own, *others = claims
-    declaration, read = own.declaration or _SILENT, own.engine_class or _NO_CLASS
+    """List the fields that have several texts, each by its field and its key."""
+    first, *others = claims
+    declaration, class_ = first.declaration or _NO_DECLARATION, first.engine_class or _NO_CLASS
     return {
         **{(subject, f"adapter for {name}"): text for name, text in declaration.adapters.items()},
-        **{(subject, f"tolerance in {n}"): str(own) for n, own in declaration.tolerances.items()},
-        **{(subject, "registered as", name): name for name in read.registered_as},
+        **{(subject, f"tolerance in {n}"): str(t) for n, t in declaration.tolerances.items()},
+        **{(subject, "registered as", name): name for name in class_.registered_as},
         **{(subject, "further claim", claim): claim for claim in map(_claim, others)},
-        **_problems(subject, own.problems),
+        **_problems(subject, first.problems),
     }
 
 
@@ -226,13 +226,13 @@ def _problems(subject: str, codes: Iterable[str]) -> _Texts:
 
 
 def _parts(declaration: Declaration) -> list[str]:
-    """Write each part with its condition once, and the uses that it takes."""
-    taken = grouped(
+    """Write each part and condition once, with the uses that it takes."""
+    parts = grouped(
         ((part.backend, "" if part.given is None else f" where {part.given}"), _uses(part))
         for part in declaration.parts
     )
     return sorted(
-        f"{name} ({', '.join(sorted({*uses}))}){given}" for (name, given), uses in taken.items()
+        f"{name} ({', '.join(sorted({*uses}))}){given}" for (name, given), uses in parts.items()
     )
 
 
@@ -251,33 +251,37 @@ def _attribute_words(reading: LockedReading) -> str:
 def _of_capability(
     subject: str, name: str, one: Statement, other: Statement, where: WhereDocument
 ) -> Iterator[DifferenceDocument]:
-    """Compare a value with its origin, and by itself what it depends on."""
+    """Compare a value with its origin; its conditions are a difference of their own."""
     was, is_ = bool(one.conditions), bool(other.conditions)
-    kind = severity(name, one.value, other.value)
+    kind, changes = severity(name, one.value, other.value), []
     if kind is None and was is is_ and (one.origin, one.base) != (other.origin, other.base):
         kind = _CHANGED
     if kind is not None:
-        yield _difference(kind, subject, name, one.words, other.words, where)
+        changes.append((kind, one.words, other.words))
     if one.conditions != other.conditions:
         kind = _CHANGED
         if was is not is_:
             kind = DifferenceKind.BECAME_CONDITIONAL if is_ else DifferenceKind.BECAME_UNCONDITIONAL
         before, after = ("; ".join(side.conditions) or side.words for side in (one, other))
-        yield _difference(kind, subject, name, before, after, where)
+        changes.append((kind, before, after))
+    for kind, before, after in changes:  # other values may have the same words
+        yield DifferenceDocument(
+            kind=kind, subject=subject, field=name, before=before, after=after, where=where
+        )
 
 
-def _texts(own: Side, other: Side) -> _Texts:
-    """List what a side says of anything but backends and plans, where the other can say it too."""
-    releases, others = _releases(own), _releases(other)
+def _texts(side: Side, other: Side) -> _Texts:
+    """List a side's texts except for backends and plans, where the other side has such texts."""
+    releases, others = _releases(side), _releases(other)
     texts: dict[tuple[str, ...], str] = {
-        **_problems("environment", own.problems),
-        # What only one has, its backends show.
+        **_problems("environment", side.problems),
+        # A release that only one side has is shown by its backends.
         **{(f"release {n}", "version"): releases[n] for n in releases.keys() & others.keys()},
     }
-    if own.rules is not None and other.rules is not None:
-        texts |= {(f"rule {name}", ""): text for name, text in _rules(own.rules.rules).items()}
-        texts["rules", "overlapped algorithms"] = ", ".join(own.rules.relays) or "none"
-    if own.request is not None and other.request is not None and own.plan is not None:
+    if side.rules is not None and other.rules is not None:
+        texts |= {(f"rule {name}", ""): text for name, text in _rules(side.rules.rules).items()}
+        texts["rules", "overlapped algorithms"] = ", ".join(side.rules.relays) or "none"
+    if side.request is not None and other.request is not None and side.plan is not None:
         texts["plan", ""] = "made"
     return texts
 
@@ -285,18 +289,18 @@ def _texts(own: Side, other: Side) -> _Texts:
 def _releases(side: Side) -> Mapping[str, str]:
     """List the versions of the engine and of distributions."""
     versions = grouped(
-        (own.distribution, own.version or "unknown")
-        for own in side.backends
-        if own.distribution is not None
+        (b.distribution, b.version or "unknown")
+        for b in side.backends
+        if b.distribution is not None
     )
     if side.engine is not None:
         versions[side.engine.name] = [side.engine.version or "unknown"]
-    return {name: ", ".join(sorted({*own})) for name, own in versions.items()}
+    return {name: ", ".join(sorted({*listed})) for name, listed in versions.items()}
 
 
 def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
-    texts = grouped((rule.name, _rule_text(rule)) for rule in rules)
-    return {name: "; ".join(sorted(own)) for name, own in texts.items()}
+    texts_by_name = grouped((rule.name, _rule_text(rule)) for rule in rules)
+    return {name: "; ".join(sorted(texts)) for name, texts in texts_by_name.items()}
 
 
 def _rule_text(rule: Rule) -> str:
@@ -321,18 +325,18 @@ def _request(request: LockedRequest) -> _Texts:
 
 
 def _of_plans(before: PlanDocument, after: PlanDocument) -> Iterator[DifferenceDocument]:
-    values = {(phase, name): own for phase, name, own in after.all_values()}
-    for phase, name, own in before.all_values():
+    values = {(phase, name): value for phase, name, value in after.all_values()}
+    for phase, name, value in before.all_values():
         if (phase, name) in values:
             subject = "plan" if phase is None else f"plan {phase}"
-            yield from _of_plan_value(subject, name, own, values[phase, name])
+            yield from _of_plan_value(subject, name, value, values[phase, name])
 
 
 def _of_plan_value(
     subject: str, name: str, one: ValueDocument, other: ValueDocument
 ) -> Iterator[DifferenceDocument]:
-    """Compare a value, then what keeps it from being better, then what it does."""
-    was, is_ = (comparable(name, value_of(name, own.value)) for own in (one, other))
+    """Compare a value, else the causes that keep it from the best, else its effect."""
+    was, is_ = (comparable(name, value_of(name, value.value)) for value in (one, other))
     words = _value_words(one), _value_words(other)
     kind = severity(name, was, is_)
     if kind is None and (was == CAPABILITIES[name].best or words[0] == words[1]):
@@ -340,8 +344,8 @@ def _of_plan_value(
     yield from _of_pair(subject, name, *words, kind=kind or _CHANGED)
 
 
-def _value_words(own: ValueDocument) -> str:
-    return f"{words_of(own.value)}, decided by {decided_by(own)}"
+def _value_words(value: ValueDocument) -> str:
+    return f"{words_of(value.value)}, decided by {decided_by(value)}"
 
 
 def _of_texts(
@@ -363,24 +367,13 @@ def _of_pair(
     where: WhereDocument = NOWHERE,
     kind: DifferenceKind | None = None,
 ) -> Iterator[DifferenceDocument]:
-    """Compare two texts; without a `kind`, one that is not there has appeared or vanished."""
+    """Compare two texts; without a `kind`, one that is None has appeared or vanished."""
     if before == after:
         return
     if kind is None:
         kind = _CHANGED
         if before is None or after is None:
             kind = DifferenceKind.APPEARED if before is None else DifferenceKind.VANISHED
-    yield _difference(kind, subject, field, before, after, where)
-
-
-def _difference(
-    kind: DifferenceKind,
-    subject: str,
-    field: str,
-    before: str | None,
-    after: str | None,
-    where: WhereDocument,
-) -> DifferenceDocument:
-    return DifferenceDocument(
+    yield DifferenceDocument(
         kind=kind, subject=subject, field=field, before=before, after=after, where=where
     )

@@ -1,4 +1,4 @@
-"""One difference between two sides, the JSON of a comparison, and its view.
+"""What a difference is: statements, the kinds of change, the JSON of a comparison, its view.
 
 The view begins with the counts: as markdown it is a comment on a pull request.
 """
@@ -8,25 +8,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from backend_caps.capability.declaration import When, declared
+from backend_caps.capability.facts import text_of
+from backend_caps.capability.kind import UNDECLARED, Kind
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.sets import Conflict, Unchecked
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.document import Document
 from backend_caps.report.sections import Columns, Heading, Lines, Section, Table, table_of
 from backend_caps.report.words import file_of
+
+if TYPE_CHECKING:
+    # A page needs this module's views, and no lock with what reads one.
+    from backend_caps.report.lock import LockedBackend
 
 _LONGEST = 240
 """Characters of a text that a cell holds."""
 
 
 class DifferenceKind(Enum):
-    """Which way something differs, the most important first."""
+    """Kinds of change, the most important first."""
 
     STRICTER = "stricter"
     """The engine must supply more, or the backend can do less."""
     BECAME_CONDITIONAL = "became-conditional"
-    """What it says depends on a condition now."""
+    """Its value depends on a condition now."""
     VANISHED = "vanished"
     """It is not there any more."""
     LOOSER = "looser"
@@ -34,12 +44,12 @@ class DifferenceKind(Enum):
     APPEARED = "appeared"
     """It was not there."""
     BECAME_UNCONDITIONAL = "became-unconditional"
-    """What it says depends on no condition any more."""
+    """Its value depends on no condition any more."""
     CHANGED = "changed"
-    """It is another, and neither stricter nor looser."""
+    """It differs, and is neither stricter nor looser."""
 
 
-_ORDER = {kind: at for at, kind in enumerate(DifferenceKind)}
+_ORDER = (*DifferenceKind,)
 _COUNTED = (
     DifferenceKind.APPEARED,
     DifferenceKind.VANISHED,
@@ -52,8 +62,94 @@ _COUNTED = (
 """The kinds in the order in which their counts are shown."""
 
 
+class Statement(NamedTuple):
+    """What one backend states of one capability."""
+
+    value: object
+    """The join over both ways of every condition; None where a composite leaves it to its parts."""
+    base: str
+    """The value outside of all conditions, in words."""
+    origin: Origin
+    """How `base` came to be: `DECLARED`, `INHERITED` or `UNDECLARED`."""
+    conditions: tuple[str, ...]
+    """The values under conditions, in words, sorted."""
+    words: str
+    """The value and its origin, in words."""
+
+
+def statement_of(backend: LockedBackend, name: str) -> Statement:
+    """Return a backend's statement on a capability; its declaration was read."""
+    declaration = backend.declaration
+    assert declaration is not None, "a declaration that was not read states nothing"
+    reading = None if backend.engine_class is None else backend.engine_class.readings.get(name)
+    whens = [when for when in declaration.conditions if name in when.capabilities.stated()]
+    conditions = tuple(sorted(_condition(when, name) for when in whens))
+    if not conditions and reading is not None and reading.origin is Origin.CONDITIONAL:
+        conditions = (reading.words,)
+    stated = declaration.capabilities.stated()
+    base = text_of(stated.get(name, UNDECLARED))
+    origin = Origin.DECLARED if name in stated else Origin.UNDECLARED
+    if reading is not None and reading.origin is Origin.INHERITED:
+        origin = Origin.INHERITED
+    if declaration.parts and origin is Origin.UNDECLARED and not conditions:
+        return Statement(None, base, origin, conditions, "left to its parts")
+    value = comparable(name, declared(declaration, name, {})[0])
+    if conditions:
+        words = f"{text_of(value)} on a condition, else {base}"
+    elif origin is Origin.DECLARED:
+        words = text_of(value)
+    else:
+        base_class = reading.inherited_from if reading and origin is Origin.INHERITED else None
+        source = f"inherited from {base_class}" if base_class else origin.value
+        words = f"{source}, counts as {text_of(value)}"
+    return Statement(value, base, origin, conditions, words)
+
+
+def comparable(capability: str, value: object) -> object:
+    """Return the one form of equal values: joined with the best."""
+    kind = CAPABILITIES[capability]
+    return kind.join(kind.best, value)
+
+
+def _condition(when: When, capability: str) -> str:
+    value = text_of(when.capabilities.stated()[capability])
+    text = f"{value} where {when.given}"
+    return text if str(when.given) in when.reason else f"{text}: {when.reason}"
+
+
+def severity(capability: str, before: object, after: object) -> DifferenceKind | None:
+    """Return which way a value changed; None where it is the same.
+
+    Args:
+        capability: whose value it is.
+        before: as `comparable` writes it, or None where a composite leaves it to its parts.
+        after: the same.
+    """
+    if before == after:
+        return None
+    if before is None or after is None:
+        return DifferenceKind.CHANGED
+    kind = CAPABILITIES[capability]
+    was, is_ = _granted(kind, before), _granted(kind, after)
+    if was != is_:
+        return DifferenceKind.STRICTER if is_ < was else DifferenceKind.LOOSER
+    joined = kind.join(before, after)
+    if joined == after:
+        return DifferenceKind.STRICTER
+    return DifferenceKind.LOOSER if joined == before else DifferenceKind.CHANGED
+
+
+def _granted(kind: Kind, value: object) -> int:
+    """Rank a value by what it is sure to grant: unchecked sizes may grant nothing."""
+    if isinstance(value, Conflict):
+        return 0
+    if isinstance(value, Unchecked):
+        return 1 if value == kind.worst else 2
+    return 3
+
+
 class WhereDocument(Document):
-    """Where the two sides say something."""
+    """Where each side's statement is."""
 
     before: str | None
     """`file:line` on the first side; null where it is not known."""
@@ -62,24 +158,24 @@ class WhereDocument(Document):
 
 
 NOWHERE = WhereDocument(before=None, after=None)
-"""Of what stands in no file."""
+"""The place of differences that are in no file."""
 
 
 class DifferenceDocument(Document):
-    """One thing that is not the same on both sides."""
+    """One difference between two sides."""
 
     kind: DifferenceKind
-    """Which way it differs."""
+    """The kind of change."""
     subject: str
     """What it is about, such as `backend fa3`, `rule ngram` or `plan`."""
     field: str
-    """The capability, or what else of the subject; empty for the whole of it."""
+    """The capability, or another property of the subject; empty for the whole subject."""
     before: str | None
-    """What it was, in words; null where it was not there."""
+    """The value before, in words; null where there was none."""
     after: str | None
-    """What it is, in words; null where it is not there."""
+    """The value after, in words; null where there is none."""
     where: WhereDocument
-    """Where the two sides say so."""
+    """Where each side's statement is."""
 
 
 class DiffDocument(Document):
@@ -96,25 +192,25 @@ class DiffDocument(Document):
     """Every difference, the most important first."""
 
 
-def in_order(found: Iterable[DifferenceDocument]) -> tuple[DifferenceDocument, ...]:
-    """Sort differences, the most important first; a plan's first, then by subject."""
-    return tuple(sorted(found, key=_importance))
+def in_order(differences: Iterable[DifferenceDocument]) -> tuple[DifferenceDocument, ...]:
+    """Sort by kind, the most important first; a plan's first, then by subject."""
+    return tuple(sorted(differences, key=_importance))
 
 
-def _importance(found: DifferenceDocument) -> tuple[int, bool, str, str, str, str]:
-    texts = (found.subject, found.field, found.before or "", found.after or "")
-    return (_ORDER[found.kind], not found.subject.startswith("plan"), *texts)
+def _importance(difference: DifferenceDocument) -> tuple[int, bool, str, str, str, str]:
+    texts = (difference.subject, difference.field, difference.before or "", difference.after or "")
+    return (_ORDER.index(difference.kind), not difference.subject.startswith("plan"), *texts)
 
 
 def diff_document(before: str, after: str, found: Sequence[DifferenceDocument]) -> DiffDocument:
-    """Write the document of a comparison.
+    """Make the document of a comparison.
 
     Args:
         before: the first side, as it was named.
         after: the second side, as it was named.
-        found: in order.
+        found: the differences, in order.
     """
-    counts = Counter(each.kind for each in found)
+    counts = Counter(difference.kind for difference in found)
     return DiffDocument(
         schema_="backend-caps/diff@1",
         before=before,
@@ -133,7 +229,7 @@ def diff_view(diff: DiffDocument) -> Iterator[Section]:
     shown = [f"{counts[k.value]} {_name(k)}" for k in _COUNTED if k.value in counts]
     yield Lines((", ".join(shown), f"from {diff.before} to {diff.after}"))
     for kind in DifferenceKind:
-        found = [each for each in diff.differences if each.kind is kind]
+        found = [difference for difference in diff.differences if difference.kind is kind]
         if found:
             yield Heading(_name(kind).capitalize())
             yield _table(kind, found)
@@ -144,21 +240,22 @@ def _name(kind: DifferenceKind) -> str:
 
 
 def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
-    """Show differences of one kind, without the columns that none of them fills."""
+    """Show differences of one kind, without empty columns."""
     columns: Columns[DifferenceDocument] = {
         "what, where": _subject,
-        "before": lambda own: shortened(own.before or "", "..."),
-        "after": lambda own: shortened(own.after or "", "..."),
+        "before": lambda difference: shortened(difference.before or "", "..."),
+        "after": lambda difference: shortened(difference.after or "", "..."),
     }
     is_whole = kind is DifferenceKind.CHANGED
     filled = {name: cell for name, cell in columns.items() if is_whole or any(map(cell, found))}
     return table_of(found, filled)
 
 
-def _subject(found: DifferenceDocument) -> str:
-    """Name what differs, and where, in one column: a terminal has no room for two."""
-    name = ": ".join(part for part in (found.subject, found.field) if part)
-    places = [file_of(place) for place in (found.where.before, found.where.after) if place]
+def _subject(difference: DifferenceDocument) -> str:
+    """Name the subject, field and place in one column: a terminal has no room for two."""
+    name = ": ".join(part for part in (difference.subject, difference.field) if part)
+    where = difference.where
+    places = [file_of(place) for place in (where.before, where.after) if place]
     return "\n".join(filter(None, (name, " -> ".join(dict.fromkeys(places)))))
 
 

@@ -1,4 +1,4 @@
-"""What every JSON document has in common: its base class, its text, and capability values."""
+"""The base class of JSON documents, their text, and capability values as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, Capabilit
 
 
 def is_none(value: object) -> bool:
-    """Return whether a key is left out."""
+    """Return whether a value is None, so that its key is left out."""
     return value is None
 
 
@@ -39,7 +39,7 @@ class Document(BaseModel):
 
     @classmethod
     def of(cls, source: object, **others: object) -> Self:
-        """Write an object: a field has the value of its name in `others`, or the attribute's.
+        """Make a document of an object's attributes; `others` go before these.
 
         A field with a default may have no attribute. An enumeration's member becomes its value.
         """

@@ -1,4 +1,4 @@
-"""A lock: what is installed and requested, as a file that is the same on every machine.
+"""A lock: installed releases and a request, in a file that is equal on every machine.
 
 It holds no time, no host and no absolute path: two runs over the same releases write the same
 bytes, so the file can stand in a repository and be compared.
@@ -27,11 +27,11 @@ from pydantic import (
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, text_of
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.discovery.registry import Registry
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import CodedError
 from backend_caps.report.document import LEFT_OUT, json_text, value_of
@@ -41,11 +41,11 @@ from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import Rule, RuleSet
 
 LOCK_SCHEMA: Literal["backend-caps/lock@1"] = "backend-caps/lock@1"
-"""What this version writes and reads."""
+"""The schema that this version writes and reads."""
 _LONGEST_INPUT = 60
 """Characters of a wrong value that a sentence repeats."""
-_OF_THE_WORKING_DIRECTORY = "working-directory"
-"""The problem of what was found only because of where the command was started."""
+_WORKING_DIRECTORY = "working-directory"
+"""The problem of a plugin that was found only because it is in the working directory."""
 
 
 @dataclass(eq=False)
@@ -77,18 +77,18 @@ class _Locked(FrozenModel):
 
 
 class LockedRequest(_Locked):
-    """What was asked, so that it can be asked again."""
+    """The request, so that `backend-caps verify` can repeat it."""
 
     flags: GivenFlags
     """The server flags that were given, by name."""
     facts: Facts
-    """What was said of machine and model."""
+    """The facts of machine and model that were given."""
     unsafe_override: Capabilities | None
     """The values that were put in place of the joined ones."""
     policy: Policy
     """What is done about the plan's problems."""
     rules: str | None
-    """The rule set that was asked for; null for the engine's own."""
+    """The rule set that was named; null for the engine's own."""
     engine: str | None
     """The engine whose source is read; null for none."""
     requires_evidence: Annotated[bool | None, LEFT_OUT] = None
@@ -116,14 +116,14 @@ class LockedRules(_Locked):
 
 
 class LockedReading(_Locked):
-    """What an engine's source says of one thing."""
+    """The statement of an engine's source on one capability or attribute."""
 
     origin: Origin
     """How its value came to be."""
     words: str
     """The source's own words."""
     value: ValueText
-    """The value in words; null where it depends, or nobody stated it."""
+    """The value in words; null where it depends on a condition, or is not stated."""
     declared_at: str | None
     """`file:line`, relative to the folder that the engine is imported from."""
     inherited_from: str | None
@@ -144,7 +144,7 @@ class LockedClass(_Locked):
     registered_as: Sorted
     """The names that flags use for it, sorted."""
     readings: LockedReadings
-    """By capability, what the source says."""
+    """By capability, the source's statements."""
     attributes: LockedReadings
     """By the engine's own name, flags that have no capability of ours."""
     composite: str | None
@@ -157,9 +157,9 @@ class LockedBackend(_Locked):
     name: str
     """The name that flags use, or an engine's class."""
     status: Status
-    """What became of its declaration."""
+    """The outcome of reading its declaration."""
     distribution: str | None
-    """What ships it."""
+    """The distribution that ships it."""
     version: str | None
     """The distribution's version."""
     declared_at: str | None
@@ -168,14 +168,14 @@ class LockedBackend(_Locked):
     problems: tuple[str, ...]
     """The codes of what is wrong with it, sorted."""
     declaration: Declaration | None
-    """What it says of itself; null where that was not read."""
+    """Its declaration; null where it was not read."""
     engine_class: LockedClass | None
-    """Where it was read from an engine's source."""
+    """The engine's class that it was read from, where it was."""
 
     @classmethod
     def of(cls, backend: Backend) -> Self:
-        """Write a backend; of its problems only the codes, and no place on this machine."""
-        read, source = backend.engine_class, backend.source
+        """Make it of a backend: its problems' codes alone, and no place on this machine."""
+        class_, source = backend.engine_class, backend.source
         return cls(
             name=backend.name,
             status=backend.status,
@@ -184,7 +184,7 @@ class LockedBackend(_Locked):
             declared_at=_portable(source.declared_at),
             problems=codes_of(backend.problems),
             declaration=backend.declaration,
-            engine_class=None if read is None else LockedClass.model_validate(read),
+            engine_class=None if class_ is None else LockedClass.model_validate(class_),
         )
 
 
@@ -193,7 +193,7 @@ class LockDocument(_Locked):
 
     schema_: Annotated[Literal["backend-caps/lock@1"], Field(alias="schema")]
     request: LockedRequest
-    """What was asked."""
+    """The request."""
     engine: LockedEngine | None
     """The engine that was read; null for none."""
     rules: LockedRules
@@ -201,7 +201,7 @@ class LockDocument(_Locked):
     backends: tuple[LockedBackend, ...]
     """Every claim to a backend's name, sorted."""
     problems: tuple[str, ...]
-    """The codes of what no single backend can be blamed for, sorted."""
+    """The codes of problems of no single backend, sorted."""
     plan: PlanDocument | None
     """The plan; null where no server flags were given."""
 
@@ -220,55 +220,52 @@ class LockDocument(_Locked):
 
 def lock_document(
     request: LockedRequest,
-    *,
-    backends: Iterable[Backend],
-    problems: Iterable[Problem],
+    registry: Registry,
     rules: RuleSet,
+    plan: PlanDocument | None,
     reading: EngineReading | None = None,
-    plan: PlanDocument | None = None,
 ) -> LockDocument:
-    """Write down what is installed, the request, and the plan.
+    """Make a lock of what is installed, the request, and the plan.
 
-    What was found only because of the working directory is left out.
+    Plugins that were found only because of the working directory are left out.
 
     Args:
-        request: what was asked.
-        backends: every claim to a backend's name, in the registry's order.
-        problems: what no single backend can be blamed for.
+        request: the request that `verify` repeats.
+        registry: every claim to a backend's name, and the problems of no single backend.
         rules: the rule set, third parties' rules included.
-        reading: the engine that was read.
         plan: the plan for the request's flags.
+        reading: the engine that was read.
     """
-    installed = [each for each in backends if not _is_of_the_working_directory(each.problems)]
+    installed = [b for b in registry.entries if not _is_by_working_directory(b.problems)]
     return LockDocument(
         schema_=LOCK_SCHEMA,
         request=request,
         engine=reading and LockedEngine(name=reading.engine, version=reading.version),
         rules=LockedRules.model_validate(rules),
         backends=tuple(map(LockedBackend.of, installed)),
-        problems=codes_of(p for p in problems if not _is_of_the_working_directory([p])),
+        problems=codes_of(p for p in registry.problems if not _is_by_working_directory([p])),
         plan=plan and _portable_plan(plan),
     )
 
 
-def _is_of_the_working_directory(problems: Iterable[Problem]) -> bool:
-    return any(found.code == _OF_THE_WORKING_DIRECTORY for found in problems)
+def _is_by_working_directory(problems: Iterable[Problem]) -> bool:
+    return any(problem.code == _WORKING_DIRECTORY for problem in problems)
 
 
 def codes_of(problems: Iterable[Problem]) -> tuple[str, ...]:
     """List the codes of problems, sorted."""
-    return tuple(sorted(found.code for found in problems))
+    return tuple(sorted(problem.code for problem in problems))
 
 
 def _portable(place: str | None) -> str | None:
-    """Leave out a place that only this machine has."""
+    """Return a place unless only this machine has it."""
     if place is None or PurePosixPath(place).is_absolute() or PureWindowsPath(place).is_absolute():
         return None
     return place
 
 
 def _portable_plan(plan: PlanDocument) -> PlanDocument:
-    """Copy a plan, whose causes name no place on this machine."""
+    """Copy a plan, with causes that name no place on this machine."""
     portable = plan.model_copy(deep=True)
     for _, _, value in portable.all_values():
         for at, cause in enumerate(value.causes):
@@ -307,14 +304,14 @@ def read_lock(path: Path) -> LockDocument:
 
 
 def write_lock(text: str, path: Path) -> None:
-    """Write a lock file whole, or leave what was there.
+    """Write a lock file whole, or leave the old one unchanged.
 
     Raises:
         LockError: the file's folder is not there, or its disk has no room.
     """
     is_device = path.exists() and not path.is_file()
     try:
-        if is_device:  # it holds nothing that could be lost, and is not to be replaced
+        if is_device:  # such as /dev/stdout: a rename would put a file in its place
             path.write_bytes(text.encode())
         else:
             _replace(Path(os.path.realpath(path)), text)
@@ -335,7 +332,7 @@ def _unreadable(path: Path, cause: str) -> LockError:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write beside a file, and put that in its place at once."""
+    """Write beside a file and rename: it is always the old text or the new one, whole."""
     written = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         written.write_bytes(text.encode())
@@ -352,6 +349,6 @@ def _fault(error: ValidationError) -> str:
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
         return f"it has no {place!r}"
-    found = repr(first["input"])
-    shown = found if len(found) <= _LONGEST_INPUT else f"{found[:_LONGEST_INPUT]}..."
+    value = repr(first["input"])
+    shown = value if len(value) <= _LONGEST_INPUT else f"{value[:_LONGEST_INPUT]}..."
     return f"its {place!r} is {shown} ({first['msg']})"

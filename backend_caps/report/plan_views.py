@@ -20,6 +20,7 @@ from backend_caps.report.sections import (
     Columns,
     Heading,
     Lines,
+    Opened,
     Section,
     Table,
     some_lines,
@@ -30,18 +31,16 @@ from backend_caps.report.words import (
     decided_by,
     deciding,
     file_of,
+    full_name,
     grouped,
     places_of,
     tries,
     use_words,
-    who,
     words_of,
 )
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
-"""Origins that count as the worst value without being known."""
-
-
+"""Origins of values that count as the worst because they are not known."""
 _NO_USE = (
     "No flag that was asked puts a backend to use on this server: other flags go before it, or it "
     "is for drafts and --speculative-algorithm is not given."
@@ -69,7 +68,7 @@ def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
 
 
 def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
-    """Write what the host knows of lengths, then each cause that decided it."""
+    """Write the value of `host_seq_lens`, then each cause that decided it."""
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     is_known = {cause.origin for cause in deciding(mirror)} - _NOT_TRUSTED
@@ -86,17 +85,17 @@ def _phases(plan: PlanDocument) -> Table:
 
 
 def flips_view(flips: Iterable[FlipDocument]) -> Iterator[Section]:
-    """Show what would lead to better values; nothing where nothing would."""
+    """Show the changes that would lead to better values, if there are any."""
     rows = [
-        (_named(same), words_of(same[0].becomes), " ".join(same[0].remedies))
-        for same in tries(flips)
+        (_flip_name(alike), words_of(alike[0].becomes), " ".join(alike[0].remedies))
+        for alike in tries(flips)
     ]
     return titled_table("What would change it", ("capability", "becomes", "all of"), rows)
 
 
-def _named(same: Sequence[FlipDocument]) -> str:
-    phases = ", ".join(flip.phase for flip in same if flip.phase)
-    return f"{same[0].capability} in {phases}" if phases else same[0].capability
+def _flip_name(alike: Sequence[FlipDocument]) -> str:
+    phases = ", ".join(flip.phase for flip in alike if flip.phase)
+    return f"{alike[0].capability} in {phases}" if phases else alike[0].capability
 
 
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
@@ -105,12 +104,12 @@ def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
     yield Lines(mirror_lines(relayed.plan))
     columns: Columns[StepDocument] = {
-        "step": lambda own: str(own.number),
-        "starts from tokens": lambda own: words_of([*own.input_ids]),
-        "lengths, device": lambda own: words_of([*own.seq_lens]),
+        "step": lambda step: str(step.number),
+        "starts from tokens": lambda step: words_of([*step.input_ids]),
+        "lengths, device": lambda step: words_of([*step.seq_lens]),
         "lengths, host": _on_the_host,
-        "crossed" if relayed.has_streams else "would cross": lambda own: (
-            f"{own.bytes_to_host} bytes" if own.bytes_to_host else "nothing"
+        "crossed" if relayed.has_streams else "would cross": lambda step: (
+            f"{step.bytes_to_host} bytes" if step.bytes_to_host else "nothing"
         ),
     }
     yield table_of(relayed.steps, columns)
@@ -125,9 +124,10 @@ def _on_the_host(step: StepDocument) -> str:
 
 def explain_view(
     plan: PlanDocument, capabilities: Sequence[str], phase: str | None
-) -> Iterator[Section]:
+) -> Iterator[Section | Opened]:
     """Show every cause of some values, and what would change them."""
     for name in capabilities:
+        yield Opened(name=name, phase=phase)
         if name in plan.server:
             yield from _explained(plan, name, plan.server[name], "")
         for each, values in plan.phases.items():
@@ -135,9 +135,9 @@ def explain_view(
                 yield from _explained(plan, name, values[name], each)
             elif name in values and phase == each:
                 yield Lines((f"{name} in {each}: no backend is used there.",))
-        asked = (None, *plan.phases) if phase is None else (None, phase)
+        shown_phases = (None, *plan.phases) if phase is None else (None, phase)
         yield from flips_view(
-            [flip for flip in plan.flips if flip.capability == name and flip.phase in asked]
+            [flip for flip in plan.flips if flip.capability == name and flip.phase in shown_phases]
         )
 
 
@@ -156,7 +156,7 @@ def _explained(
 
 def causes_table(value: ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups = grouped(((who(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
+    groups = grouped(((full_name(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
     rows = tuple((*stated, _story(same)) for stated, same in groups.items())
     return Table(("cause", "value", "why"), rows)
 
@@ -186,35 +186,35 @@ def selection_view(selection: SelectionDocument) -> Iterator[Section]:
 
 
 _CANDIDATES: Columns[CandidateDocument] = {
-    "backend": lambda own: own.name,
-    "fits": lambda own: {None: "no", 1: "chosen"}.get(own.rank, "yes"),
-    "priority": lambda own: str(own.priority),
-    "host_seq_lens": lambda own: own.host_seq_lens or "",
-    "with it": lambda own: own.costs,
+    "backend": lambda candidate: candidate.name,
+    "fits": lambda candidate: {None: "no", 1: "chosen"}.get(candidate.rank, "yes"),
+    "priority": lambda candidate: str(candidate.priority),
+    "host_seq_lens": lambda candidate: candidate.host_seq_lens or "",
+    "with it": lambda candidate: candidate.costs,
 }
 
 
 def _rejected(choice: ChoiceDocument) -> Iterator[Section]:
     rows = [
-        (found.code, each.name, found.actual or "", found.needed or "", _what(found))
-        for each in choice.candidates
-        for found in each.reasons
+        (reason.code, candidate.name, reason.actual or "", reason.needed or "", _remedy(reason))
+        for candidate in choice.candidates
+        for reason in candidate.reasons
     ]
     columns = ("reason", "backend", "is", "needs", "what to do")
     return titled_table("What speaks against those that do not fit", columns, rows, "names")
 
 
-def _what(found: ReasonDocument) -> str:
-    """Write what to do; without an actual and a needed value, what is wrong too."""
-    is_told = found.actual is not None and found.needed is not None
-    return found.remedy if is_told else f"{found.message} {found.remedy}"
+def _remedy(reason: ReasonDocument) -> str:
+    """Write the remedy; without an actual and a needed value, the message too."""
+    has_values = reason.actual is not None and reason.needed is not None
+    return reason.remedy if has_values else f"{reason.message} {reason.remedy}"
 
 
 def _unchecked(choice: ChoiceDocument) -> Iterator[Section]:
     rows = [
-        (each.name, ", ".join(dict.fromkeys(found.code for found in each.unchecked)))
-        for each in choice.candidates
-        if each.unchecked
+        (candidate.name, ", ".join(dict.fromkeys(reason.code for reason in candidate.unchecked)))
+        for candidate in choice.candidates
+        if candidate.unchecked
     ]
     yield from titled_table(
         "Not checked, so it speaks against nobody", ("backend", "not checked"), rows

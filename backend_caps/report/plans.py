@@ -37,7 +37,7 @@ class CauseDocument(Document):
     """One contribution to a value."""
 
     kind: Annotated[Literal["backend", "rule", "override", "engine"], WRITTEN]
-    """Who it names."""
+    """The kind of thing that it names."""
     name: str
     """The backend, the rule, or the overridden capability."""
     role: Annotated[str | None, WRITTEN]
@@ -81,22 +81,22 @@ class FlipDocument(Document):
     phase: Annotated[str | None, WRITTEN]
     """The phase of the value; null for the server's."""
     value: Written
-    """What it is."""
+    """The value now."""
     becomes: Written
-    """What it becomes with all the remedies, as found by resolving once more."""
+    """The value with all the remedies, as found by resolving once more."""
     remedies: list[str]
     """The changes; all of them together."""
 
 
 class ReasonDocument(Document):
-    """What speaks against a candidate, or what nobody knows of it."""
+    """A reason against a candidate, or a need that could not be checked."""
 
     code: str
     """Stable; docs/reference/problems.md lists them."""
     actual: Annotated[str | None, LEFT_OUT] = None
-    """What is; left out where that is no single value."""
+    """The value on this server; left out where it is no single one."""
     needed: Annotated[str | None, LEFT_OUT] = None
-    """What the backend needs instead; left out where it does not say."""
+    """The value that the backend needs instead; left out where it names none."""
     message: str
     """Both in a sentence."""
     remedy: str
@@ -104,7 +104,7 @@ class ReasonDocument(Document):
 
 
 class CandidateDocument(Document):
-    """A backend that was tried in a flag's place."""
+    """A backend that was tried as the value of a flag."""
 
     name: str
     """The name that flags use."""
@@ -121,38 +121,38 @@ class CandidateDocument(Document):
     reasons: list[ReasonDocument]
     """Everything that speaks against it."""
     unchecked: list[ReasonDocument]
-    """What nobody knows; under strict it is among the reasons."""
+    """Needs that could not be checked; under strict they are among the reasons."""
 
 
 class ChoiceDocument(Document):
-    """One flag that says `auto`."""
+    """One flag whose value is `auto`."""
 
     flag: str
     """In its command-line spelling."""
     text: str
-    """In a sentence what it is, before whom, and how many fit."""
+    """A sentence: the chosen backend, those that it goes before, and how many fit."""
     chosen: str | None
     """The backend; null where none fits."""
     tied: list[str]
-    """Those of the same priority, before which it goes by its name alone."""
+    """Backends of the same priority; the chosen one goes before them by its name alone."""
     unknown_facts: list[str]
-    """The facts that nothing could be checked against."""
+    """Facts that are not known, so that needs could not be checked."""
     candidates: list[CandidateDocument]
-    """Those that fit, best first; then the others, in the order that they would have."""
+    """Backends that fit, best first; then the others, in the same order."""
 
 
 class SelectionDocument(Document):
-    """Which backends fit a server, and which of them `auto` is."""
+    """Which backends fit a server, and which of them `auto` chooses."""
 
     schema_: Annotated[Literal["backend-caps/selection@1"], Field(alias="schema")]
     facts: dict[str, str]
     """What is known of machine and model, from facts and flags."""
     policy: Annotated[Literal["strict", "warn", "quiet"], WRITTEN]
-    """Whether what nobody knows speaks against a backend: under strict."""
+    """Under strict, a need that could not be checked is a reason against a backend."""
     rules: str
     """The rule set."""
     choices: list[ChoiceDocument]
-    """One for each flag that was asked."""
+    """One for each flag that backends were tried for."""
 
 
 class PlanDocument(Document):
@@ -160,7 +160,7 @@ class PlanDocument(Document):
 
     schema_: Annotated[Literal["backend-caps/plan@1"], Field(alias="schema")]
     needs_cpu_seq_lens: bool
-    """Whether `host_seq_lens` is `exact`: SGLang's question."""
+    """Whether `host_seq_lens` is `exact`; SGLang's name of it."""
     server: dict[str, ValueDocument]
     """The capabilities with one value for the server."""
     phases: dict[Annotated[str, WRITTEN], dict[str, ValueDocument]]
@@ -178,7 +178,7 @@ class PlanDocument(Document):
     engine: Annotated[str | None, LEFT_OUT] = None
     """The engine whose own backends were read for it, with its version; left out for none."""
     choices: Annotated[list[ChoiceDocument] | None, LEFT_OUT] = None
-    """What was chosen where a flag says `auto`; left out where none does."""
+    """The choices where a flag is `auto`; left out where none is."""
 
     def all_values(self) -> Iterator[tuple[str | None, str, ValueDocument]]:
         """List every value with its phase, None for the server's, and its capability."""
@@ -220,13 +220,11 @@ class RelayDocument(Document):
 
 
 def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = None) -> PlanDocument:
-    """Write a plan as its document; `engine` names the one whose backends were read for it."""
+    """Make a plan's document; `engine` names the one whose backends were read for it."""
     return PlanDocument.of(
         plan,
         schema_="backend-caps/plan@1",
-        flips=[
-            FlipDocument.of(own, remedies=[each.text for each in own.remedies]) for own in flips
-        ],
+        flips=[FlipDocument.of(f, remedies=[r.text for r in f.remedies]) for f in flips],
         rules=plan.rules.name,
         engine=engine,
         choices=choice_documents(plan.choices) or None,
@@ -234,15 +232,15 @@ def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = Non
 
 
 def choice_documents(choices: Iterable[Choice]) -> list[ChoiceDocument]:
-    """Write what was chosen, flag by flag."""
+    """Make the documents of choices, flag by flag."""
     return [
         ChoiceDocument.of(
             choice,
             text=str(choice),
             chosen=None if choice.chosen is None else choice.chosen.name,
             candidates=[
-                CandidateDocument.of(each, rank=rank if each.fits else None)
-                for rank, each in enumerate(choice.candidates, start=1)
+                CandidateDocument.of(candidate, rank=rank if candidate.fits else None)
+                for rank, candidate in enumerate(choice.candidates, start=1)
             ],
         )
         for choice in choices

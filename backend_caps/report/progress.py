@@ -1,4 +1,4 @@
-"""A line on the terminal that is there while something is done, and gone when it is."""
+"""Progress lines on a terminal, erased when the work is done."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rich.progress import (
 )
 
 PATIENCE_S = 0.5
-"""Seconds before a line names what takes long."""
+"""Seconds before a line appears."""
 _REFRESHES_A_SECOND = 5
 
 
 def terminal_of(stream: TextIO | None) -> Console:
-    """Make a console that draws where a stream is a terminal, and only there.
+    """Make a console that draws only where a stream is a terminal.
 
-    A wish for colours, such as `FORCE_COLOR` in CI, makes no terminal of a file.
+    `FORCE_COLOR`, which CI sets, asks for colours and does not turn a file into a terminal.
     """
     return Console(file=stream, force_terminal=stream is not None and stream.isatty())
 
@@ -34,13 +34,13 @@ def terminal_of(stream: TextIO | None) -> Console:
 def progress_line(
     *columns: ProgressColumn, console: Console | None = None, redirects: bool = True
 ) -> Progress:
-    """Make a line that is gone when it stops, and is not drawn where there is no terminal.
+    """Make a line that is erased when it stops, and drawn only on a terminal.
 
     Args:
-        columns: what it has before the time that went by.
+        columns: those before the elapsed time.
         console: where to draw; by default standard error.
-        redirects: whether what is printed meanwhile goes above it; not where it is kept from the
-            terminal anyway.
+        redirects: whether text printed meanwhile goes above it; False where that text never reaches
+            the terminal.
     """
     console = terminal_of(sys.stderr) if console is None else console
     return Progress(
@@ -56,7 +56,7 @@ def progress_line(
 
 
 def bar() -> ProgressColumn:
-    """Make a column that draws how much is done."""
+    """Make a column that draws the share of work done."""
     return BarColumn(bar_width=24)
 
 
@@ -64,25 +64,25 @@ def bar() -> ProgressColumn:
 def spinning(
     doing: str, *, console: Console | None = None, patience_s: float = PATIENCE_S
 ) -> Iterator[None]:
-    """Show a spinner while the block takes long, where there is a terminal.
+    """Show a spinner on a terminal while a block runs longer than `patience_s`.
 
-    Nothing may be printed meanwhile, but for what is done in a process of its own.
+    The block must not print, except in a child process.
 
     Args:
-        doing: what it is, as `reading sglang`.
+        doing: the words beside the spinner, such as `reading sglang`.
         console: where to draw; by default standard error.
-        patience_s: how long nothing is said.
+        patience_s: seconds before the spinner appears.
     """
     line = progress_line(SpinnerColumn("line"), TextColumn(doing), console=console, redirects=False)
     if line.disable:
         yield
         return
     line.add_task("", total=None)
-    later = Timer(patience_s, line.start)
-    later.start()
+    timer = Timer(patience_s, line.start)
+    timer.start()
     try:
         yield
     finally:
-        later.cancel()
-        later.join()
+        timer.cancel()
+        timer.join()  # it may be in `start` already, which must not follow `stop`
         line.stop()

@@ -1,4 +1,4 @@
-"""What every textual view is made of: headings, sentences and tables."""
+"""The parts of every textual view: headings, sentences and tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lines:
 
     lines: tuple[str, ...]
     holds: Literal["sentences", "commands", "places"] = "sentences"
-    """What they are. Only sentences are folded: a command or a path is copied from its line."""
+    """The kind of lines. Only sentences are folded: a command or a path is copied from its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +36,28 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     cells: Cells = "sentences"
-    """What they hold. Of names, a terminal breaks none in the first column, and a column's own
-    name at underscores."""
+    """The kind of cells. A terminal breaks no name in the first column, and the names of columns at
+    underscores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawing that fetches nothing; where there are words alone, it is left out."""
+    """A drawing that fetches nothing; left out of formats that are text alone."""
 
     svg: str
-    """The whole of it, escaped."""
+    """The drawing, escaped."""
     style: str
-    """What stands in its style element."""
+    """The text of its style element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A value of a plan that stands open on a page, because the command named it."""
+    """A value of a plan that a page shows opened, because the command named it."""
 
     name: str
     """The capability."""
     phase: str | None = None
-    """The only phase that was named; a server's value stands open whichever it is."""
+    """The only phase that was named; it does not matter for a server's value."""
 
 
 def visible(text: str) -> str:
@@ -66,13 +66,15 @@ def visible(text: str) -> str:
 
 
 Section = Heading | Lines | Table
-Sections = Iterable[Section | Picture]
+PagePart: TypeAlias = Section | Picture | Opened
+Sections = Iterable[PagePart]
 
 
 def table_of(items: Iterable[_Item], columns: Columns[_Item], cells: Cells = "sentences") -> Table:
     """Make a table with a row for each item; a column's function writes its cell."""
     write = tuple(columns.values())
-    return Table(tuple(columns), tuple(tuple(own(item) for own in write) for item in items), cells)
+    rows = tuple(tuple(cell(item) for cell in write) for item in items)
+    return Table(tuple(columns), rows, cells)
 
 
 def titled_table(
@@ -94,8 +96,8 @@ def some_lines(lines: Iterable[str]) -> Iterator[Lines]:
 
 
 def in_words(sections: Sections) -> Iterator[Section]:
-    """Leave out what only a page can show."""
-    return (section for section in sections if not isinstance(section, Picture))
+    """Leave out pictures and what is opened, which only a page can show."""
+    return (section for section in sections if isinstance(section, Section))
 
 
 def markdown(sections: Sections) -> str:

@@ -16,26 +16,26 @@ from backend_caps.report.sections import Heading, Lines, Section, Sections, Tabl
 _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
 _WHOLE, _ROOMY = 20, 32
-"""How long a word in another column may be before it is broken: where columns would go on below
-for it, and where they have the room."""
+"""How long a word in another column may be before it is broken: where whole words would push
+columns into a table below, and where there is room."""
 _FLAG = 40
-"""How long a flag may be, with the signs around it, before it is broken: none that a plan reads is
-longer."""
+"""How long a flag may be, with quotes and brackets, before it is broken: no flag that a plan reads
+is longer."""
 _WIDTH = 100
-"""Where the output is no terminal: the same text everywhere."""
+"""Characters of a line where the output is no terminal: its text is then the same everywhere."""
 _EDGES, _BETWEEN = 2, 3
-"""What a table takes beside its columns: at its sides, and between two of them."""
+"""Characters of a table beside its columns: at its sides, and between two columns."""
 _PLAIN_BOX = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""The line under a table's head, of hyphens."""
+"""Draws the line under a table's head with hyphens."""
 _PLAIN = {"✓": "+", "✗": "x", "—": "-", "…": "...", "→": "->", "µ": "u", "·": "."}
-"""What stands for our own signs where the terminal's encoding lacks them."""
+"""Replaces our signs where the terminal's encoding lacks them."""
 
 
 def show(sections: Sections) -> None:
     """Print sections; in colour only on a terminal, and never under `NO_COLOR`.
 
-    A plugin's words are text: control characters are shown, not sent. What the encoding of the
-    output lacks is shown by what it has, so that columns stay as wide as they are counted.
+    A plugin's words are text: control characters are shown, not sent. Characters that the output's
+    encoding lacks are replaced before columns are measured, so that these stay aligned.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -45,7 +45,7 @@ def show(sections: Sections) -> None:
 
 
 def _written(section: Section, *, encoding: str) -> Section:
-    """Write a section in the characters that there are, and that can be seen."""
+    """Replace control characters, and those that the encoding lacks."""
     write = partial(_text, encoding=encoding)
     match section:
         case Heading(text):
@@ -102,14 +102,14 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
 
     A part has as many columns as there is room for, and one at least.
     """
-    held: list[int] = []
+    chosen: list[int] = []
     for at in range(1, len(table.columns)):
-        words = sum(_longest_word(table, own) for own in (0, *held, at))
-        if held and words + _EDGES + _BETWEEN * (len(held) + 1) > width:
-            yield _columns(table, (0, *held))
-            held = []
-        held.append(at)
-    yield _columns(table, (0, *held))
+        words = sum(_longest_word(table, column) for column in (0, *chosen, at))
+        if chosen and words + _EDGES + _BETWEEN * (len(chosen) + 1) > width:
+            yield _columns(table, (0, *chosen))
+            chosen = []
+        chosen.append(at)
+    yield _columns(table, (0, *chosen))
 
 
 def _columns(table: Table, chosen: Sequence[int]) -> Table:
@@ -123,12 +123,12 @@ def _widest(table: Table, at: int) -> int:
 
 
 def _unbroken(table: Table) -> int:
-    """Measure what of the first column is not broken."""
+    """Measure the part of the first column that is not broken."""
     return min(_widest(table, 0), _UNBROKEN)
 
 
 def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
-    """Measure what of a column is not broken: its longest word, or what a first column holds."""
+    """Measure a column's longest word; the first column may need more."""
     cells = [
         min(len(word), _FLAG if word.lstrip("('").startswith("--") else whole)
         for row in table.rows
@@ -141,7 +141,7 @@ def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
 
 
 def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
-    """Where words would be broken, give them room, at the cost of the widest columns."""
+    """Widen columns whose words would be broken, at the cost of the widest ones."""
     names = [str(column.header).split("\n") for column in drawn.columns]
     most = [max(_widest(table, at), *map(len, names[at])) for at in range(len(names))]
     room = width - _EDGES - _BETWEEN * (len(names) - 1)
@@ -151,14 +151,14 @@ def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
     if _level(most, [0] * len(most), room) > max(least) or sum(least) > room:
         return
     level = _level(most, least, room)
-    for column, own, whole in zip(drawn.columns, least, most, strict=True):
-        column.width = min(whole, max(own, level))
+    for column, narrowest, widest in zip(drawn.columns, least, most, strict=True):
+        column.width = min(widest, max(narrowest, level))
 
 
 def _level(most: Sequence[int], least: Sequence[int], room: int) -> int:
     """Return the width of the widest columns at which all together have room."""
     level = max(most)
-    while level and sum(map(min, most, (max(own, level) for own in least))) > room:
+    while level and sum(map(min, most, (max(width, level) for width in least))) > room:
         level -= 1
     return level
 

@@ -54,7 +54,7 @@ def counted(number: float, one: str, several: str | None = None) -> str:
 
 
 def place_of(cause: CauseDocument) -> str:
-    """Write where a cause stands: role and phase, and the rank if there are several."""
+    """Write a cause's role and phase, and its rank if there are several."""
     rank = None if cause.rank is None else f"rank {cause.rank}"
     return " ".join(part for part in (cause.role, cause.phase, rank) if part)
 
@@ -65,22 +65,23 @@ def use_words(value: ValueDocument) -> str:
 
 
 def deciding(value: ValueDocument) -> list[CauseDocument]:
-    """List the causes that state what a value came to."""
+    """List the causes whose value is the joined value."""
     return [cause for cause in value.causes if cause.value == value.value]
 
 
 def decided_by(value: ValueDocument) -> str:
-    """Name the causes that decide a value; with their uses, where only some of these do."""
-    num_all = Counter(map(who, value.causes))
+    """Name the causes that decide a value; with their uses, where only some decide."""
+    num_by_name = Counter(map(full_name, value.causes))
+    by_name = grouped((full_name(c), c) for c in deciding(value) or value.causes)
     texts = (
-        name if len(own) == num_all[name] else f"{name} ({places_of(own)})"
-        for name, own in grouped((who(c), c) for c in deciding(value) or value.causes).items()
+        name if len(causes) == num_by_name[name] else f"{name} ({places_of(causes)})"
+        for name, causes in by_name.items()
     )
     return "; ".join(texts) or "nobody"
 
 
-def who(cause: CauseDocument) -> str:
-    """Write a cause's kind and name; for a composite's part, the composites too."""
+def full_name(cause: CauseDocument) -> str:
+    """Write a cause's kind and name; for a composite's part, its composites too."""
     return f"{cause.kind} {name_of(cause)}"
 
 
@@ -90,19 +91,19 @@ def name_of(cause: CauseDocument) -> str:
 
 
 def places_of(causes: Iterable[CauseDocument]) -> str:
-    """Write where causes stand, each place once."""
+    """Write the places of causes, each once."""
     return ", ".join(dict.fromkeys(place for cause in causes if (place := place_of(cause))))
 
 
 def file_of(place: str) -> str:
-    """Shorten `/a/long/path/file.py:3` to its file and line; a document holds the whole."""
+    """Shorten `/a/long/path/file.py:3` to file and line; a document has the whole path."""
     head, separator, path = place.rpartition(", ")
     return head + separator + path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def tries(flips: Iterable[FlipDocument]) -> Collection[Sequence[FlipDocument]]:
-    """Group what could be tried: flips that differ in nothing but their phase."""
+    """Group flips that differ in nothing but their phase."""
     return grouped(
-        ((own.capability, words_of(own.value), words_of(own.becomes), *own.remedies), own)
-        for own in flips
+        ((flip.capability, words_of(flip.value), words_of(flip.becomes), *flip.remedies), flip)
+        for flip in flips
     ).values()

@@ -1,7 +1,7 @@
-"""What an engine's command line takes, and how its words are read, before validation.
+"""The options of an engine's command line, and a reader that assigns words to fields.
 
-The options are data, read from each version's source. What is read here still consists of the
-user's own words; `ServerFlags` gives them types.
+The options are data, extracted from each version's source. The values read here are still texts;
+`ServerFlags` validates them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ RUNTIME = "backend-caps-1"
 RULE_SETS = (*ENGINES, RUNTIME)
 """The rule sets that come with the package."""
 _COMMAND_LINES = {RUNTIME: "sglang-0.5.13"}
-"""Whose flags are taken by an engine that has no command line of its own."""
+"""The engine whose flags a rule set without its own command line takes."""
 ENVIRONMENT_PREFIX = "BACKEND_CAPS_FLAG_"
 _NEAR = 0.85
 YES_OR_NO: Mapping[str, bool] = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-"""How a variable says that a switch is on or off, in any case."""
+"""The texts by which a variable sets a switch, in any case."""
 _OTHERS: Mapping[tuple[str, str], str] = {
     ("vllm", "serve"): "vllm",
     ("-m", "vllm.entrypoints.openai.api_server"): "vllm",
 }
-"""Two words that start an engine that there are no plans for, and that engine."""
+"""Two words that start an unsupported engine, and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def engine(name: str) -> Engine:
 
 
 def installed_engine() -> tuple[str, str]:
-    """Name the engine version that counts where none is named, and say why it does."""
+    """Return the default engine version, and why it is the default."""
     newest = ENGINES[-1]
     try:
         installed = f"sglang-{version('sglang')}"
@@ -89,13 +89,13 @@ def installed_engine() -> tuple[str, str]:
 
 
 def engine_of(named: str | Engine | None) -> Engine:
-    """Look an engine up by its name; None is the one that counts where none is named."""
+    """Look an engine up by its name; None is the default one."""
     return named if isinstance(named, Engine) else engine(named or installed_engine()[0])
 
 
 @dataclass(slots=True)
 class CommandLine:
-    """What a command line says: values by field, other flags, faults."""
+    """The content of a command line: values by field, other flags, faults."""
 
     values: dict[str, object] = field(default_factory=dict)
     unrelated: tuple[str, ...] = ()
@@ -111,8 +111,8 @@ class CommandLine:
 class Reader:
     """Reads words for one version of an engine.
 
-    `switches` says of each field that concerns us whether its flag stands alone; a flag of `lists`
-    takes all words up to the next one, as a tuple.
+    `switches` holds each field that concerns us, and whether its flag takes no value; a flag of
+    `lists` takes all words up to the next flag, as a tuple.
     """
 
     engine: Engine
@@ -120,9 +120,9 @@ class Reader:
     lists: frozenset[str] = frozenset()
 
     def argv(self, argv: Sequence[str]) -> CommandLine:
-        """Read a command line; words before the first flag are passed over.
+        """Read a command line; words before the first flag are skipped.
 
-        They must not start an engine that there are no plans for: its flags are others.
+        If they start an unsupported engine, that is a fault: its flags differ.
         """
         line = CommandLine(faults=tuple(self._others(argv)))
         rest = list(reversed(argv))
@@ -130,8 +130,8 @@ class Reader:
             word = rest.pop()
             if not word.startswith("--") or word == "--":
                 continue
-            option, equals, said = word.partition("=")
-            value = said if equals else _taken(rest)
+            option, equals, text = word.partition("=")
+            value = text if equals else _taken(rest)
             if option != "--config":
                 self._option(option, value, rest, line)
             elif value is None:
@@ -170,7 +170,7 @@ class Reader:
             line.values[name] = value
 
     def field_of(self, option: str) -> str | None:
-        """Name the field that an option sets, abbreviated or not; None: none that concerns us."""
+        """Return the field that an option, also abbreviated, sets; None if unrelated."""
         return self._place(option, CommandLine())
 
     def mapping(self, values: Mapping[str, object]) -> CommandLine:
@@ -183,7 +183,7 @@ class Reader:
         return line
 
     def file(self, path: str | PathLike[str]) -> CommandLine:
-        """Read a YAML or JSON mapping; `null` is not given."""
+        """Read a YAML or JSON mapping; a flag that is `null` is not given."""
         import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
 
         try:
@@ -213,22 +213,24 @@ class Reader:
         return line
 
     def _place(self, option: str, line: CommandLine) -> str | None:
-        """Return the field that an option sets; record what else it is."""
-        own = {spelling: name for name in self.switches for spelling in self.engine.spellings(name)}
-        if option in own:
-            return own[option]
+        """Return the field that an option sets; record it as a fault or unrelated."""
+        fields = {
+            spelling: name for name in self.switches for spelling in self.engine.spellings(name)
+        }
+        if option in fields:
+            return fields[option]
         if option not in self.engine.options:
-            # What argparse takes an abbreviation for, one spelling for each flag.
+            # SGLang's argparse accepts prefixes, unless several flags share them.
             spelled = self.engine.options
-            matches = {known for known in {*own, *spelled} if known.startswith(option)}
+            matches = {known for known in {*fields, *spelled} if known.startswith(option)}
             meant = sorted({min(matches.intersection(spelled.get(m, (m,)))) for m in matches})
-            if len(meant) == 1 and meant[0] in own:
-                return own[meant[0]]
-            if len(meant) > 1 and not own.keys().isdisjoint(meant):
+            if len(meant) == 1 and meant[0] in fields:
+                return fields[meant[0]]
+            if len(meant) > 1 and not fields.keys().isdisjoint(meant):
                 text = f"{option} could be {', '.join(meant)}. Write the flag out."
                 line.faults += (FlagsError("ambiguous-flag", text),)
                 return None
-            if not meant and (near := nearest(option, list(own), cutoff=_NEAR)) is not None:
+            if not meant and (near := nearest(option, list(fields), cutoff=_NEAR)) is not None:
                 line.faults += (_unknown(option, near),)
                 return None
         line.unrelated += (option,)
@@ -257,5 +259,5 @@ def _unreadable(path: str | PathLike[str], cause: str) -> FlagsError:
 
 
 def _taken(rest: list[str]) -> str | None:
-    """Take the next word, the last of the rest, unless there is none or it is a flag itself."""
+    """Pop the next word, the last of `rest`; None at the end or before a flag."""
     return rest.pop() if rest and not rest[-1].startswith("--") else None

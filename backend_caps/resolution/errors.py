@@ -1,4 +1,4 @@
-"""What a user can get wrong about a server's flags and backends."""
+"""Errors in a server's flags and in its choice of backends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PlanRefusedError(BackendCapsError):
     """The policy is strict, and the plan has a problem."""
 
     code: str
-    """The problem's: docs/reference/problems.md."""
+    """The problem's code: docs/reference/problems.md."""
     problem: str
     remedy: str
 
@@ -78,8 +78,8 @@ def plan_problem(
 ) -> Problem:
     """Fill in the texts that a code has in `problems.toml`."""
     text = problem_texts(__file__)[code]
-    found = text.problem(code, actual=actual, needed=needed, **values)
-    return replace(found, actual=actual, needed=needed)
+    problem = text.problem(code, actual=actual, needed=needed, **values)
+    return replace(problem, actual=actual, needed=needed)
 
 
 def nearest(name: str, names: Sequence[str], *, cutoff: float = 0.8) -> str | None:
@@ -100,7 +100,7 @@ def leaves_of(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[B
     """List the faults of a group and of the groups in it.
 
     Raises:
-        ExceptionGroup: as it came, where another error is in it.
+        ExceptionGroup: the group itself, where it holds another error.
     """
     if isinstance(error, BackendCapsError):
         yield error

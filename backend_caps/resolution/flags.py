@@ -17,7 +17,7 @@ from backend_caps.resolution.errors import FlagsError, FlagValueError, raise_all
 
 _FACTORS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _WORDS = "words"
-"""The validation context of values that come as words."""
+"""The validation context of values that are words of a command line."""
 
 
 def _number(value: object, info: ValidationInfo) -> object:
@@ -38,7 +38,7 @@ Count = Annotated[StrictInt, Field(ge=1, lt=2**31), BeforeValidator(_number)]
 class ServerFlags(FrozenModel):
     """Hold the flags that decide what a server needs of its backends.
 
-    `None` is not given; the engine then decides, or nobody knows yet.
+    `None` is not given; the engine then decides, or the value is not known yet.
     """
 
     attention_backend: Text | None = None
@@ -102,9 +102,9 @@ class ServerFlags(FrozenModel):
         """Read a server's command line, whole or in part.
 
         Args:
-            argv: as the server gets it; words before the first flag are passed over, and a
+            argv: as the server gets it; words before the first flag are skipped, and a
                 `--config FILE` is read as the server reads it.
-            engine_name: whose flags and aliases are honoured; unless given, the installed
+            engine_name: the engine whose flags and aliases count; unless given, the installed
                 SGLang's where they are known, else the newest known.
 
         Raises:
@@ -152,7 +152,7 @@ class ServerFlags(FrozenModel):
     def from_object(cls, args: object) -> Self:
         """Read an engine's live arguments, such as SGLang's `ServerArgs`, by attribute.
 
-        An attribute that this version of the engine has no more counts as not given.
+        An attribute that this version of the engine lacks counts as not given.
 
         Raises:
             FlagsError: the object has none of them at all.
@@ -181,7 +181,7 @@ class ServerFlags(FrozenModel):
 
     @property
     def accept_tokens(self) -> int | None:
-        """The most tokens that one step can accept, the bonus token included, where it is said.
+        """The most tokens that one step can accept, bonus token included; None if open.
 
         A chain of drafts is as long as its steps whatever `speculative_num_draft_tokens` says,
         so the larger of the two counts.
@@ -190,40 +190,40 @@ class ServerFlags(FrozenModel):
         return max((drafted or 0, 0 if steps is None else steps + 1)) or None
 
     def situation(self, facts: Facts) -> Situation:
-        """List what is known of the server, by name; where flags and facts differ, nothing is."""
+        """List the known flags and facts by name, without those that contradict."""
         contradicted = self.contradicted(facts)
-        known = {**self._said(), **facts.known()}
+        known = {**self._known(), **facts.known()}
         return {name: value for name, value in known.items() if name not in contradicted}
 
     def contradicted(self, facts: Facts) -> tuple[str, ...]:
-        """Name what these flags say otherwise than the facts."""
-        said, known = self._said(), facts.known()
-        return tuple(name for name in known if name in said and said[name] != known[name])
+        """List the names whose values differ between these flags and the facts."""
+        flags, known = self._known(), facts.known()
+        return tuple(name for name in known if name in flags and flags[name] != known[name])
 
     def with_facts(self, facts: Facts) -> Facts:
-        """Fill what the flags say of machine and model into the facts that leave it open."""
-        said = self._said()
-        names = type(facts).model_fields.keys() & said.keys()
-        return Facts.model_validate({**{name: said[name] for name in names}, **facts.known()})
+        """Return the facts, with open ones filled from these flags."""
+        flags = self._known()
+        names = type(facts).model_fields.keys() & flags.keys()
+        return Facts.model_validate({**{name: flags[name] for name in names}, **facts.known()})
 
-    def _said(self) -> Situation:
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
+    def _known(self) -> Situation:
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values["speculative_algorithm"] = self.speculative_algorithm or "NONE"
         decode = self.decode_attention_backend or self.attention_backend
-        given["decode_attention_backend"] = None if decode == AUTO else decode
+        values["decode_attention_backend"] = None if decode == AUTO else decode
         if self.kv_cache_dtype == AUTO:
-            given["kv_cache_dtype"] = None
-        return {name: value for name, value in given.items() if value is not None}
+            values["kv_cache_dtype"] = None
+        return {name: value for name, value in values.items() if value is not None}
 
     def given(self) -> Mapping[str, object]:
-        """List what was said, by name; the rest are defaults."""
+        """List the flags that were given, by name; the rest are defaults."""
         return {name: getattr(self, name) for name in _SWITCHES if name in self.model_fields_set}
 
     def over(self, base: Self) -> Self:
-        """Put what was said here over what was said in `base`."""
+        """Put the flags given here over those given in `base`."""
         unrelated = base.unrelated + self.unrelated
-        said = {**base.given(), **self.given(), "unrelated": unrelated}
-        return type(self).model_validate(said)
+        given = {**base.given(), **self.given(), "unrelated": unrelated}
+        return type(self).model_validate(given)
 
     def updated(self, changes: Mapping[str, object]) -> Self:
         """Return these flags with some changed, by the names of this class."""
@@ -235,7 +235,7 @@ _SWITCHES: Mapping[str, bool] = {
     for name, field in ServerFlags.model_fields.items()
     if name != "unrelated"
 }
-"""Whether each flag stands alone on a command line."""
+"""Whether each flag takes no value on a command line."""
 
 
 def without_flags(args: object) -> FlagsError:

@@ -1,7 +1,7 @@
-"""What would have to change for a better value: verified, not guessed.
+"""Changes that lead to a better value, each verified by resolving again.
 
-Every cause that stands in the way must go, so a flip is the union of their remedies, and it is
-listed only if resolving once more with all of them really gives the better value.
+Every blocking cause must go, so a flip is the union of their remedies. It is listed only if
+resolving with all of them gives the better value.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration, declared
-from backend_caps.capability.facts import Given, Situation, Truth
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Given, Situation, Truth, text_of
 from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
@@ -55,16 +54,16 @@ class Flip:
 
 
 def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tuple[Flip, ...]:
-    """List, for each value with an effect, what would lead to the next better one.
+    """List the changes that lead to the next better value of each active one.
 
     Args:
-        plan: resolved from `flags`; of uses by hand nothing is known that could change.
+        plan: resolved from `flags`; a plan of uses by hand has no flips.
         backends: the registry; its other backends are candidates.
         flags: the server's.
     """
     search = _Search(plan, backends, flags)
     again = search.resolved(())
-    if again is None or again.uses != plan.uses:  # changing flags would say nothing of this plan
+    if again is None or again.uses != plan.uses:  # its uses do not follow from the flags
         return ()
     active = [(phase, own) for phase, own in plan.values() if own.effect.active]
     return tuple(flip for phase, own in active for flip in search.flips(own, phase))
@@ -107,7 +106,7 @@ class _Search:
     ) -> Iterator[list[Remedies]]:
         """List what to try: flags before other backends, and those before declarations.
 
-        What comes together is as good as one another.
+        The candidates of one list are equally good.
         """
         if any(c.kind in {CauseKind.OVERRIDE, CauseKind.ENGINE} for c in blocking):
             return
@@ -128,7 +127,7 @@ class _Search:
         swaps = [(*undone, *swap(uses, name)) for name in others]
         if len({use.slot for use in uses}) == 1:
             yield swaps
-        else:  # of several slots, the same name in each: they are not to be mixed
+        else:  # alternatives for the last slot alone would mix backends
             yield from ([each] for each in swaps)
         if all(use.problem is None and use.source.distribution for use in uses):
             yield [(*undone, *redeclare(uses, capability, target, self._situation))]
@@ -136,7 +135,7 @@ class _Search:
     def _others(self, capability: str, target: object, uses: list[Use]) -> Iterator[str]:
         """List the installed backends that would reach the target in each of these uses.
 
-        Of a composite, only resolving once more tells.
+        A composite is always listed: only resolving again shows what its parts reach.
         """
         blamed = {name for use in uses for name in (use.backend, *use.composites)}
         for name in sorted(set(self._backends) - blamed):
@@ -152,7 +151,7 @@ class _Search:
                 yield name
 
     def _after(self, remedies: Remedies, capability: str, phase: Phase | None) -> object | None:
-        """Return the value after all the changes; None where they bring a new problem."""
+        """Return the value after all changes; None where they cause a new problem."""
         plan = self.resolved(remedies)
         known = {found.code for found in self._plan.problems}
         if plan is None or any(p.code not in known and not p.is_open for p in plan.problems):
@@ -160,7 +159,7 @@ class _Search:
         return (plan[capability] if phase is None else plan[capability, phase]).value
 
     def resolved(self, remedies: Remedies) -> Plan | None:
-        """Resolve once more with all the changes; None where that is refused."""
+        """Resolve again with all changes; None where that raises."""
         texts = tuple(remedy.text for remedy in remedies)
         if texts in self._plans:
             return self._plans[texts]
@@ -175,7 +174,7 @@ class _Search:
 
 
 def _with_others(remedies: Remedies, others: list[Remedies]) -> Remedies:
-    """Name in the last remedy what else would do in its place."""
+    """Add the equally good alternatives to the last remedy."""
     if not others:
         return remedies
     names = ", ".join(str(name) for other in others for name in (other[-1].flags or {}).values())
@@ -188,7 +187,7 @@ def _unique(remedies: Iterable[Remedy | None]) -> Remedies:
 
 
 def _reaches(capability: str, value: object, target: object) -> bool:
-    """Tell whether a value is at least as good as the target."""
+    """Return whether a value is at least as good as the target."""
     return CAPABILITIES[capability].join(value, target) == target
 
 
@@ -207,7 +206,7 @@ def _next_better(kind: Kind, value: object) -> Iterator[object]:
 
 
 def undo(rule: Rule) -> Remedy | None:
-    """Turn over the first switch that a rule asks for."""
+    """Return the remedy that flips the first switch in a rule's condition."""
     return next(_turned_switches(rule.given), None)
 
 
@@ -216,7 +215,7 @@ def _with_flag(field: str, value: str) -> Remedy:
 
 
 def avoid(use: Use, capability: str, situation: Situation) -> Iterator[Remedy | None]:
-    """Make false each condition on a capability that holds or is open; None where nothing can."""
+    """Yield a remedy for each condition not known to fail; None where none exists."""
     if use.declaration is None:
         return
     own = use.placed(situation)
@@ -235,7 +234,7 @@ def _turned_switches(given: Given) -> Iterator[Remedy]:
 
 
 def _other_dtypes(given: Given, declaration: Declaration) -> Iterator[Remedy]:
-    """Name a KV-cache dtype that the backend takes and the condition does not ask for."""
+    """Yield each KV-cache dtype that the backend takes outside the condition."""
     if given.kv_cache_dtype is None:
         return
     takes = declaration.capabilities.kv_cache_dtypes
@@ -245,7 +244,7 @@ def _other_dtypes(given: Given, declaration: Declaration) -> Iterator[Remedy]:
 
 
 def reroute(flags: ServerFlags) -> Remedy | None:
-    """Have verify and draft-extend run by the other of a prefill/decode pair."""
+    """Return the remedy that runs verify on the other of a prefill/decode pair."""
     if flags.speculative_algorithm is None:
         return None
     other = "decode" if flags.speculative_attention_mode == "prefill" else "prefill"
@@ -253,13 +252,13 @@ def reroute(flags: ServerFlags) -> Remedy | None:
 
 
 def unpair(flags: ServerFlags) -> Remedy | None:
-    """Have prefill run on what decode runs on, so that no wrapper stands before the two."""
+    """Return the remedy that names decode's backend for prefill: no wrapper then."""
     decode = flags.decode_attention_backend or flags.attention_backend
     return None if decode is None else _with_flag("prefill_attention_backend", decode)
 
 
 def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
-    """Name another backend in every slot that these uses come from."""
+    """Yield a remedy for each slot of these uses that names another backend."""
     for slot in sorted({use.slot for use in uses}):
         field = slot.removeprefix("no ").removeprefix("--").replace("-", "_")
         yield _with_flag(field, name)
@@ -268,9 +267,9 @@ def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
 def redeclare(
     uses: Collection[Use], capability: str, target: object, situation: Situation
 ) -> Iterator[Remedy]:
-    """Have each backend declare what it lacks for the target, and no more.
+    """Yield what each backend must declare for the target, and no more.
 
-    Of what it declares already and nobody verified, have that verified.
+    A claim that it declares already without evidence is to be verified instead.
     """
     required = CAPABILITIES[capability].requires
     wanted = {capability: target}
@@ -279,10 +278,10 @@ def redeclare(
     for name, use in sorted({use.backend: use for use in uses}.items()):
         lacking = {
             key: value
-            for own in uses
+            for each in uses
             for key, value in wanted.items()
-            if own.backend == name and own.declaration is not None
-            if not _reaches(key, declared(own.declaration, key, own.placed(situation))[0], value)
+            if each.backend == name and each.declaration is not None
+            if not _reaches(key, declared(each.declaration, key, each.placed(situation))[0], value)
         }
         claimed = {key: use.unverified[key].value for key in lacking if key in use.unverified}
         if claimed.keys() != lacking.keys() or any(
@@ -291,16 +290,16 @@ def redeclare(
         ):
             claimed = {}
         values = claimed or lacking
-        says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
-        text = f"Have {name!r} declare {says}, if that is true."
+        claims = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
+        text = f"Have {name!r} declare {claims}, if that is true."
         if claimed:
-            text = f"Verify {says}: backend-caps check {name} --write-evidence."
-        if not claimed or not use.readings:  # an engine's class has no evidence of its own
+            text = f"Verify {claims}: backend-caps check {name} --write-evidence."
+        if not claimed or not use.readings:  # the kit writes no evidence for an engine's class
             yield Remedy(text=text, backend=name, declares=Capabilities.model_validate(values))
 
 
 def with_declared(use: Use, remedies: Iterable[Remedy]) -> Use:
-    """Return a use whose backend declares what the remedies ask of it."""
+    """Return a use whose backend declares what the remedies name."""
     for remedy in remedies:
         if remedy.backend == use.backend and remedy.declares and use.declaration:
             return replace(use, declaration=_restated(use.declaration, remedy.declares.stated()))
@@ -308,7 +307,7 @@ def with_declared(use: Use, remedies: Iterable[Remedy]) -> Use:
 
 
 def _restated(declaration: Declaration, stated: Mapping[str, object]) -> Declaration:
-    """State values unconditionally: conditions on the same capabilities fall away."""
+    """Return the declaration with values stated unconditionally."""
     kept = []
     for when in declaration.conditions:
         left = {k: v for k, v in when.capabilities.stated().items() if k not in stated}

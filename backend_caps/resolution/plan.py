@@ -1,4 +1,4 @@
-"""The answer: a value for every capability, with everything that caused it."""
+"""The result of resolution: each capability's value, with all its causes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, Situation, text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.sets import Conflict
@@ -22,7 +21,7 @@ from backend_caps.resolution.uses import Use
 
 
 class CauseKind(Enum):
-    """Who a cause names."""
+    """The kind of thing that a cause names."""
 
     BACKEND = "backend"
     RULE = "rule"
@@ -31,7 +30,7 @@ class CauseKind(Enum):
 
 
 class Policy(Enum):
-    """What is done about a plan's problems."""
+    """The handling of a plan's problems."""
 
     STRICT = "strict"
     """They are errors."""
@@ -43,7 +42,7 @@ class Policy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One contribution to a value: who, what, and in whose words why."""
+    """One contribution to a value, with its origin and reason."""
 
     kind: CauseKind
     name: str
@@ -57,13 +56,13 @@ class Cause:
     """Where a backend is declared; rules and overrides have none."""
     via: tuple[str, ...] = ()
     rank: int | None = None
-    """The rank it comes from, once plans of several are joined."""
+    """The rank it comes from, once plans of several ranks are joined."""
     host: str | None = None
     """That rank's machine."""
 
     @property
     def sort_key(self) -> tuple[str, ...]:
-        """Order causes by who and where, for causes of one value."""
+        """Order the causes of one value by name and place."""
         place = (self.role.value if self.role else "", self.phase.value if self.phase else "")
         rank = "" if self.rank is None else f"{self.rank:09d}"
         return (self.kind.value, self.name, *place, *self.via, self.reason, rank)
@@ -82,24 +81,24 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A backend, tried in a flag's place."""
+    """A backend, tried as the value of a flag."""
 
     name: str
     source: Source = BY_HAND
     priority: int = 0
-    """What it declares for this server; of several uses, the least."""
+    """The `auto_priority` it declares for this server; of several uses, the least."""
     reasons: tuple[Problem, ...] = ()
-    """Everything that speaks against it; none: it fits."""
+    """The problems that exclude it; empty: it fits."""
     unchecked: tuple[Problem, ...] = ()
-    """What nobody knows. Under the policy `strict` it is among the reasons."""
+    """The checks that lack a value. Under the policy `strict` they are among the reasons."""
     host_seq_lens: str | None = None
-    """What the whole server needs with it; None where it could not be tried."""
+    """The level that the whole server needs with it; None where it could not be tried."""
     costs: str = ""
-    """What that does on this server, or why it does nothing."""
+    """What that level does on this server, or why it does nothing."""
 
     @property
     def fits(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether it has no reason against it."""
         return not self.reasons
 
     @property
@@ -110,33 +109,33 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One flag that says `auto`."""
+    """The choice for one flag that is `auto`."""
 
     flag: str
     """In its command-line spelling."""
     candidates: tuple[Candidate, ...]
-    """Those that fit, best first; then the others, in the order that they would have."""
+    """Those that fit, best first; then the others, in the same order."""
     unknown_facts: tuple[str, ...] = ()
     """The facts that nothing could be checked against."""
 
     @property
     def fitting(self) -> tuple[Candidate, ...]:
-        """The candidates that nothing speaks against, best first."""
+        """The candidates that fit, best first."""
         return tuple(each for each in self.candidates if each.fits)
 
     @property
     def rejected(self) -> tuple[Candidate, ...]:
-        """The candidates that something speaks against."""
+        """The candidates that do not fit."""
         return tuple(each for each in self.candidates if not each.fits)
 
     @property
     def chosen(self) -> Candidate | None:
-        """The best that fits; None where nothing does."""
+        """The best candidate that fits; None where none does."""
         return next(iter(self.fitting), None)
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Name those of the same priority, before which the chosen one goes by its name alone."""
+        """The candidates of the chosen one's priority, which come later by name."""
         if self.chosen is None:
             return ()
         _, *others = self.fitting
@@ -146,18 +145,18 @@ class Choice:
         fit = f"{len(self.fitting)} of {len(self.candidates)} installed backends fit"
         if self.chosen is None:
             return f"{self.flag} auto finds no backend ({fit})"
-        told = [f"priority {self.chosen.priority}", fit]
+        reasons = [f"priority {self.chosen.priority}", fit]
         if self.tied:
-            told.append(f"by name before {', '.join(self.tied)}, of the same priority")
-        return f"{self.flag} auto is {self.chosen.name} ({'; '.join(told)})"
+            reasons.append(f"by name before {', '.join(self.tied)}, of the same priority")
+        return f"{self.flag} auto is {self.chosen.name} ({'; '.join(reasons)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a server is configured by. Index it by a capability, or a capability and a phase."""
+    """The values that configure a server, indexed by capability, or capability and phase."""
 
-    server: Mapping[str, Resolved]
-    phases: Mapping[Phase, Mapping[str, Resolved]]
+    by_phase: Mapping[Phase | None, Mapping[str, Resolved]]
+    """The values of each phase; under None, first, those of the server."""
     uses: tuple[Use, ...]
     flags: ServerFlags
     facts: Facts
@@ -166,7 +165,7 @@ class Plan:
     problems: tuple[Problem, ...] = ()
     overrides: tuple[tuple[str, object], ...] = ()
     choices: tuple[Choice, ...] = ()
-    """What was chosen where a flag said `auto`; the flags name it."""
+    """The choices for flags that were `auto`; `flags` has the chosen names."""
 
     def __getitem__(self, key: str | tuple[str, Phase]) -> Resolved:
         """Return a capability's value, of the server or of one phase.
@@ -181,25 +180,35 @@ class Plan:
         if (kind.scope is Scope.PHASE) is (phase is None):
             wanted = f"plan[{name!r}, Phase.DECODE]" if phase is None else f"plan[{name!r}]"
             raise KeyError(f"{name!r} has scope {kind.scope.value}; write {wanted}")
-        return self._value(name, phase)
+        return self.by_phase[phase][name]
 
     def __hash__(self) -> int:
-        """Hash the values: equal plans have equal ones."""
+        """Hash the values: equal plans have equal hashes."""
         return hash(self.fingerprint)
 
     def __str__(self) -> str:
-        """Write what a person asks first: rules, each value with its first cause, problems."""
+        """Write rules, each active value with its first causes, and problems."""
         active: dict[str, list[tuple[Phase | None, Resolved]]] = {name: [] for name in IN_PLANS}
-        for phase, own in self.values():
-            active[own.capability] += [(phase, own)] if own.effect.active else []
+        for phase, resolved in self.values():
+            active[resolved.capability] += [(phase, resolved)] if resolved.effect.active else []
         lines = [f"plan {self.fingerprint} under {self.rules}"]
         lines += [_line(name, values) for name, values in active.items() if values]
         idle = [name for name, values in active.items() if not values]
         lines += [f"  no effect here: {', '.join(idle)}"] if idle else []
         if self.problems:
-            codes = ", ".join(dict.fromkeys(found.code for found in self.problems))
+            codes = ", ".join(dict.fromkeys(problem.code for problem in self.problems))
             lines.append(f"  {len(self.problems)} problem(s): {codes}")
         return "\n".join(lines)
+
+    @property
+    def server(self) -> Mapping[str, Resolved]:
+        """The values that the server has once, by capability."""
+        return self.by_phase[None]
+
+    @property
+    def phases(self) -> Mapping[Phase, Mapping[str, Resolved]]:
+        """The values of each phase, by capability."""
+        return {phase: values for phase, values in self.by_phase.items() if phase is not None}
 
     @property
     def relays_speculation(self) -> bool:
@@ -211,26 +220,25 @@ class Plan:
 
     @property
     def needs_cpu_seq_lens(self) -> bool:
-        """Whether the lengths themselves must cross to the host: SGLang's question."""
+        """Whether exact lengths must reach the host: SGLang's flag of that name."""
         return self.host_seq_lens is HostSeqLens.EXACT
 
     @property
     def unsafe_override(self) -> Capabilities:
-        """What was put in the place of joined values, as `resolve` takes it."""
+        """The overrides of joined values, as `resolve` takes them."""
         return Capabilities.model_validate(dict(self.overrides))
 
     @property
     def host_seq_lens(self) -> HostSeqLens:
-        """What the host is told about lengths."""
+        """The level of lengths that the host mirrors."""
         level = self.server["host_seq_lens"].value
         assert isinstance(level, HostSeqLens), f"a plan holds {level!r}"
         return level
 
     def values(self) -> Iterator[tuple[Phase | None, Resolved]]:
         """List every value: the server's, then each phase's."""
-        yield from ((None, resolved) for resolved in self.server.values())
-        for phase, of_phase in self.phases.items():
-            yield from ((phase, resolved) for resolved in of_phase.values())
+        for phase, values in self.by_phase.items():
+            yield from ((phase, resolved) for resolved in values.values())
 
     @property
     def fingerprint(self) -> str:
@@ -242,16 +250,16 @@ class Plan:
         return hashlib.sha256(json.dumps([self.rules.name, values]).encode()).hexdigest()[:16]
 
     def raised(self, capability: str, need: object, reason: str) -> Plan:
-        """Return this plan with a server need joined with one of the engine's own."""
+        """Return this plan with a server need joined with one of the engine."""
         own = self.server[capability]
         cause = Cause(
             kind=CauseKind.ENGINE, name=capability, value=need, reason=reason, origin=Origin.FORCED
         )
-        resolved = self._joined(own, need, (cause,))
-        return replace(self, server={**self.server, capability: resolved})
+        server = {**self.server, capability: self._joined(own, need, (cause,))}
+        return replace(self, by_phase={**self.by_phase, None: server})
 
     def join(self, other: Plan) -> Plan:
-        """Join with another rank's plan: every need of either, the supports of both.
+        """Join with another rank's plan: needs of either, supports of both.
 
         Raises:
             ResolutionError: the two were resolved under different rules, flags or policies.
@@ -265,26 +273,26 @@ class Plan:
                     "the same on every rank. Resolve both under one of them.",
                 )
 
-        def both(phase: Phase | None, own: Resolved) -> Resolved:
-            theirs = other._value(own.capability, phase)
+        def joined(phase: Phase | None, own: Resolved) -> Resolved:
+            theirs = other.by_phase[phase][own.capability]
             return self._joined(own, theirs.value, theirs.causes)
 
         return replace(
-            self.with_values(both),
+            self.with_values(joined),
             uses=tuple(sorted({*self.uses, *other.uses}, key=lambda use: use.sort_key)),
             problems=in_order({*self.problems, *other.problems}),
             overrides=tuple(sorted({*self.overrides, *other.overrides}, key=repr)),
         )
 
     def _premises(self) -> Mapping[str, str]:
-        """Write what plans that are joined must have in common."""
+        """Return the texts that must be equal in plans to be joined."""
         flags = ", ".join(f"{name}={value}" for name, value in self.flags.given().items())
         names = ", ".join(rule.name for rule in self.rules.rules)
         rules = {"rules": self.rules.name, "rules of that set": names}
         return {**rules, "flags": flags, "policy": self.policy.value}
 
     def _joined(self, own: Resolved, value: object, causes: Iterable[Cause]) -> Resolved:
-        """Join a value of this plan with another, which has these causes."""
+        """Join a value of this plan with another value and its causes."""
         both = CAPABILITIES[own.capability].join(own.value, value)
         situation = self.flags.situation(self.facts)
         return self.resolved(situation, own.capability, both, (*own.causes, *causes))
@@ -292,27 +300,23 @@ class Plan:
     def resolved(
         self, situation: Situation, capability: str, value: object, causes: Sequence[Cause]
     ) -> Resolved:
-        """Put a value and its causes together with what it does on this server."""
+        """Combine a value, its causes and its effect on this server."""
         effect = Effect(active=False, text="no use on this server reads it")
         if any(cause.kind is CauseKind.BACKEND for cause in causes):
             effect = effect_of(capability, value, self.rules, situation)
         return resolved_from(capability, value, causes, effect)
 
-    def _value(self, name: str, phase: Phase | None) -> Resolved:
-        return self.server[name] if phase is None else self.phases[phase][name]
-
     def with_values(self, change: Callable[[Phase | None, Resolved], Resolved]) -> Plan:
-        """Return this plan with each value put in the place of another, by phase."""
-        server = {name: change(None, own) for name, own in self.server.items()}
-        phases = {
-            phase: {name: change(phase, own) for name, own in values.items()}
-            for phase, values in self.phases.items()
+        """Return this plan with each value changed by `change`, given its phase."""
+        changed = {
+            phase: {name: change(phase, resolved) for name, resolved in values.items()}
+            for phase, values in self.by_phase.items()
         }
-        return replace(self, server=server, phases=phases)
+        return replace(self, by_phase=changed)
 
 
 def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
-    """Write the values of a capability, and who gives them."""
+    """Write the values of a capability with the names of their causes."""
     phases: dict[str, list[str]] = {}
     for phase, own in active:
         phases.setdefault(text_of(own.value), []).append(phase.value if phase else "")
@@ -327,7 +331,7 @@ def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
 def resolved_from(
     capability: str, value: object, causes: Iterable[Cause], effect: Effect
 ) -> Resolved:
-    """Put a value and its causes together: no cause twice, the deciding ones first."""
+    """Combine a value and its causes: no cause twice, the deciding ones first."""
     kind = CAPABILITIES[capability]
     unique = sorted(set(causes), key=lambda c: (_weight(c, kind, value), *c.sort_key))
     if isinstance(value, Conflict):
@@ -336,7 +340,7 @@ def resolved_from(
 
 
 def _weight(cause: Cause, kind: Kind, value: object) -> str:
-    """Rank a cause: it alone gives the value, it takes something away, or it takes nothing."""
+    """Rank a cause: override, gives the value alone, restricts it, or neither."""
     if cause.kind is CauseKind.OVERRIDE:
         return "0"
     if kind.join(cause.value, value) == cause.value:
@@ -346,4 +350,4 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
-    return tuple(sorted(problems, key=lambda found: (found.code, found.message, found.remedy)))
+    return tuple(sorted(problems, key=lambda each: (each.code, each.message, each.remedy)))

@@ -1,4 +1,4 @@
-"""What is wrong with a plan, as data."""
+"""The problems of a plan, as data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import declared
-from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
+from backend_caps.capability.facts import (
+    CHECKED_AGAINST,
+    Facts,
+    Reason,
+    Situation,
+    text_of,
+    unsupported_reasons,
+)
 from backend_caps.capability.kind import ANY, UNDECLARED, Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked
@@ -23,19 +29,19 @@ _DETERMINISM: Mapping[str, str] = {
     "deterministic": "gives the same bits each time",
     "batch_invariant": "gives a request the same bits in every batch",
 }
-"""What deterministic inference asks of each backend."""
+"""What deterministic inference requires of each backend."""
 
 _CAPABILITIES: Mapping[str, str] = {fact: name for name, fact in CHECKED_AGAINST.items()}
 """The capability that is checked against each fact."""
 _UNSAID = frozenset({Origin.UNDECLARED, Origin.UNVERIFIED})
-"""Origins of the worst value where more may be true."""
+"""Origins of a worst value for lack of a statement; the backend may do better."""
 
 RoleFault = tuple[str, str, Role]
 """A backend, the slot that it is used in, and the role there."""
 
 
 def check_roles(uses: Iterable[Use], situation: Situation) -> None:
-    """Refuse uses in a role that their backend says it does not take.
+    """Refuse uses in a role that their backend does not take.
 
     Raises:
         ResolutionError: one for each such slot; several as a group.
@@ -61,17 +67,16 @@ def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault,
 
 
 def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
-    """Return the roles that a backend takes; None where it does not say, or not yet."""
+    """Return the roles that a backend takes; None where undeclared or undecided."""
     if use.declaration is None:
         return None
-    own = use.placed(situation)
-    roles, origin, _ = declared(use.declaration, "roles", own)
+    roles, origin, _ = declared(use.declaration, "roles", use.placed(situation))
     is_open = origin in {Origin.UNDECLARED, Origin.UNDECIDED}
     return frozenset(roles) if isinstance(roles, frozenset) and not is_open else None
 
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
-    """List what is wrong with a plan, each problem once."""
+    """List the problems of a plan, each once."""
     of_premises = {*plan.rules.problems, *_of_flags(plan)}
     return in_order({*of_premises, *_of_uses(plan), *problems_of_values(plan)})
 
@@ -82,9 +87,9 @@ def _of_flags(plan: Plan) -> Iterator[Problem]:
         names, rules = ", ".join(sorted(known)), plan.rules.name
         yield plan_problem("algorithm-not-checked", rules=rules, algorithm=algorithm, known=names)
     for name in plan.flags.contradicted(plan.facts):
-        said, fact = (text_of(getattr(each, name)) for each in (plan.flags, plan.facts))
-        own = {"option": option_of(name), "name": name, "said": said, "fact": fact}
-        yield plan_problem("facts-contradict-flags", **own)
+        flag, fact = (text_of(getattr(each, name)) for each in (plan.flags, plan.facts))
+        values = {"option": option_of(name), "name": name, "said": flag, "fact": fact}
+        yield plan_problem("facts-contradict-flags", **values)
 
 
 def _of_uses(plan: Plan) -> Iterator[Problem]:
@@ -112,7 +117,7 @@ def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
 
 
 def misfits_of(use: Use, plan: Plan) -> Iterator[Reason]:
-    """List what a use says that it does not take of machine and model."""
+    """List the facts that a use's declaration excludes."""
     return (reason for reason in _reasons(use, plan) if reason.needed is not None)
 
 
@@ -120,16 +125,16 @@ def _reasons(use: Use, plan: Plan) -> Iterator[Reason]:
     """List why a use does not fit machine and model, or was not checked against them."""
     taken = _taken(use, plan.flags.situation(plan.facts))
     for reason in unsupported_reasons(taken, plan.flags.with_facts(plan.facts)):
-        if reason.needed is not None or not use.readings:  # an engine's class cannot say it
+        if reason.needed is not None or not use.readings:  # an engine's class has no such fields
             yield reason
 
 
 def _taken(use: Use, situation: Situation) -> Mapping[str, object]:
-    """List what a use takes of machine and model, by capability; nothing is known: anything."""
+    """Map each checked capability to what a use takes; unread: anything."""
     if use.declaration is None:
         return dict.fromkeys(CHECKED_AGAINST, ANY)
     own = use.placed(situation)
-    unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
+    unsaid = ANY if use.adds_only else UNDECLARED  # its parts are checked by themselves
     taken: dict[str, object] = {}
     for name in CHECKED_AGAINST:
         value, origin, _ = declared(use.declaration, name, own)
@@ -139,9 +144,9 @@ def _taken(use: Use, situation: Situation) -> Mapping[str, object]:
 
 
 def unknown_facts(flags: ServerFlags, facts: Facts) -> tuple[str, ...]:
-    """Name the facts that backends are checked against and nobody said.
+    """List the facts that backends are checked against and that are not known.
 
-    A page size is none: the plan's is one that every backend takes.
+    A page size is not among them: the plan's is one that every backend takes.
     """
     known = flags.with_facts(facts).known()
     is_cuda = known.get("device", _CUDA) == _CUDA
@@ -149,12 +154,12 @@ def unknown_facts(flags: ServerFlags, facts: Facts) -> tuple[str, ...]:
         fact
         for name, fact in CHECKED_AGAINST.items()
         if fact not in known and CAPABILITIES[name].scope is Scope.USE
-        if fact != "compute_capability" or is_cuda  # which no other device has
+        if fact != "compute_capability" or is_cuda  # other devices have none
     )
 
 
 def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator[Problem]:
-    """Tell what uses restrict and nobody said."""
+    """Yield a problem for each restriction of a use on an unknown fact."""
     unknown, situation = unknown_facts(flags, facts), flags.situation(facts)
     for use in uses:
         for name, value in _taken(use, situation).items():
@@ -170,7 +175,7 @@ def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator
 
 
 def problem_of(reason: Reason, use: Use) -> Problem:
-    """Write down why a use does not fit, or was not checked."""
+    """Write the problem of a use that does not fit, or was not checked."""
     message, remedy = reason.of(use.backend), reason.remedy
     unverified = use.unverified.get(_CAPABILITIES[reason.fact])
     if unverified is not None and reason.needed is None:
@@ -183,12 +188,12 @@ def problem_of(reason: Reason, use: Use) -> Problem:
 
 
 def problems_of_values(plan: Plan) -> Iterator[Problem]:
-    """List what is wrong with a plan's values, whoever they come from."""
+    """List the problems of a plan's values, also of overrides and joins."""
     pages = plan["page_sizes"]
     if isinstance(pages.value, Conflict):
-        told = [f"{cause.name!r} takes {text_of(cause.value)}" for cause in _restricting(pages)]
-        asked, needed = ", ".join(dict.fromkeys(told)), "a page size that all take"
-        yield plan_problem("page-size-conflict", actual=asked, needed=needed)
+        takes = [f"{cause.name!r} takes {text_of(cause.value)}" for cause in _restricting(pages)]
+        actual, needed = ", ".join(dict.fromkeys(takes)), "a page size that all take"
+        yield plan_problem("page-size-conflict", actual=actual, needed=needed)
     yield from _of_topk(plan)
     if plan.flags.enable_two_batch_overlap and plan["two_batch_overlap"].value is False:
         actual, needed = "two-batch overlap on", "two-batch overlap off"
@@ -229,5 +234,5 @@ def _names(resolved: Resolved) -> str:
 
 
 def _deciding(resolved: Resolved) -> set[str]:
-    """Name what gives a value."""
+    """Return the names of the causes that give a value."""
     return {cause.name for cause in resolved.causes if cause.value == resolved.value}

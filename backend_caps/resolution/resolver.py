@@ -5,14 +5,13 @@ Only without rules is the environment read, for the version of the installed eng
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Stated, added, declared
-from backend_caps.capability.facts import Facts, Situation, Truth
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, Situation, Truth, text_of
 from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities
@@ -37,20 +36,20 @@ def resolve(
     """Join what every use needs with what the flags force, keeping every cause.
 
     Args:
-        uses: who runs what, from `registry.uses(flags)` or by hand.
+        uses: each backend's roles and phases, from `registry.uses(flags)` or by hand.
         flags: the server's.
         rules: the engine version's; unless given, those of the installed engine, else the newest
             built-in ones. `plan.rules.name` says which.
-        facts: what is known of machine and model; what is not stays undecided.
-        policy: what is done about problems; `strict` raises them, and what a backend restricts
-            and nobody said is one.
-        unsafe_override: values to put in place of the joined ones, better ones too. Each is
+        facts: what is known of machine and model; conditions on unknown facts stay open.
+        policy: the handling of problems; `strict` raises them, also for facts that a backend
+            restricts and that are not known.
+        unsafe_override: values that replace the joined ones, even by better ones. Each is
             recorded as a cause.
-        choices: what `select` chose for these flags, for the plan to keep.
+        choices: the choices of `select` for these flags, kept in the plan.
 
     Raises:
-        ResolutionError: `uses` is empty, a backend is used in a role that it says it does not
-            take, or a use is a composite whose parts are not in `uses`.
+        ResolutionError: `uses` is empty, a backend is used in a role that it does not take, or
+            a use is a composite whose parts are not in `uses`.
         FlagsError: the override names a capability that a plan does not hold.
         PlanRefusedError: the policy is strict and there is a problem. Several faults come
             as one group.
@@ -67,8 +66,7 @@ def resolve(
     uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))
     _check(uses, situation)
     plan = Plan(
-        server={},
-        phases={},
+        by_phase={},
         uses=uses,
         flags=flags,
         facts=facts,
@@ -77,12 +75,15 @@ def resolve(
         overrides=tuple(_overrides(unsafe_override).items()),
         choices=choices,
     )
-    resolved = partial(_resolved, plan, situation)
-    server = {name: resolved(name, None) for name in _scoped(Scope.SERVER)}
-    phases = {
-        phase: {name: resolved(name, phase) for name in _scoped(Scope.PHASE)} for phase in Phase
+    by_phase = {
+        phase: {
+            name: _resolved(plan, situation, name, phase)
+            for name, kind in CAPABILITIES.items()
+            if kind.scope is (Scope.SERVER if phase is None else Scope.PHASE)
+        }
+        for phase in (None, *Phase)
     }
-    plan = replace(plan, server=server, phases=phases)
+    plan = replace(plan, by_phase=by_phase)
     return under_policy(plan, problems_of(plan))
 
 
@@ -104,10 +105,6 @@ def _check(uses: tuple[Use, ...], situation: Situation) -> None:
             )
 
 
-def _scoped(scope: Scope) -> Iterator[str]:
-    return (name for name, kind in CAPABILITIES.items() if kind.scope is scope)
-
-
 def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
     stated = {} if unsafe_override is None else unsafe_override.stated()
     for name, value in stated.items():
@@ -124,7 +121,7 @@ def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | 
     """Fold a plan's uses, rules and overrides to one value."""
     kind, overrides = CAPABILITIES[capability], dict(plan.overrides)
     counted = kind.counted
-    # A prompt's lengths are the scheduler's, but for rows that were mixed in.
+    # At prefill the scheduler knows the lengths, except those of decode rows that are mixed in.
     if counted is RELAY_LOOP and plan.rules.relays_prompts(situation):
         counted = EVERY_USE
     uses = [u for u in plan.uses if (u.role, u.phase) in counted and phase in (None, u.phase)]
@@ -134,7 +131,7 @@ def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | 
     value = reduce(kind.join, (cause.value for cause in causes), kind.best)
     if capability in overrides:
         value = overrides[capability]
-        own = Cause(
+        override = Cause(
             kind=CauseKind.OVERRIDE,
             name=capability,
             phase=phase,
@@ -142,12 +139,12 @@ def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | 
             reason="unsafe_override: the operator put it in place of the joined value",
             origin=Origin.OVERRIDDEN,
         )
-        causes.append(own)
+        causes.append(override)
     return plan.resolved(situation, capability, value, causes)
 
 
 def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
-    """Say what a use contributes; nothing where a composite leaves it to its parts."""
+    """Return a use's cause; None where a composite leaves the value to its parts."""
     kind = CAPABILITIES[capability]
     own = use.placed(situation)
     if use.declaration is None:
@@ -167,7 +164,7 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
 
 
 def _explained(use: Use, capability: str, stated: Stated) -> Stated:
-    """Say why something counts as undeclared: its class inherits it, or evidence is missing."""
+    """Replace the reason of an undeclared value that is inherited or unverified."""
     value, origin, _ = stated
     reading = use.readings.get(capability)
     if origin is not Origin.UNDECLARED:
@@ -204,7 +201,7 @@ def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
 def cause_of_rule(
     rule: Rule, capability: str, phase: Phase | None, situation: Situation
 ) -> Cause | None:
-    """Say what a rule forces; while its condition is open, it counts."""
+    """Return a rule's cause; an open condition counts as met."""
     forced = rule.forces.stated()
     own = situation if phase is None else {**situation, "phase": phase}
     truth = rule.truth(own) if capability in forced else Truth.FALSE
@@ -225,7 +222,7 @@ def under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
     """Return a plan with its problems.
 
     Raises:
-        PlanRefusedError: its policy is strict, and there is one, or something is not known.
+        PlanRefusedError: its policy is strict, and it has problems or unknown facts.
     """
     if plan.policy is Policy.STRICT:
         unknown = not_known(plan.uses, plan.flags, plan.facts)

@@ -1,4 +1,4 @@
-"""What a server's flags force, and what a value does under them: an engine's rules as data."""
+"""An engine's rules as data: the values that flags force, and the effects of values."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Rule(FrozenModel):
     """
 
     name: Text
-    """What a cause calls it."""
+    """The name that causes show."""
     given: Given
     """The condition."""
     unless: Annotated[Sequence[Given], STORED_AS_TUPLE] = ()
-    """Where any of these is known to hold, the rule does not."""
+    """The rule forces nothing where any of these is known to hold."""
     forces: Capabilities
     """The values that it joins in."""
     reason: Text
@@ -40,7 +40,7 @@ class Rule(FrozenModel):
     """The rule sets that it belongs to."""
 
     def truth(self, situation: Situation) -> Truth:
-        """Tell whether the rule forces something; open where nobody knows."""
+        """Evaluate the rule's condition and its exceptions."""
         if any(given.truth(situation) is Truth.TRUE for given in self.unless):
             return Truth.FALSE
         return self.given.truth(situation)
@@ -61,7 +61,7 @@ class Rule(FrozenModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSet:
-    """The rules of one version of an engine, and what it overlaps.
+    """The rules of one version of an engine, and the algorithms that it overlaps.
 
     `relays` names the speculative algorithms whose steps the engine overlaps: only in them is
     the accepted length unknown to the scheduler when it prepares the next step.
@@ -71,15 +71,14 @@ class RuleSet:
     rules: tuple[Rule, ...]
     relays: frozenset[str]
     algorithms: frozenset[str]
-    """Every algorithm the engine has built in; of another nothing is known, so it counts as
-    overlapped."""
+    """Every algorithm the engine has built in; an unknown one counts as overlapped."""
     mixes_relayed_rows: bool = False
     """With `enable_mixed_chunk`, steps of prompts carry rows whose lengths come from the relay, so
     prefill backends count for what is read of lengths on the host."""
     problems: tuple[Problem, ...] = ()
-    """Why the set may lack rules: those that somebody wrote and that could not be read."""
+    """Why the set may lack rules: third-party rules that could not be read."""
     chosen_because: str | None = field(default=None, compare=False)
-    """Why the engine version counts; None where somebody named it."""
+    """Why the engine version was chosen; None where it was named."""
 
     def __str__(self) -> str:
         return self.name if self.chosen_because is None else f"{self.name} ({self.chosen_because})"
@@ -107,16 +106,16 @@ class RuleSet:
         return replace(cls.builtin(name), chosen_because=why)
 
     def with_rules(self, rules: Iterable[Rule]) -> RuleSet:
-        """Add rules, of those that belong to this engine."""
-        mine = (rule for rule in rules if not rule.engines or self.name in rule.engines)
-        return replace(self, rules=(*self.rules, *mine))
+        """Return the set with the rules that belong to this engine added."""
+        added = (rule for rule in rules if not rule.engines or self.name in rule.engines)
+        return replace(self, rules=(*self.rules, *added))
 
     def with_problems(self, problems: Iterable[Problem]) -> RuleSet:
-        """Say that rules may be missing, and why."""
+        """Return the set with reasons why rules may be missing."""
         return replace(self, problems=(*self.problems, *problems))
 
     def relays_prompts(self, situation: Situation) -> bool:
-        """Tell whether steps of prompts carry rows whose lengths come from the relay."""
+        """Return whether prefill steps carry rows whose lengths come from the relay."""
         algorithm = str(situation["speculative_algorithm"])
         return (
             self.mixes_relayed_rows
@@ -127,7 +126,7 @@ class RuleSet:
         )
 
     def overlaps(self, algorithm: str) -> bool:
-        """Tell whether the engine prepares a step of `algorithm` while the last one runs."""
+        """Return whether the engine overlaps the steps of `algorithm`."""
         return algorithm in self.relays or algorithm not in self.algorithms
 
 
@@ -137,7 +136,7 @@ class Effect:
 
     active: bool
     text: str
-    """What it does, or why it does nothing."""
+    """What the value does, or why it does nothing."""
 
     def __str__(self) -> str:
         return self.text if self.active else f"no effect: {self.text}"
@@ -172,11 +171,11 @@ _DOES: Mapping[object, str] = {
     GraphMetadata.DEVICE: "device work runs before every replay",
     GraphMetadata.IN_GRAPH: "nothing runs before a replay",
 }
-"""What a value does, where its name does not say it."""
+"""The effect of a value, where its name does not tell."""
 
 
 def effect_of(capability: str, value: object, rules: RuleSet, situation: Situation) -> Effect:
-    """Say what a value that some use reads does on a server."""
+    """Return the effect on a server of a value that some use reads."""
     for (flag, setting), why in _IDLE.get(capability, {}).items():
         if situation.get(flag) == setting:
             return Effect(active=False, text=why)

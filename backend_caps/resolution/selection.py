@@ -1,8 +1,8 @@
-"""Which backend runs where a flag says `auto`. Pure: what is installed, flags and facts decide.
+"""The choice of a backend for each flag that is `auto`: from backends, flags and facts alone.
 
 `select` tries every installed backend in the flag's place and takes the one that fits and declares
-the highest `auto_priority`; of equals, the first by name. No rule is written again here: the server
-is resolved with the candidate, and what is wrong then and was not before is the candidate's.
+the highest `auto_priority`; of equals, the first by name. No rule is repeated here: the
+server is resolved with the candidate, and each new problem is the candidate's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from functools import cache
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, text_of
+from backend_caps.capability.facts import CHECKED_AGAINST, Facts, Situation, text_of
 from backend_caps.capability.kind import Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND
@@ -48,12 +47,12 @@ BACKEND_FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What was chosen for a server's flags."""
+    """The choices for a server's flags."""
 
     flags: ServerFlags
     """With the chosen names in the place of `auto`, which stays where nothing fits."""
     choices: tuple[Choice, ...]
-    """One for each flag that says `auto` and has a use; none: every name is the user's."""
+    """One for each flag that is `auto` and has a use; empty: the user named every backend."""
 
     def uses(self, backends: Mapping[str, Backend]) -> tuple[Use, ...]:
         """List the uses of the server, those by a chosen name marked.
@@ -63,10 +62,8 @@ class Selection:
             BackendCapsError: as `uses_of` does. Several come as one group.
         """
         raise_all("no backend fits", [_refused(each) for each in self.choices if not each.chosen])
-        chosen = {choice.flag for choice in self.choices}
-        return tuple(
-            replace(use, by_auto=use.slot in chosen) for use in uses_of(self.flags, backends)
-        )
+        slots, uses = {choice.flag for choice in self.choices}, uses_of(self.flags, backends)
+        return tuple(replace(use, by_auto=use.slot in slots) for use in uses)
 
 
 def select(
@@ -78,7 +75,7 @@ def select(
     policy: Policy | str = Policy.WARN,
     stand_ins: Collection[str] = (),
 ) -> Selection:
-    """Choose a backend for each flag that says `auto`, and keep why the others were not.
+    """Choose a backend for each flag that is `auto`, and keep the others' reasons.
 
     Several flags are decided one after the other: `--attention-backend`, prefill, decode, draft.
 
@@ -86,8 +83,8 @@ def select(
         backends: what is installed: a registry.
         flags: the server's.
         rules: the engine version's; unless given, as in `resolve`.
-        facts: what is known of machine and model. What is not speaks against nobody.
-        policy: under `strict`, what is not known speaks against a backend.
+        facts: what is known of machine and model. An unknown fact excludes no backend.
+        policy: under `strict`, an unknown fact excludes the backends that restrict it.
         stand_ins: device types on which a backend for another device may be named, not chosen.
 
     Raises:
@@ -110,19 +107,17 @@ def select(
 
 
 def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
-    """Try every backend in a flag's place; None where nothing would run there."""
+    """Try every backend as a flag's value; None where the flag has no use."""
     uses = setting.uses()
     own = [use for use in uses if _is_of(use, field, AUTO)]
     if not own:
         return None
-    # A perfect backend stands there: what is wrong even so is not the candidate's.
+    # `auto` is resolved as `_perfect` here: its problems are not the candidates'.
     known = setting.resolved(own).problems, setting.resolved(uses).problems
     installed = named_by_flags({**left_out(setting.backends), **setting.backends})
     tried = [_candidate(setting, field, each, known) for each in installed.values()]
     if policy is Policy.STRICT:
-        tried = [
-            replace(each, reasons=(*each.reasons, *each.unchecked), unchecked=()) for each in tried
-        ]
+        tried = [replace(c, reasons=(*c.reasons, *c.unchecked), unchecked=()) for c in tried]
     return Choice(
         flag=option_of(field),
         candidates=tuple(sorted(tried, key=lambda each: each.sort_key)),
@@ -145,7 +140,7 @@ def _line(reason: Problem) -> str:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    """Put one line into a sentence, and each of several on its own."""
+    """Put a single line into the sentence, and several on separate lines."""
     if len(lines) == 1:
         return f" {lines[0]} "
     return "".join(f"\n  {line}" for line in lines) + "\n"
@@ -161,7 +156,7 @@ def plan_for(
     unsafe_override: Capabilities | None = None,
     stand_ins: Collection[str] = (),
 ) -> Plan:
-    """Resolve flags that may say `auto`: choose first, and keep the choices in the plan.
+    """Resolve flags that may be `auto`: choose first, and keep the choices.
 
     Raises:
         BackendCapsError: as `select`, `Selection.uses` and `resolve` do.
@@ -182,12 +177,12 @@ def plan_for(
 
 
 def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[str]) -> None:
-    """Refuse a plan whose flags name backends that say they do not take machine or model.
+    """Refuse a plan whose named backends do not take the machine or the model.
 
     Args:
         plan: of uses from these backends.
-        backends: what is installed; what would do instead is looked for there.
-        but: facts that count for nothing here.
+        backends: what is installed; the error names those that fit instead.
+        but: facts to leave unchecked.
 
     Raises:
         ResolutionError: one for each flag and backend; several as a group.
@@ -224,7 +219,7 @@ def _unfit(
 def _fitting(
     plan: Plan, backends: Mapping[str, Backend], slot: str, but: frozenset[str]
 ) -> tuple[str, ...]:
-    """Name what would do in a flag's place."""
+    """List the backends that fit as a flag's value."""
     field = slot.removeprefix("--").replace("-", "_")
     if field not in BACKEND_FLAGS:  # put there by hand
         return ()
@@ -236,7 +231,7 @@ def _fitting(
 
 @cache
 def _perfect() -> Backend:
-    """Make what stands where nothing is chosen yet: it takes everything, and is never to blame."""
+    """Make the backend that replaces `auto`: it takes all and causes no problem."""
     best = {name: kind.best for name, kind in CAPABILITIES.items()}
     declaration = Declaration(capabilities=Capabilities.model_validate(best))
     return Backend(name=AUTO, status=Status.OK, source=BY_HAND, declaration=declaration)
@@ -244,7 +239,7 @@ def _perfect() -> Backend:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A server, and what is installed for it."""
+    """A server's flags and facts, with the installed backends."""
 
     backends: Mapping[str, Backend]
     flags: ServerFlags
@@ -253,21 +248,21 @@ class _Setting:
     stand_ins: frozenset[str]
 
     def uses(self) -> tuple[Use, ...]:
-        """List the uses, those left out whose conditions are known to fail."""
+        """List the uses whose conditions are not known to fail."""
         known = {**self.backends, AUTO: _perfect()}
         return tuple(made_of(uses_of(self.flags, known), self.situation))
 
     @property
     def situation(self) -> Situation:
-        """What is known of it."""
+        """The known flags and facts."""
         return self.flags.situation(self.facts)
 
     def resolved(self, uses: Iterable[Use]) -> Plan:
-        """Resolve some uses of it, keeping problems as data."""
+        """Resolve some of the uses, keeping problems as data."""
         return resolve(uses, self.flags, rules=self.rules, facts=self.facts, policy=Policy.QUIET)
 
     def named(self, field: str, name: str | None) -> _Setting:
-        """Put a name into one of its flags."""
+        """Return the setting with a backend's name in one flag."""
         return replace(self, flags=self.flags.updated({field: name}))
 
 
@@ -275,16 +270,16 @@ _Known = tuple[Collection[Problem], Collection[Problem]]
 
 
 def _is_of(use: Use, field: str, name: str) -> bool:
-    """Tell whether a flag put a use there by this name, as itself or by its parts."""
+    """Return whether a use comes from this flag and name, also as a part."""
     return use.slot == option_of(field) and use.named == name
 
 
 def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -> Candidate:
-    """Try a backend in a flag's place: its uses alone, and with the others beside them.
+    """Resolve a backend as a flag's value: its uses alone, then with all others.
 
-    Alone first: a limit of another backend could hide the candidate's own.
+    Alone first, because a limit of another backend could hide the candidate's.
 
-    `known` is what is wrong whatever stands in the flag's place: with its uses alone, and with all.
+    `known` holds the problems that do not depend on the flag's value: of its uses, and of all.
     """
     tried = Candidate(name=backend.name, source=backend.source)
     if backend.status is not Status.OK:
@@ -321,7 +316,7 @@ def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -
 
 
 def _or_by_name(reason: Problem, setting: _Setting) -> Problem:
-    """Add to a device's remedy that a stand-in device tries a backend that is named."""
+    """Add to a device's remedy that a stand-in device accepts a named backend."""
     if reason.code != "device-unsupported" or setting.facts.device not in setting.stand_ins:
         return reason
     remedy = reason.remedy.removesuffix(".")
@@ -330,7 +325,7 @@ def _or_by_name(reason: Problem, setting: _Setting) -> Problem:
 
 
 def _in_their_roles(uses: Iterable[Use], faults: Collection[RoleFault]) -> tuple[Use, ...]:
-    """Grant the roles at fault, so that everything else that is wrong is found too."""
+    """Grant the refused roles, so that the other problems are found too."""
     every_role = Capabilities(roles=frozenset(Role))
     return tuple(
         with_declared(use, [Remedy(text="", backend=use.backend, declares=every_role)])
@@ -341,7 +336,7 @@ def _in_their_roles(uses: Iterable[Use], faults: Collection[RoleFault]) -> tuple
 
 
 def _priority(uses: Iterable[Use], situation: Situation) -> int:
-    """Return what is declared for every use; a composite's own goes before that of its parts."""
+    """Return the lowest priority of the uses; a composite's replaces its parts'."""
     stated = [
         (not (use.adds_only and not use.via), cause.value)
         for use in uses

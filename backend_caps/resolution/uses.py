@@ -1,7 +1,6 @@
-"""Who runs what: from a server's flags and the known backends to uses.
+"""The uses of a server: which backend runs which role and phase, from flags and backends.
 
-A use is one backend in one role and phase. The routing is the engine's: a slot without a
-backend of its own is filled with the backend that really runs there.
+The routing is the engine's: a slot that no flag fills gets the backend that the engine runs there.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ class UseKind(Enum):
     NAMED = "named"
     """A flag names it, or a composite that hands uses to it."""
     ENGINE_DEFAULT = "engine default"
-    """The engine picks one, because no flag names one; which is not known."""
+    """No flag names one, so the engine picks a backend that is not known."""
     PAIR = "prefill/decode pair"
-    """The engine wraps two backends in one, which says something that is not theirs."""
+    """The engine wraps two backends in one, whose own values differ from theirs."""
 
 
 PAIR = UseKind.PAIR.value
-"""The name of the record that a reader of engines makes of such a wrapper; no flag names it."""
+"""The record's name of such a wrapper, as engine readers make it; no flag names it."""
 _DRAFTS_ON_THE_HOST = frozenset({"NGRAM"})
 """Algorithms without a draft model."""
 
 _Composite = tuple[str, Role, Phase, tuple[str, ...]]
-"""A composite for one slot, role and phase: the names on the way to it, its own last."""
+"""A composite for one slot, role and phase: the names of its outer composites, then its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class Use:
     role: Role
     phase: Phase
     declaration: Declaration | None
-    """None where it could not be read; `problem` then says why."""
+    """None where it could not be read; `problem` then holds the reason."""
     source: Source = BY_HAND
     slot: str = "by hand"
     """The flag that put the backend there."""
@@ -73,16 +72,16 @@ class Use:
     via: tuple[Handover, ...] = ()
     """The composites through which it came, outermost first; all their conditions must hold."""
     adds_only: bool = False
-    """A composite's own capabilities: what it leaves out is its parts' to say."""
+    """Whether it is a composite's own capabilities; what it leaves out, its parts declare."""
     problem: Problem | None = None
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
-    """By capability, what an engine's source says, where the backend was read from one."""
+    """The statements of an engine's source by capability, where the backend was read from one."""
     unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
-    """By capability, what counts as undeclared for want of evidence; the declaration lacks it."""
+    """Claims that count as undeclared for lack of evidence, by capability."""
     by_auto: bool = field(default=False, compare=False)
-    """Whether the flag says `auto`, and the backend was chosen for it."""
+    """Whether the flag is `auto` and the backend was chosen for it."""
     unread_engine: str | None = field(default=None, compare=False)
-    """Of a backend that is missing, the engine that has it itself, where none was read."""
+    """For a missing backend, the engine that has it built in, where no engine was read."""
 
     @property
     def composites(self) -> tuple[str, ...]:
@@ -91,22 +90,22 @@ class Use:
 
     @property
     def named(self) -> str:
-        """What a flag calls it: the outermost composite, or the backend itself."""
+        """The name that a flag uses: the outermost composite, or the backend itself."""
         return (*self.composites, self.backend)[0]
 
     @property
     def conditions(self) -> tuple[Given, ...]:
-        """What must hold for the composites to hand it on."""
+        """The conditions under which the composites hand it on."""
         return tuple(each.given for each in self.via if each.given is not None)
 
     def placed(self, situation: Situation) -> Situation:
-        """Add its role and phase to what is known of the server."""
+        """Return the situation with this role and phase."""
         return {**situation, "role": self.role, "phase": self.phase}
 
     def failing(self, situation: Situation) -> int | None:
-        """Return the place in `via` of the first condition known to fail; None: none is."""
-        own = self.placed(situation)
-        truths = (each.given and each.given.truth(own) for each in self.via)
+        """Return the index in `via` of the first condition known to fail, or None."""
+        placed = self.placed(situation)
+        truths = (each.given and each.given.truth(placed) for each in self.via)
         return next((at for at, truth in enumerate(truths) if truth is Truth.FALSE), None)
 
     @property
@@ -121,7 +120,7 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
     """List the uses of a server with these flags.
 
     Raises:
-        FlagsError: a flag names no backend, and nearly names one that is there.
+        FlagsError: a flag names an unknown backend, and nearly a declared one.
         ResolutionError: a backend in use is broken or claimed by two distributions, or a composite
             is a part of itself. Several come as one group.
     """
@@ -139,7 +138,8 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
 def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
     """Leave out the uses whose conditions are known to fail.
 
-    A composite of whose parts none is left for a role and phase has no part for it.
+    Where none of a composite's parts is left for a role and phase, the composite itself is used
+    there, with a problem.
     """
     stopped: list[tuple[Use, int]] = []
     handing: set[_Composite] = set()
@@ -151,11 +151,11 @@ def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
             stopped.append((use, failing))
         if not use.adds_only:
             handing.update(_composites(use)[:failing])
-    # The composites that stop uses and hand none on, each with its failing conditions.
+    # The composites that hand no use on, each with its failing conditions.
     failed: dict[Use, set[str]] = {}
     for use, end in stopped:
         if _composites(use)[end] not in handing:
-            # The composite takes the place of the use; its own source is not known here.
+            # A use holds only its backend's source, so the composite has none.
             whole = replace(_bare(use), backend=use.via[end].composite, via=use.via[:end])
             failed.setdefault(whole, set()).add(str(use.via[end].given))
     for whole, conditions in failed.items():
@@ -164,15 +164,15 @@ def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
 
 
 def _composites(use: Use) -> tuple[_Composite, ...]:
-    """List the composites on the way to a use, outermost first, for its place in the server."""
+    """List the composites that hand a use on, outermost first."""
     names = use.composites
     return tuple((use.slot, use.role, use.phase, names[: end + 1]) for end in range(len(names)))
 
 
 def _without_part(whole: Use, why: str = "") -> Use:
-    own = {"name": whole.backend, "slot": whole.slot, "why": why}
+    values = {"name": whole.backend, "slot": whole.slot, "why": why}
     place = {"role": whole.role.value, "phase": whole.phase.value}
-    return replace(whole, declaration=None, problem=plan_problem("no-part", **own, **place))
+    return replace(whole, declaration=None, problem=plan_problem("no-part", **values, **place))
 
 
 _Name = tuple[str, str | None]
@@ -180,7 +180,7 @@ _Name = tuple[str, str | None]
 
 
 def _named_uses(flags: ServerFlags) -> Iterator[Use]:
-    """List what flags name for each role and phase, composites unexpanded and nothing read."""
+    """List the backend of each role and phase by name; nothing is read or expanded."""
     prefill = _named(flags, "prefill_attention_backend", "attention_backend")
     decode = _named(flags, "decode_attention_backend", "attention_backend")
     yield _use(Role.TARGET, Phase.PREFILL, prefill)
@@ -191,8 +191,8 @@ def _named_uses(flags: ServerFlags) -> Iterator[Use]:
     yield _use(Role.TARGET, Phase.VERIFY, verify)
     if flags.speculative_algorithm in _DRAFTS_ON_THE_HOST:
         return
-    own = _named(flags, "speculative_draft_attention_backend")
-    draft = None if own[1] is None else own
+    named = _named(flags, "speculative_draft_attention_backend")
+    draft = None if named[1] is None else named
     yield _use(Role.DRAFT, Phase.PREFILL, draft or prefill)
     if flags.speculative_num_steps != 1:  # with one step, draft-extend has drafted already
         yield _use(Role.DRAFT, Phase.DECODE, draft or decode)
@@ -208,11 +208,11 @@ def _use(role: Role, phase: Phase, name: _Name, kind: UseKind = UseKind.NAMED) -
 
 
 def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:
-    """List the wrapper of two backends, where there are two, and it has a record of its own."""
+    """List the wrapper of two backends, where flags name two and it has a record."""
     phases = ("prefill", "decode")
-    own = {_named(flags, f"{each}_attention_backend", "attention_backend") for each in phases}
-    if PAIR in backends and len({backend for _, backend in own}) > 1:
-        slot = " and ".join(sorted(flag for flag, _ in own))
+    named = {_named(flags, f"{each}_attention_backend", "attention_backend") for each in phases}
+    if PAIR in backends and len({backend for _, backend in named}) > 1:
+        slot = " and ".join(sorted(flag for flag, _ in named))
         yield _use(Role.TARGET, Phase.DECODE, (slot, PAIR), UseKind.PAIR)
 
 
@@ -226,7 +226,7 @@ def _named(flags: ServerFlags, *names: str) -> _Name:
 
 
 def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
-    """Read the declaration of what a flag or a composite names; of a composite, of its parts."""
+    """Read the declaration of a named backend; expand a composite to its parts."""
     if use.kind is UseKind.ENGINE_DEFAULT:
         yield replace(use, declaration=Declaration())
         return
@@ -238,7 +238,7 @@ def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
             f"composite backend {name!r} is a part of itself: {' -> '.join(cycle)}. "
             "Take one of these parts out of its declaration.",
         )
-    # A flag's word, which no composite can ask with.
+    # `auto` has a meaning in flags alone: in a composite it is an unknown name.
     backend = None if names and name == AUTO else backends.get(name)
     if backend is None or (backend.engine_class is not None and not names):
         yield _missing(use, backends)
@@ -263,7 +263,7 @@ def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
 
 
 def _bare(use: Use) -> Use:
-    """Forget what was read of a use's backend."""
+    """Return a use without what was read of its backend."""
     return _use(use.role, use.phase, (use.slot, use.backend), use.kind)
 
 
@@ -283,7 +283,7 @@ def unread(backend: Backend) -> tuple[Problem, ...]:
 
 
 def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
-    """Leave out an engine's classes: flags name what the engine registers them under."""
+    """Leave out an engine's classes; flags use their registered names instead."""
     return {
         name: each
         for name, each in backends.items()
@@ -292,22 +292,22 @@ def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
 
 
 def left_out(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
-    """List what is installed and kept from use, where that is known."""
+    """List the backends that the allow-list keeps out, where that is known."""
     return backends.left_out if isinstance(backends, Backends) else {}
 
 
 def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
-    """Say why there is no backend of that name."""
+    """Return the use with the problem of its missing backend."""
     name, slot, kept_out = use.backend, use.slot, left_out(known)
     has_engine = any(backend.engine_class is not None for backend in known.values())
     if name == AUTO and not use.via and not has_engine:
         return replace(use, problem=plan_problem("auto-undecided", slot=slot))
     if name in kept_out:
         first, *_ = unread(kept_out[name])
-        told = f"{slot} names a backend that is left out: {first.message}"
-        return replace(use, problem=replace(first, message=told))
+        message = f"{slot} names a backend that is left out: {first.message}"
+        return replace(use, problem=replace(first, message=message))
     declared = sorted(named_by_flags(known))
-    # A name that an engine has itself never misspells a plugin's.
+    # A name of an engine's built-in backend is never taken for a misspelled plugin's.
     having = (each for each in ENGINES if name in engine(each).attention_backends)
     owner = next((version.partition("-")[0] for version in having), None)
     meant = nearest(name, [*declared, *kept_out]) if owner is None else None
@@ -319,6 +319,7 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
         )
     who = "neither the engine nor a plugin has" if has_engine else "no installed plugin declares"
     unread_engine = None if has_engine else owner
-    own = {"who": who, "name": name, "slot": slot, "others": ", ".join(declared) or "there is none"}
-    problem = plan_problem("backend-missing", meant=unread_engine, **own)
+    others = ", ".join(declared) or "there is none"
+    values = {"who": who, "name": name, "slot": slot, "others": others}
+    problem = plan_problem("backend-missing", meant=unread_engine, **values)
     return replace(use, problem=problem, unread_engine=unread_engine)

@@ -32,8 +32,9 @@ from backend_caps.runtime.model.llama import dtype_of
 from backend_caps.runtime.options import EngineOptions, check_flags, graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.startup.agreement import Ranks, send_failure
-from backend_caps.startup.configuration import Configuration, GraphSizes
+from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.configure import check_device, configure
+from backend_caps.startup.graph_choice import GraphSizes
 
 
 def configure_engine(  # noqa: PLR0913 - what a server is started with

@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import torch
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import CHECKED_AGAINST
+from backend_caps.capability.facts import CHECKED_AGAINST, Facts
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf
@@ -25,7 +24,7 @@ from backend_caps.runtime.errors import EngineError, UnfitBackendError, check_si
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.startup.configuration import GraphSizes
+from backend_caps.startup.graph_choice import GraphSizes
 from backend_caps.startup.graph_modes import mixed_buckets, uniform_buckets
 
 _SIZES = (

@@ -1,1 +1,1 @@
-"""What configures backend-caps itself: by file, environment and command line."""
+"""The settings of backend-caps itself: by file, environment and command line."""

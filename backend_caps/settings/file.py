@@ -14,7 +14,7 @@ from backend_caps.settings.sources import FACTS, SECTIONS, LayerValues, SettingL
 def read_file(path: Path) -> LayerValues:
     """Read a YAML file of settings; a key may be written with dashes or underscores.
 
-    What is wrong with single keys is among the faults.
+    Problems of single keys are among the layer's faults.
 
     Raises:
         SettingsError: the file cannot be read, or holds no mapping.
@@ -43,7 +43,7 @@ def _unreadable(path: Path, cause: str) -> SettingsError:
 
 @dataclass(slots=True)
 class _Reader:
-    """Puts the keys of one file into a layer, with their lines."""
+    """Reads the keys of one file into a layer, with their lines."""
 
     _path: Path
     _loader: yaml.SafeLoader
@@ -63,7 +63,7 @@ class _Reader:
                     section[name] = self._loader.construct_object(value, deep=True)
                 continue
             value = self._loader.construct_object(node, deep=True)
-            is_blank = key in SECTIONS and value is None  # every line of it is a comment
+            is_blank = key in SECTIONS and value is None  # a section of comments alone
             layer.values[key] = {} if is_blank else value
             if isinstance(node, yaml.SequenceNode):
                 for number, item in enumerate(node.value):
@@ -81,8 +81,8 @@ class _Reader:
         return f"{self._path}:{_line(node)}"
 
     def _repeated(self, node: yaml.Node, seen: set[int]) -> Iterator[SettingsError]:
-        """Find keys that a mapping has twice, at any depth; YAML itself takes the last."""
-        if isinstance(node, yaml.ScalarNode) or id(node) in seen:  # an alias may lead back here
+        """Yield keys that a mapping has twice, at any depth; PyYAML takes the last."""
+        if isinstance(node, yaml.ScalarNode) or id(node) in seen:  # an alias may form a cycle
             return
         seen.add(id(node))
         lines: dict[str, int] = {}
@@ -101,7 +101,7 @@ class _Reader:
 
 
 def _name(key: yaml.Node) -> str:
-    """Return a key as it is written: also `on` and `1`, which YAML reads as no text."""
+    """Return a key's text, also of `on` and `1`, which YAML does not read as texts."""
     return str(key.value) if isinstance(key, yaml.ScalarNode) else _kind(key)
 
 

@@ -1,7 +1,7 @@
-"""What configures backend-caps itself, from everywhere it can be set, in one order.
+"""The settings of backend-caps itself, merged from all layers.
 
-Command line, then environment, then file, then what is built in: `SettingLayer` has them in this
-order. The command line is read by `cli`; the rest is here.
+The command line overrides the environment, that the file, that the defaults: `SettingLayer` has
+them in this order. `cli` reads the command line; the rest is here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from backend_caps.settings.sources import (
 )
 
 AGREEMENT_DEADLINE_S = 60.0
-"""How long ranks wait for one another."""
+"""The seconds that ranks wait for one another."""
 _NEAR = 0.6
 """Similarity from which a name is taken for a misspelled setting."""
 _EXPECTED = {
@@ -64,11 +64,11 @@ _EXPECTED = {
     **dict.fromkeys(("string_too_short", "string_type"), "a name"),
     "tuple_type": "a list",
 }
-"""What is expected, in place of pydantic's words for Python types."""
+"""The expected values, in place of pydantic's names of Python types."""
 
 
 def _path(value: object, info: ValidationInfo) -> object:
-    """Make a path of a text; a relative one starts at the layer's folder, if it has one."""
+    """Read a path; a relative one starts at the layer's folder, if there is one."""
     if isinstance(value, Path):
         return value
     if not isinstance(value, str) or not value:
@@ -181,7 +181,7 @@ class Settings(FrozenModel):
         return {name: value for name, value in self if name in self.model_fields_set}
 
     def discover(self) -> Registry:
-        """Find the plugins as these settings say; faults come as data."""
+        """Find the plugins under these settings; faults come as data."""
         allow = None
         if self.plugins is not None:
             allow = AllowList.named("the setting plugins", self.plugins)
@@ -200,15 +200,15 @@ KEYS: Mapping[str, str] = {name: key_of(name) for name in Settings.model_fields}
 
 @dataclass(slots=True, kw_only=True)
 class TracedFlags:
-    """The server's flags of file and environment; what is wrong with one is among the faults."""
+    """The server's flags of file and environment, with the faults of single flags."""
 
     flags: ServerFlags = field(default_factory=ServerFlags)
     values: dict[str, tuple[PlacedValue, ...]] = field(default_factory=dict)
-    """By flag, such as `server.page-size`: the value that counts first."""
+    """The values of each flag, such as `server.page-size`; the effective one is first."""
     faults: list[BackendCapsError] = field(default_factory=list)
 
     def put(self, flags: ServerFlags, layer: SettingLayer, places: Mapping[str, str]) -> None:
-        """Let a layer override those that were put before it."""
+        """Add a layer, which overrides those added before."""
         self.flags = flags.over(self.flags)
         for name, value in flags.given().items():
             key = server_key(name)
@@ -223,12 +223,12 @@ def server_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedSettings:
-    """What file and environment set, and where each value stands. Faults are data."""
+    """The settings of file and environment, with each value's place. Faults are data."""
 
     settings: Settings
     """All but `server`, which is read once the engine is known whose flags it holds."""
     values: Mapping[str, tuple[PlacedValue, ...]]
-    """By key, and by `facts.<name>`: the value that counts first."""
+    """The values of each key and of `facts.<name>`; the effective one is first."""
     faults: tuple[BackendCapsError, ...]
     file: Path | None
     """The file that was read; None where none is named."""
@@ -236,10 +236,10 @@ class TracedSettings:
     _environ: Mapping[str, str]
 
     def check(self) -> None:
-        """Refuse what is wrong whichever engine it is.
+        """Raise the faults that do not depend on the engine.
 
-        Names of flags depend on the engine; they are refused here only beside another fault, as
-        far as file and environment say which engine it is.
+        Names of flags depend on it: `--rules` may still choose another. They are raised here only
+        beside another fault, for the engine of file and environment.
 
         Raises:
             BackendCapsError: a name or a value is refused; several faults come as one group.
@@ -250,9 +250,9 @@ class TracedSettings:
         raise_all("settings", in_order([*self.faults, *shown]))
 
     def server(self, engine_name: str | Engine | None) -> TracedFlags:
-        """Read the flags of the file's section and of the environment, as an engine spells them."""
+        """Read the file's and the environment's flags, in an engine's spelling."""
         traced, section, places = TracedFlags(), ServerFlags(), dict[str, str]()
-        # Each flag of the file by itself, so that a fault has its line.
+        # One flag of the file at a time, so that a fault has its line.
         for key, value in self.server_section().items():
             place = self._file_values.place(SERVER, key)
             try:
@@ -273,15 +273,16 @@ class TracedSettings:
         return traced
 
     def server_section(self) -> Mapping[str, object]:
-        """List the file's flags of the server, in its own words; null is not given."""
+        """List the file's server flags before validation; a null flag is not given."""
         section = self._file_values.section(SERVER)
         return {name: value for name, value in section.items() if value is not None}
 
 
 def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
-    is_name = isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}
-    code = "server-flag-name" if is_name else "server-flag"
-    return SettingsError(code, f"{place}: {fault}", place)
+    text = f"{place}: {fault}"
+    if isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}:
+        return SettingsError("server-flag-name", text, place)
+    return SettingsError("server-flag", text, place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:
@@ -291,7 +292,7 @@ def _is_of_engine(fault: BackendCapsError) -> bool:
 def trace_settings(
     config: str | PathLike[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> TracedSettings:
-    """Read what `Settings.load` does, and keep where each value stands.
+    """Read the settings as `Settings.load` does, and keep each value's place.
 
     Raises:
         SettingsError: the file cannot be read, or holds no mapping.
@@ -308,9 +309,9 @@ def trace_settings(
     placed_values: dict[str, tuple[PlacedValue, ...]] = {}
     faults: list[BackendCapsError] = []
     for layer in (file, read_environment(environ, KEYS.values())):
-        own, wrong = _checked(layer)
+        settings, wrong = _checked(layer)
         faults += [*layer.faults, *wrong]
-        known, given = own.facts.known(), own.given()
+        known, given = settings.facts.known(), settings.given()
         paths: dict[tuple[str, ...], object] = {(KEYS[name],): given[name] for name in given}
         paths.pop((FACTS,), None)  # each fact has a place of its own
         paths |= {(FACTS, name): fact for name, fact in known.items()}
@@ -332,7 +333,7 @@ def trace_settings(
 
 
 def _checked(layer: LayerValues) -> tuple[Settings, list[BackendCapsError]]:
-    """Validate one layer's values; none of them counts where one is wrong."""
+    """Validate one layer's values; a fault in one drops all of them."""
     faults: list[BackendCapsError] = []
     stated = dict(layer.values)
     server = stated.pop(SERVER, {})

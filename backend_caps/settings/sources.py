@@ -25,7 +25,7 @@ _NEAR = 0.8
 """Similarity from which a variable is taken for a misspelled one of ours."""
 
 Parser = Callable[[str], object]
-"""Reads a variable's text; what it cannot read it returns, for the setting to refuse."""
+"""Reads a variable's text; returns it unread where the setting is to refuse it."""
 
 
 class SettingLayer(Enum):
@@ -55,7 +55,7 @@ class SettingsError(CodedError):
     }
 
     place: str = ""
-    """Where it stands: a variable, `file:line`, or a layer."""
+    """The place of the setting: a variable, `file:line`, or a layer."""
 
 
 def in_order(faults: Iterable[BackendCapsError]) -> list[BackendCapsError]:
@@ -87,7 +87,7 @@ def wrong_value(place: str, name: str, value: object, expected: str) -> Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedValue:
-    """A value of one setting, and where it stands."""
+    """A value of one setting, and its place."""
 
     layer: SettingLayer
     place: str
@@ -101,14 +101,14 @@ class LayerValues:
 
     layer: SettingLayer
     folder: Path | None = None
-    """What relative paths are relative to; None is the working directory."""
+    """The folder that relative paths start at; None is the working directory."""
     values: dict[str, object] = field(default_factory=dict)
     places: dict[tuple[str, ...], str] = field(default_factory=dict)
-    """Where a key stands, a name within a section, and an item of a list."""
+    """The place of each key, of each name in a section, and of each item of a list."""
     faults: list[BackendCapsError] = field(default_factory=list)
 
     def place(self, *path: str) -> str:
-        """Return where a value stands, or the nearest part around it that has a place."""
+        """Return the place of a value, else that of the nearest part around it."""
         while path not in self.places and path:
             path = path[:-1]
         return self.places.get(path, self.layer.value)
@@ -140,7 +140,7 @@ _PARSERS: Mapping[str, Parser] = {
     **dict.fromkeys(("agreement-deadline", "discovery-deadline"), _number),
     **dict.fromkeys(("require-evidence", "verbose"), _switch),
 }
-"""By key, how a variable's text is read; of another key it is the value."""
+"""By key, the parser of a variable's text; other keys take the text as it is."""
 
 
 def variable_of(key: str, name: str | None = None) -> str:
@@ -170,7 +170,7 @@ def read_environment(environ: Mapping[str, str], settings: Iterable[str]) -> Lay
         elif variable.startswith(_FACT_PREFIX):
             _read_fact(layer, variable, text)
         elif variable.startswith(_PREFIX) and not variable.startswith((FLAG_PREFIX, CONFIG)):
-            # The prefix alone is no likeness: other programs' variables may have it.
+            # Compared without the prefix, which other programs' variables may share.
             near = nearest(variable.removeprefix(_PREFIX), list(known), cutoff=_NEAR)
             if near is not None:
                 names = sorted(known.values())

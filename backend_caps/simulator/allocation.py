@@ -1,10 +1,10 @@
-"""Memory of the device and pinned memory of the host, and captures, whose memory is their own.
+"""Device memory, pinned host memory, and captures, each with a private memory pool.
 
-A caching allocator hands freed blocks out again at once, poisoned. A block belongs to the stream
-that was current when it was allocated. When the last tensor that refers to it dies, it is poisoned
-at that point of its stream's work, and the stream's next allocation of that size gets it. Work of
-other streams that still wants it finds poison, unless `record_stream` named them: then the block
-stays away until they have passed that point, and a block of a graph until its capture has ended.
+A caching allocator reuses freed blocks at once, poisoned. A block belongs to the stream that was
+current when it was allocated. When the last tensor that refers to it dies, it is poisoned at that
+point of its stream's work, and the stream's next allocation of that size gets it. Later reads of
+other streams find poison, unless `record_stream` named these streams: then the block is not reused
+until they have passed that point, or, for a block of a graph, until its capture has ended.
 
 Poison is NaN in every float dtype, and beyond any index in int16, int32 and int64.
 """
@@ -27,7 +27,7 @@ _serials = itertools.count(1)
 
 
 class Block:
-    """A piece of device memory, in host memory of its own."""
+    """A block of device memory, backed by a host tensor."""
 
     __slots__ = ("_typed", "num_bytes", "pool", "serial", "stream", "users", "words")
 
@@ -44,7 +44,7 @@ class Block:
         self._typed: dict[torch.dtype, Tensor] = {}
 
     def poison(self) -> None:
-        """Write what no program means."""
+        """Overwrite the memory with poison."""
         self.words.fill_(POISON_WORD)
 
     def raw(self, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> Tensor:
@@ -57,7 +57,7 @@ class Block:
 
 
 class Lease:
-    """What tensors of one block share: it dies with the last of them, and frees the block."""
+    """Shared by the tensors of one block; its destructor frees the block."""
 
     __slots__ = ("_free", "block")
 
@@ -71,23 +71,23 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Memory that is handed out together: the device's, or that of a graph."""
+    """A memory pool: the device's, or a graph's."""
 
     free_lists: dict[tuple[int, int], list[Block]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """Freed blocks by stream and size, the last one last."""
+    """Freed blocks by stream and size, the most recently freed last."""
     num_bytes: int = 0
-    """Of all blocks that were made for it: none is given back."""
+    """Bytes of all blocks of the pool; blocks are never given back."""
 
 
 class Allocator:
-    """Hand out blocks of a pool.
+    """A caching allocator, which allocates blocks from pools.
 
     Args:
-        poison: put the poisoning of a block at the end of its stream's work.
-        mark: put a marker at the end of a stream's work.
-        keeps_blocks: never hand a block out twice: a reused one looks like a race to the sanitizer.
+        poison: enqueues the poisoning of a block on its stream.
+        mark: enqueues a marker on a stream.
+        keeps_blocks: never reuse a block: the sanitizer would report reuse as a race.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class Allocator:
         self._poison = poison
         self._mark = mark
         self._keeps_blocks = keeps_blocks
-        # Freed blocks that streams named by `record_stream` may still use, and where these were.
-        self._partings: list[tuple[Block, tuple[Marker, ...]]] = []
+        # Freed blocks that streams of `record_stream` may still use, with markers in these streams.
+        self._deferred: list[tuple[Block, tuple[Marker, ...]]] = []
         self._after_capture: list[Block] = []
         self._kept: list[Block] = []
 
     def allocate(self, num_bytes: int, stream: int, pool: Pool) -> Lease:
-        """Return a block of at least so many bytes: the one that was freed last, or a new one."""
-        if self._partings:
-            self._end_partings()
+        """Return a block of at least `num_bytes`: the most recently freed one, or a new one."""
+        if self._deferred:
+            self._release_deferred()
         rounded = max(1, -(-num_bytes // _GRANULE_BYTES)) * _GRANULE_BYTES
         free = pool.free_lists[stream, rounded]
         if not free:
@@ -117,7 +117,7 @@ class Allocator:
         return Lease(free.pop(), self.free)
 
     def free(self, block: Block) -> None:
-        """Take a block back; runs when its last tensor dies, in the middle of anything."""
+        """Free a block; called by a destructor, so at any point of other code."""
         self.num_live -= 1
         if self.is_closed:
             return
@@ -127,24 +127,24 @@ class Allocator:
         elif block.users:
             markers = tuple(self._mark(stream) for stream in sorted(block.users))
             block.users = set()
-            self._partings.append((block, markers))
+            self._deferred.append((block, markers))
         else:
             if self._keeps_blocks:
                 self._poison(block)
             self._release(block)
 
     def end_capture(self) -> None:
-        """Hand out again what other streams had of a graph's memory: torch waits as long."""
-        parted, self._after_capture = self._after_capture, []
-        for block in parted:
+        """Release a graph's blocks that other streams used; torch too waits for the end."""
+        blocks, self._after_capture = self._after_capture, []
+        for block in blocks:
             self._release(block)
 
-    def _end_partings(self) -> None:
-        # Not filtered into a new list: what dies meanwhile is appended to this one.
-        for parting in tuple(self._partings):
-            block, markers = parting
+    def _release_deferred(self) -> None:
+        # The list is changed in place: a tensor that dies meanwhile appends its block to it.
+        for entry in tuple(self._deferred):
+            block, markers = entry
             if all(marker.is_done for marker in markers):
-                self._partings.remove(parting)
+                self._deferred.remove(entry)
                 self._release(block)
 
     def _release(self, block: Block) -> None:
@@ -155,15 +155,15 @@ class Allocator:
             block.pool.free_lists[block.stream, block.num_bytes].append(block)
 
 
-# Blocks of the device have positive numbers, so that a race says which it is.
+# Negative, because blocks of the device have positive numbers: a race names one or the other.
 _pinned_serials = itertools.count(-1, -1)
 
 
 class PinnedMemory:
-    """Know which host tensors are pinned.
+    """Allocates pinned host memory, and finds out which host tensors are pinned.
 
-    It keeps all of it until the run ends: an address that comes again would be taken for the same
-    memory, and copies that have not run may still want it.
+    All of it is kept until the run ends: a reused address would count as the same memory, and
+    copies that have not run may still read or write it.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class PinnedMemory:
     def empty(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Allocate pinned memory, filled with poison.
 
-        Memory of no bytes is not pinned, as it is not on CUDA: its allocator has no address for it.
+        Memory of no bytes is not pinned, as on CUDA, whose allocator has no address for it.
         """
         pinned = torch.empty(tuple(size), dtype=dtype, device="cpu")
         if pinned.numel():
@@ -183,18 +183,18 @@ class PinnedMemory:
         return pinned
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return a host tensor in pinned memory: itself, where it is."""
+        """Return a pinned copy of a host tensor, or the tensor itself where it is pinned."""
         if self.has(tensor):
             return tensor
         return self.empty(tensor.shape, tensor.dtype).copy_(tensor)
 
     def serial(self, tensor: Tensor) -> int | None:
-        """Return the number of the pinned memory that a host tensor lies in."""
+        """Return the serial number of a host tensor's pinned memory; None where it is pageable."""
         return self._serials.get(_address(tensor)) if self._serials else None
 
     @staticmethod
     def owns(serial: int) -> bool:
-        """Return whether a block's number is that of pinned memory, or of the device's."""
+        """Return whether a serial number is of pinned memory, not of a device block."""
         return serial < 0
 
     def has(self, tensor: Tensor) -> bool:
@@ -207,21 +207,21 @@ def _address(tensor: Tensor) -> int:
 
 
 Step = Op | Callable[[int], None]
-"""Device work, or what an event does on the stream of this handle at a replay."""
+"""Device work, or an event's record or wait, called at a replay with its stream's handle."""
 
 
 @dataclass(slots=True, eq=False)
 class Capture:
-    """A capture in progress, on the stream where it began and on those that joined it."""
+    """A capture in progress, on the stream where it began and on streams that joined it."""
 
     pool: Pool
-    """Memory of what is allocated in it."""
+    """The pool that its allocations use."""
     origin: int
     """The handle of the stream where it began."""
     steps: list[tuple[int, Step]] = field(default_factory=list)
-    """What was recorded, in the order of the host, each with the handle of its stream."""
+    """The recorded steps in the order of the host, each with the handle of its stream."""
     clocks: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By stream, how much of each stream's work comes before its next."""
+    """Vector clocks: by stream, how many steps of each stream come before its next step."""
 
     def __post_init__(self) -> None:
         self.clocks[self.origin] = {self.origin: 0}
@@ -232,14 +232,15 @@ class Capture:
         self.steps.append((handle, step))
 
     def join(self, handle: int, clock: Mapping[int, int]) -> None:
-        """Order a stream behind the work that a clock counts; a new stream joins the capture."""
-        own = self.clocks.setdefault(handle, {handle: 1})
+        """Order a stream after the work that a clock counts; a new stream joins the capture."""
+        joined = self.clocks.setdefault(handle, {handle: 1})
         for other, count in clock.items():
-            own[other] = max(own.get(other, 0), count)
+            joined[other] = max(joined.get(other, 0), count)
 
     @property
     def unjoined(self) -> list[int]:
         """List the streams with work that the stream where it began does not wait for."""
         waited = self.clocks[self.origin]
-        own = {handle: clock[handle] for handle, clock in self.clocks.items()}
-        return sorted(handle for handle, count in own.items() if waited.get(handle, 0) < count)
+        return sorted(
+            handle for handle, clock in self.clocks.items() if waited.get(handle, 0) < clock[handle]
+        )

@@ -2,10 +2,10 @@
 
 torch's way to a Python device is experimental: only this file uses it.
 
-Of what the host does, only pinned memory matters: the device reads and writes it when its work
-runs. Operators are seen by a dispatch mode; `tolist` and `numpy` read memory without an operator,
-so they are replaced while a simulation runs. A numpy view that was made before is not seen when it
-is read later.
+Of the host's accesses only those to pinned memory matter, which device work reads and writes when
+it runs. A dispatch mode intercepts operators; `tolist` and `numpy` read memory without an operator,
+so they are replaced while a simulation runs. Reads through a numpy view that was made before are
+not detected.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ DEVICE_NAME = "sim"
 
 
 class SimModule(ModuleType):
-    """What `torch.get_device_module("sim")` returns: the part of `torch.cuda` that engines use."""
+    """The module `torch.get_device_module("sim")`: the part of `torch.cuda` that engines use."""
 
     @property
     def synchronize(self) -> Callable[..., None]:
-        """A host wait for everything of the simulation that runs when the attribute is read.
+        """A host wait for all work of the simulation that runs when the attribute is read.
 
-        An engine that dies in a circle waits when garbage is looked for, and another may run then.
+        It is bound early for finalizers: an engine in a reference cycle is finalized by the garbage
+        collector, when another simulation may run.
         """
         return partial(streams.synchronize, of=current())
 
@@ -65,7 +66,7 @@ class SimModule(ModuleType):
 
     @staticmethod
     def set_device(device: streams.DeviceLike) -> None:
-        """Choose the only device there is."""
+        """Accept the only device."""
         assert device in {0, DEVICE_NAME, torch.device(DEVICE_NAME), torch.device(DEVICE_NAME, 0)}
 
     @staticmethod
@@ -114,7 +115,7 @@ def _dispatched(func: AnyOperator, *args: object, **kwargs: object) -> object:
 
 @cache
 def _library() -> torch.library.Library:
-    """Make what holds the operators: torch forgets them when it dies."""
+    """Return the library of the kernels; they end when it is deleted."""
     return torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
@@ -122,11 +123,11 @@ Method = Callable[..., object]
 
 
 class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """See every operator: serve pinned memory, and record accesses to it."""
+    """Intercept every operator: provide pinned memory, and record the host's accesses to it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping the dispatch: that imports dynamo, for three seconds."""
+        """Keep torch from wrapping the dispatch: that would import dynamo, which takes 3 s."""
         return False
 
     def __torch_dispatch__(
@@ -152,7 +153,7 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func._op_dk(_COMPOSED, *args, **kwargs)  # noqa: SLF001 - as `decompose` does
         if kwargs.get("pin_memory"):
             made = cast("Tensor", func(*args, **{**kwargs, "pin_memory": False}))
-            # What nothing has written is poison, and no copy of what lay there.
+            # Uninitialized memory stays poisoned, so that a read before a write is found.
             is_empty = func.overloadpacket in _EMPTY
             return pinned.empty(made.shape, made.dtype) if is_empty else pinned.copy(made)
         operator = operator_of(func)
@@ -174,12 +175,12 @@ _EMPTY = (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty)
 def _is_composed(func: AnyOperator) -> bool:
     """Return whether torch makes a tensor of the device by other operators, such as a copy to it.
 
-    They are shown to the mode: where torch meets a tensor's class instead, it imports DTensor, for
-    a second.
+    The mode intercepts these too: where torch dispatches on a tensor's class instead, it imports
+    DTensor, which takes a second.
     """
-    own = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001
+    private_use = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001
     has = func.has_kernel_for_dispatch_key
-    return has(_COMPOSED) and not has(own)
+    return has(_COMPOSED) and not has(private_use)
 
 
 def note_host_access(name: str, reads: Blocks, writes: Blocks) -> None:
@@ -190,7 +191,7 @@ def note_host_access(name: str, reads: Blocks, writes: Blocks) -> None:
 
 @contextmanager
 def watched_host() -> Iterator[None]:
-    """Watch what the host does within a `with` block."""
+    """Record the host's accesses to pinned memory within a `with` block."""
     with ExitStack() as replaced:
         for name in ("tolist", "numpy", "__array__"):
             method = cast("Method", getattr(torch.Tensor, name))
@@ -203,7 +204,7 @@ def watched_host() -> Iterator[None]:
 
 @contextmanager
 def _replaced(owner: object, name: str, replacement: Method) -> Iterator[None]:
-    """Replace an attribute, and afterwards leave no trace, also where it was inherited."""
+    """Replace an attribute, and restore it afterwards, also where it was inherited."""
     before = vars(owner).get(name)
     setattr(owner, name, replacement)
     try:
@@ -216,7 +217,7 @@ def _replaced(owner: object, name: str, replacement: Method) -> Iterator[None]:
 
 
 def _reader(name: str, original: Method) -> Method:
-    """Make a method that notes what it reads."""
+    """Wrap a method so that it records its read."""
 
     @wraps(original)
     def read(self: Tensor, *args: object, **kwargs: object) -> object:
@@ -227,12 +228,12 @@ def _reader(name: str, original: Method) -> Method:
 
 
 def _tensor_maker(original: Method) -> Method:
-    """Make a `torch.tensor` that can pin: torch's own calls no operator that a mode sees."""
+    """Make a `torch.tensor` that can pin: torch's pins without an operator for the mode."""
 
     @wraps(original)
     def tensor(data: object, *, pin_memory: bool = False, **options: object) -> object:
-        made = original(data, **options)
-        return current().pinned.copy(cast("Tensor", made)) if pin_memory else made
+        created = original(data, **options)
+        return current().pinned.copy(cast("Tensor", created)) if pin_memory else created
 
     return tensor
 
@@ -241,41 +242,41 @@ def _tensor_maker(original: Method) -> Method:
 def simulate(
     schedule: Schedule | str = "eager", *, check_races: bool = False
 ) -> Iterator[Simulation]:
-    """Run device work in the order of a schedule, and collect what is found.
+    """Run device work in the order of a schedule, and collect the findings.
 
-    Only here is there pinned memory, and only the thread that came in is watched: torch's modes
-    are a thread's own. Tensors of before keep their values. At the end everything that was launched
-    runs. An exception gets a note that names the schedule, so that the run can be repeated; what
-    had not run by then never will, and who reuses an event of that run waits for nothing.
+    Pinned memory exists only within the block, and only the calling thread is watched, because
+    torch's modes are thread-local. Earlier tensors keep their values. At the end all launched work
+    runs. An exception gets a note that names the schedule, so that the run can be repeated; work
+    that has not run by then is dropped, and a later wait for an event of that run returns at once.
 
-    Where no stream has the number that the schedule starves, the run was an eager one, and a
-    StarvationWarning says so. It is no error: what the run found stands, one list of schedules may
-    serve programs of several sizes, and who looks for faults must not take this for one.
+    Where no stream has the number that the schedule starves, the run was an eager one, and gives a
+    StarvationWarning. It is no error: the findings hold, and one list of schedules may be used for
+    programs with different numbers of streams.
 
     Args:
-        schedule: the order, or the word that it prints as.
-        check_races: feed torch's stream sanitizer; freed memory is then not handed out again.
+        schedule: the order, or the word that `str` gives for it.
+        check_races: look for races by torch's stream sanitizer; freed memory is then not reused.
 
     Raises:
         SimulatorError: another simulation runs.
         SimDeviceError: work failed when it ran at the end.
     """
     register()
-    asked = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
+    order = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
     if DEVICE.simulation is not DEVICE.default:
         raise SimulatorError(
             "nested-simulation",
-            f"simulate({asked}) was entered while simulate({DEVICE.simulation.schedule}) runs; one "
+            f"simulate({order}) was entered while simulate({DEVICE.simulation.schedule}) runs; one "
             f"at a time was expected, there being one device. Leave the first one before.",
         )
     DEVICE.default.drain()
-    simulation = DEVICE.simulation = Simulation(asked, check_races=check_races)
+    simulation = DEVICE.simulation = Simulation(order, check_races=check_races)
     try:
         with watched_host():
             yield simulation
             simulation.drain()
     except BaseException as error:
-        error.add_note(f"schedule {asked}: replay by simulate({str(asked)!r})")
+        error.add_note(f"schedule {order}: replay by simulate({str(order)!r})")
         raise
     else:
         _require_starved(simulation)
@@ -285,7 +286,7 @@ def simulate(
 
 
 def _require_starved(simulation: Simulation) -> None:
-    """Warn where no stream had the number that starves."""
+    """Warn where the run has no stream with the number to starve."""
     starved, streams = simulation.schedule.starved, sorted(simulation.engine.queues)
     if starved is not None and starved not in streams:
         message = (

@@ -1,4 +1,4 @@
-"""What can go wrong on the simulated device, and the line of user code that it is reported at."""
+"""Errors of the simulated device, and the line of user code that they are reported at."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Site(NamedTuple):
 
 @cache
 def _is_own(code: CodeType) -> bool:
-    """Return whether code is torch's or the simulator's; asked at every launch, so kept."""
+    """Return whether code is torch's or the simulator's; cached, as every launch calls it."""
     file = code.co_filename
     return file.startswith((*_OWN_FOLDERS, "<")) or Path(file).name in _OWN_MODULES
 
@@ -49,18 +49,18 @@ _MOST_NOTES = 3
 
 
 class StarvationWarning(UserWarning):
-    """A run tried less than its schedule says: it has no stream of the number that starves."""
+    """The run has no stream with the number that its schedule starves, so it ran eagerly."""
 
 
 @dataclass(eq=False, kw_only=True)
 class SimDeviceError(BackendCapsError):
-    """Deferred work failed when it ran, which is later than it was launched."""
+    """Deferred work failed when it ran, after its launch."""
 
     operator: str
     site: str
     reason: str
     races: tuple[str, ...] | None = None
-    """The races of what was launched until then; None without `check_races`."""
+    """Races among the launches so far; None without `check_races`."""
 
     def __post_init__(self) -> None:
         """Show the first races below the message."""
@@ -69,7 +69,7 @@ class SimDeviceError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """The operator, where it was launched, torch's own words, and where to look next."""
+        """The operator, its launch site, torch's message, and where to look next."""
         return (
             f"operator {self.operator!r}, launched at {self.site}, failed when it ran: "
             f"{self.reason}. Values that no missing wait or early free had poisoned were expected; "
@@ -90,7 +90,7 @@ class SimDeviceError(BackendCapsError):
 
 @dataclass(eq=False)
 class SimulatorError(CodedError):
-    """What was asked of the simulated device cannot be done, or a run is not clean."""
+    """The simulated device cannot do what was requested, or a run has races."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "capture": "the host did something that a capture cannot record",
@@ -103,7 +103,7 @@ class SimulatorError(CodedError):
 
     @staticmethod
     def capture(action: str, expected: str) -> SimulatorError:
-        """Return the error of what a capture cannot record, with the line that did it."""
+        """Return the error of an action that a capture cannot record, with its line."""
         return SimulatorError(
             "capture",
             f"{action} at {call_site()} while a graph is captured; {expected}. Do it before the "

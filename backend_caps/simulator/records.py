@@ -1,9 +1,9 @@
-"""What a run records: counts, the callbacks of a watcher, and races.
+"""Records of a run: counts, the callbacks of a watcher, and races.
 
-Races are found by torch's own stream sanitizer, which is fed by hand. `torch.cuda._sanitizer` is
-private, and written for CUDA: only this file knows it. Memory is named by the serial number of its
-block, so disjoint parts of one block do conflict. The host takes part as a stream of its own: what
-it reads and writes is pinned memory.
+Races are found by torch's stream sanitizer, to which launches are passed by hand.
+`torch.cuda._sanitizer` is private, and written for CUDA: only this module imports it. Memory is
+identified by the serial number of its block, so accesses to disjoint parts of one block conflict.
+The host is one more stream, which accesses pinned memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WaitKind(Enum):
 
 
 class Waited(NamedTuple):
-    """A kind of host wait, and whose work it was for."""
+    """A kind of host wait, and the stream that was waited for."""
 
     kind: WaitKind
     """What made the host wait."""
@@ -50,7 +50,7 @@ class Waited(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What a run has done up to a moment, or between two of them: `later - earlier`."""
+    """Counts of a run up to a moment, or between two moments: `later - earlier`."""
 
     num_ops: int = 0
     """Operators launched, copies among them; a replay launches each of its graph's."""
@@ -86,16 +86,16 @@ class Counts:
         return sum(count for waited, count in self.waits.items() if waited.kind is kind)
 
     def copy(self) -> Counts:
-        """Return the same numbers, which stand still."""
+        """Return a copy, which later work does not change."""
         return replace(self, waits=self.waits.copy(), bytes_to_host_on=self.bytes_to_host_on.copy())
 
     def __sub__(self, earlier: Self) -> Counts:
-        names = [own.name for own in fields(self)]
+        names = [field.name for field in fields(self)]
         return Counts(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 class DeviceWatcher:
-    """Callbacks in the order of the host, whenever the schedule then lets work run."""
+    """Callbacks in the order of the host's calls, whenever the schedule runs the work."""
 
     def launched(self, stream: int, op: Op) -> None:
         """Called when work is put on a stream; a graph's work at each of its replays."""
@@ -118,7 +118,7 @@ class DeviceWatcher:
 
 HOST = -1
 """The host's stream handle, and the name of its event: those of markers are positive."""
-# Weights are read forever and never written.
+# Weights are read at every step and never written, so their list of reads would grow for ever.
 _MOST_READS = 16
 
 
@@ -143,7 +143,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """Two accesses to one block that nothing orders."""
+    """Two accesses to one block without an order between them, one of them a write."""
 
     block: int
     """The block's serial number."""
@@ -172,19 +172,19 @@ def _later(take_in: Step[P]) -> Step[P]:
 
 
 class RaceDetector:
-    """Follow what orders what, and find each pair of accesses that nothing does.
+    """Find pairs of accesses without an order between them.
 
-    A run is written down, and judged afterwards in a thread of its own, whose stack is short: the
-    sanitizer takes the whole stack down at every launch, which is most of what it costs.
+    The steps of a run are queued, and passed to the sanitizer later in a thread with a short stack:
+    the sanitizer records the whole stack at every launch, which is most of its cost.
 
     Args:
-        is_on: whether races are looked for; if not, nothing is written down.
+        is_on: whether races are looked for; if not, no step is queued.
     """
 
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
         self.trace: list[Callable[[], None]] = []
-        """Steps that are not judged yet."""
+        """Steps that the sanitizer has not got yet."""
         self._races: list[Race] = []
         self._handler = EventHandler()
         self._launches: dict[int, tuple[str, Site]] = {}
@@ -195,11 +195,11 @@ class RaceDetector:
     def races(self) -> tuple[Race, ...]:
         """Return the races of the run so far."""
         if self.trace:
-            with ThreadPoolExecutor(max_workers=1) as judge:
-                judge.submit(self._judge).result()
+            with ThreadPoolExecutor(max_workers=1) as executor:
+                executor.submit(self._run_trace).result()
         return tuple(self._races)
 
-    def _judge(self) -> None:
+    def _run_trace(self) -> None:
         steps, self.trace = self.trace, []
         for step in steps:
             step()
@@ -226,7 +226,7 @@ class RaceDetector:
 
     @_later
     def record(self, event: int, stream: int) -> None:
-        """Add the record of an event that is new at each record."""
+        """Add the record of an event, under a number that is new at each record."""
         self._know(stream)
         self._order.create_event(event)
         self._order.record_state(event, stream)
@@ -240,7 +240,7 @@ class RaceDetector:
 
     @_later
     def wait_for_host(self, stream: int) -> None:
-        """Order a launch on memory that the host has behind all that the host did before."""
+        """Order a launch on pinned memory after all earlier accesses of the host."""
         self._know(stream)
         self._order.record_state(HOST, HOST)
         self._order.stream_wait_for_event(stream, HOST)
@@ -269,7 +269,7 @@ class RaceDetector:
             self._order.create_stream(stream)
 
     def _forget_early_reads(self, block: int) -> None:
-        """Keep each stream's last read: what comes after it comes after its earlier ones."""
+        """Keep each stream's last read: work ordered after it is ordered after earlier ones too."""
         info = self._handler.tensors_accessed.accesses[block]
         if len(info.reads) > _MOST_READS:
             info.reads = list({read.stream: read for read in info.reads}.values())

@@ -1,7 +1,7 @@
-"""One run of the simulated device: its queues, its memory, and what was found.
+"""One run of the simulated device: its queues, its memory and its findings.
 
 There is one device, so there is one simulation at a time. Outside of any `simulate` block it is an
-eager one without findings, in which models are built and weights are loaded.
+eager one without race checks, in which models are built and weights are loaded.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class HostSync:
     site: Site
     """The line that called it."""
     waited: Waited
-    """What kind of wait it was, and for whose work."""
+    """The kind of wait, and the stream that was waited for."""
 
     def __str__(self) -> str:
         return f"{self.cause} at {self.site}"
 
 
 class Simulation:
-    """The device in one run, and what was found in it.
+    """The device in one run, with its findings.
 
     Args:
         schedule: the order that work runs in.
@@ -62,9 +62,9 @@ class Simulation:
         self.host_waits: list[HostSync] = []
         """Calls of synchronize, of streams, events and the device."""
         self.watcher = DeviceWatcher()
-        """Watches what is launched, ordered and waited for; by default it does nothing."""
+        """Gets a callback at each launch, order and wait; by default a no-op."""
         self._polled_after = (0, 0, 0)
-        # Markers that a line has polled since, and whether its loop was noted as a wait.
+        # Markers that a source line has polled since, and whether that loop was noted as a wait.
         self._polled: dict[tuple[Marker, Site], bool] = {}
         self._allocator = Allocator(self._free_block, self.engine.mark, keeps_blocks=check_races)
         self._num_drawn = 0
@@ -72,12 +72,12 @@ class Simulation:
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Pairs of accesses that nothing orders; empty without `check_races`."""
+        """Pairs of accesses without an order between them; empty without `check_races`."""
         return self.detector.races()
 
     @property
     def counts(self) -> Counts:
-        """What was launched, ordered, moved and waited for so far; two of them make a span."""
+        """Counts so far; subtract an earlier copy for those of a span."""
         return self._counts.copy()
 
     @property
@@ -101,7 +101,7 @@ class Simulation:
             )
 
     def draw_stream(self) -> int:
-        """Return the next stream of the pool, which comes round again as torch's does."""
+        """Return the next stream of the pool, which reuses handles round-robin as torch's does."""
         handle = self._num_drawn % _POOL_STREAMS + 1
         self._num_drawn += 1
         return self.engine.queue(handle).handle
@@ -115,7 +115,7 @@ class Simulation:
             self.enqueue(self.current_stream, op)
 
     def enqueue(self, handle: int, op: Op) -> None:
-        """Put work on a stream, and let run what the schedule lets run."""
+        """Put work on a stream, and run the work that the schedule allows."""
         self._counts.num_ops += 1
         self.watcher.launched(handle, op)
         if op.bytes_to_host or op.bytes_to_device:
@@ -150,12 +150,12 @@ class Simulation:
         return capture if capture is not None and handle in capture.clocks else None
 
     def end_capture(self) -> None:
-        """Record no more; memory that other streams of the capture had is free from now on."""
+        """End the capture, and release its blocks that other streams used."""
         self.capture = None
         self._allocator.end_capture()
 
     def branch(self, place: int) -> int:
-        """Return the stream that a replayed graph's branch runs on: no stream of the pool."""
+        """Return the stream of a replayed graph's branch; its handle is outside of the pool."""
         return self.engine.queue(_POOL_STREAMS + 1 + place).handle
 
     def record(self, handle: int, *, counts: bool = True) -> Marker:
@@ -192,11 +192,12 @@ class Simulation:
         return is_done
 
     def _query(self, marker: Marker, kind: WaitKind, method: str) -> bool:
-        """Answer whether a marker was passed, and note a loop that polls it as one host wait."""
+        """Return whether a marker was passed, and note a loop that polls it as one host wait."""
         was_done = marker.is_done
         counts = self._counts
         launched = counts.num_ops, counts.num_event_records, counts.num_event_waits
-        if launched != self._polled_after:  # the host did something else, so it does not wait
+        # Work since the last poll means that the host is not in a loop that waits.
+        if launched != self._polled_after:
             self._polled.clear()
             self._polled_after = launched
         poll = marker, call_site()
@@ -210,7 +211,7 @@ class Simulation:
         return was_done
 
     def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:
-        """Make the host wait for all that a stream has."""
+        """Make the host wait for all work of a stream."""
         self._note_sync(cause, Waited(kind, handle), None)
         self.detector.synchronize_stream(handle)
         self.engine.wait_for(self.engine.mark(handle))
@@ -226,7 +227,7 @@ class Simulation:
         self.engine.wait_for(marker)
 
     def synchronize_device(self, cause: str) -> None:
-        """Make the host wait for everything; once the run is over there is nothing."""
+        """Make the host wait for everything; a no-op once the run is over."""
         if self._allocator.is_closed:
             return
         self._note_sync(cause, Waited(WaitKind.DEVICE, None), None)
@@ -239,7 +240,7 @@ class Simulation:
             self.engine.wait_for(self.engine.mark(handle))
 
     def close(self) -> None:
-        """Let tensors that outlive the run die without a trace, and events wait for nothing."""
+        """End the run: tensors that outlive it free no blocks, and waits for its events return."""
         self._allocator.is_closed = True
         self.engine.abandon()
 
@@ -254,7 +255,7 @@ class Simulation:
             raise SimulatorError.capture(action, expected)
 
     def _findings(self) -> tuple[str, ...] | None:
-        """List each race once; None without `check_races`."""
+        """Return each race once, in words; None without `check_races`."""
         if not self.detector.is_on:
             return None
         return tuple(dict.fromkeys(str(race) for race in self.races))
@@ -263,11 +264,11 @@ class Simulation:
         self.refuse_in_capture(cause)
         self.watcher.synchronized(cause, waited, marker)
         self._counts.waits[waited] += 1
-        found = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
-        found.append(HostSync(cause=cause, site=call_site(), waited=waited))
+        syncs = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
+        syncs.append(HostSync(cause=cause, site=call_site(), waited=waited))
 
     def _free_block(self, block: Block) -> None:
-        """Put the poisoning of a block at the end of its stream's work, and run nothing."""
+        """Enqueue the poisoning of a block on its stream, and run no work."""
         poisoning = Op("free", block.poison, ticks=0, site=_NOWHERE)
         if self.detector.is_on:
             poisoning.site, poisoning.writes = call_site(), frozenset((block.serial,))
@@ -281,7 +282,7 @@ class Simulation:
 
 
 class _Device:
-    """The device of this process, which torch's device module has to find from anywhere."""
+    """The process-wide device, because torch's device module has no context to hold one."""
 
     def __init__(self) -> None:
         self.default = Simulation(Schedule())
@@ -292,5 +293,5 @@ DEVICE = _Device()
 
 
 def current() -> Simulation:
-    """Return the simulation that runs."""
+    """Return the simulation that runs now."""
     return DEVICE.simulation

@@ -1,7 +1,6 @@
-"""The device's tensor.
+"""The tensor class of the simulated device.
 
-A `SimTensor` has no memory that torch knows of: it holds a raw host tensor, which views the memory
-of its block.
+A `SimTensor` has no storage in torch: it holds a raw host tensor, a view of its block's memory.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What one result looks like."""
+    """Shape, strides and dtype of one result of an operator."""
 
     size: tuple[int, ...]
-    """Its shape."""
+    """The shape."""
     stride: tuple[int, ...]
-    """Its strides."""
+    """The strides."""
     dtype: torch.dtype
-    """Its dtype."""
+    """The dtype."""
     num_bytes: int
     """The memory that it needs."""
 
@@ -62,9 +61,9 @@ class SimTensor(torch.Tensor):
     lease: Lease
     """Its block."""
     key: Hashable
-    """What results of operators on it depend on: dtype, shape and strides."""
+    """Dtype, shape and strides: cache key of the metadata of operators' results."""
     dispatch: ClassVar[Dispatch]
-    """How operators run on it; set when the device is registered."""
+    """Runs an operator; set when the device is registered."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
 
@@ -76,17 +75,17 @@ class SimTensor(torch.Tensor):
         return cls.dispatch(func, args, kwargs or {})
 
     def tolist(self) -> list[object]:
-        """Bring the values to the host, which waits for them."""
+        """Copy the values to the host, which waits for them."""
         return cast("list[object]", self.cpu().tolist())
 
     def numpy(self, *, force: bool = False) -> object:  # type: ignore[override]
-        """Refuse a view, as every device that is not the host does; by force, copy."""
+        """Refuse a view, as every device but the CPU does; with `force`, copy."""
         if not force:
             raise TypeError("a sim tensor has no numpy view; copy it to the host by .cpu() first")
         return self.cpu().numpy()
 
     def record_stream(self, stream: HasHandle) -> None:  # type: ignore[override]
-        """Keep the memory from reuse until a stream has run what it has now."""
+        """Keep the memory from reuse until a stream has run its present work."""
         if stream.handle != self.lease.block.stream:
             self.lease.block.users.add(stream.handle)
 
@@ -104,10 +103,10 @@ class SimTensor(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
         copy = memo.get(id(self))
         if copy is None:
-            made = self.detach().clone()
+            clone = self.detach().clone()
             is_parameter = isinstance(self, torch.nn.Parameter)
             copy = memo[id(self)] = (
-                torch.nn.Parameter(made, self.requires_grad) if is_parameter else made
+                torch.nn.Parameter(clone, self.requires_grad) if is_parameter else clone
             )
         return cast("Tensor", copy)
 
@@ -130,7 +129,7 @@ _DEVICE = torch.device(torch._C._get_privateuse1_backend_name(), 0)  # noqa: SLF
 
 
 def wrap(raw: Tensor, lease: Lease) -> SimTensor:
-    """Make a tensor of the device of raw memory."""
+    """Make a tensor of the device from raw memory."""
     size, stride, dtype = raw.shape, raw.stride(), raw.dtype
     tensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch's documented way
         SimTensor, size, stride, raw.storage_offset(), dtype=dtype, device=_DEVICE
@@ -140,6 +139,6 @@ def wrap(raw: Tensor, lease: Lease) -> SimTensor:
 
 
 def allocate(result: Metadata) -> SimTensor:
-    """Make a tensor in new memory of the current stream: poison."""
+    """Make a tensor in new memory of the current stream, filled with poison."""
     lease = current().allocate(result.num_bytes)
     return wrap(lease.block.raw(result.dtype, result.size, result.stride), lease)

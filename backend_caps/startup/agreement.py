@@ -1,10 +1,10 @@
 """Agreement: every rank of a job starts from one plan, or none of them starts. Loads torch.
 
-Each rank resolves by itself, from its own environment; what they come to is compared before
-anything is captured. docs/explanation/how-ranks-agree.md says how, and what it costs. Where all
-have one plan, two integers are compared and a barrier acknowledges it. Where they do not, the marks
-of all are gathered, and of ranks that state the same the lowest speaks: 16 bytes a rank cross, and
-one statement for each that is different.
+Each rank resolves by itself, from its own environment; the plans are compared before anything is
+captured. docs/explanation/how-ranks-agree.md describes the protocol and its cost. Where all plans
+are the same, two integers are compared and a barrier acknowledges it. Where they differ, the
+digests of all ranks are gathered, and the lowest rank of each digest broadcasts its statement: 16
+bytes a rank cross, and one statement for each different digest.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ABSENT = "not given"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Who has to come to one plan, and in what they may differ.
+    """The ranks that have to agree on one plan, and the fields in which they may differ.
 
     Args:
         group: the ranks of one job that relay with each other: all of tensor, pipeline and data
@@ -86,16 +86,16 @@ class Ranks:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | Ranks) -> Ranks:
-        """Return ranks as they are, and of a group alone those that differ in nothing."""
+        """Wrap a group whose ranks may differ in no field; return `Ranks` unchanged."""
         return group if isinstance(group, Ranks) else cls(group=group)
 
     def channel(self) -> closing[GroupChannel]:
-        """Open a channel between them, which the end of a `with` block closes."""
+        """Open a channel between the ranks, which the end of a `with` block closes."""
         return closing(GroupChannel(self.group, host=host_name(), deadline_s=self.deadline_s))
 
 
 _ARGUMENTS = ("pool_size", "draft", "graph_sizes")
-"""What `configure` is given beside the flags, and ranks share."""
+"""Arguments of `configure` beside the flags that must be the same on all ranks."""
 
 
 def agree(
@@ -106,14 +106,14 @@ def agree(
     arguments: Mapping[str, object] | None = None,
     check: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
-    """Decide, and come to one plan with all ranks; or to an error on each.
+    """Decide on a plan, and agree on one with all ranks; raise on every rank where that fails.
 
     Args:
-        decide: makes this rank's plan. What it raises is told to the others, and raised again.
-        ranks: who agrees.
+        decide: makes this rank's plan. An error of it is sent to the other ranks, and raised again.
+        ranks: the ranks that agree.
         given: the flags as they were given, before anything was chosen.
         arguments: what else must be the same on all, such as `pool_size`, by name.
-        check: raises where this rank cannot start from the plan that was joined; that is told too.
+        check: raises where this rank cannot start from the joined plan; the error is sent too.
 
     Returns:
         This rank's plan where all have the same one; else its own flags, uses and choices with the
@@ -132,10 +132,10 @@ def agree(
         try:
             plan = decide()
         except Exception as error:
-            tell_failure(error, channel, fields=start_fields(given, arguments or {}, per_rank))
+            report_failure(error, channel, fields=start_fields(given, arguments or {}, per_rank))
             raise
-        own = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
-        return agreed(plan, own, channel, check)
+        statement = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
+        return agree_over(channel, plan, statement, check)
 
 
 def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
@@ -143,7 +143,7 @@ def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
 
     Args:
         error: what was raised; the caller raises it again. It gets a note on whether it was sent.
-        ranks: who agrees.
+        ranks: the ranks that agree.
         given: the flags as they were given.
 
     Raises:
@@ -151,22 +151,25 @@ def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
 
     Sync: waits for every rank, on the host, until the deadline.
     """
-    fields = start_fields(given, {}, frozenset(ranks.per_rank))
     with ranks.channel() as channel:
-        tell_failure(error, channel, fields=fields)
+        fields = start_fields(given, {}, frozenset(ranks.per_rank))
+        report_failure(error, channel, fields=fields)
 
 
-def agreed(
-    plan: Plan, own: Statement, channel: Channel, check: Callable[[Plan], None] = lambda _: None
+def agree_over(
+    channel: Channel,
+    plan: Plan,
+    statement: Statement,
+    check: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
-    """Come to one plan with all ranks.
+    """Agree on one plan with all ranks of a channel.
 
-    No rank has a plan before every rank has told that it has come to the same one.
+    No rank returns a plan before every rank has acknowledged the same one.
 
     Args:
-        plan: this rank's own, which has been checked.
-        own: what this rank says of it.
         channel: to the other ranks.
+        plan: this rank's plan, which has been checked.
+        statement: this rank's statement of the plan.
         check: raises where this rank cannot start from a joined plan.
 
     Raises:
@@ -174,185 +177,196 @@ def agreed(
         RanksDifferError: ranks differ in what must be the same.
         MissingRanksError: a round did not end; the channel raises it.
     """
-    said = _heard_unless_alike(own, plan, channel, _COMPARING)
-    if not said:
-        channel.met(_ENDING)
+    statements = _statements_if_different(channel, statement, plan, _COMPARING)
+    if not statements:
+        channel.barrier(_ENDING)
         return plan
-    require_same(said)
+    require_same(statements)
     try:
-        joint = judge(plan, said)
+        joint = join_plans(plan, statements)
         check(joint)
-    except Exception as error:  # of this rank's own flags: the others may have a plan
-        tell_failure(error, channel, _ENDING)
+    except Exception as error:  # it depends on this rank's flags: the others may have a plan
+        report_failure(error, channel, _ENDING)
         raise
-    last = Statement(fields={"joint plan": (Treatment.EQUAL, joint.fingerprint)})
-    require_same(_heard_unless_alike(last, joint, channel, _ENDING))
+    joint_statement = Statement(fields={"joint plan": (Treatment.EQUAL, joint.fingerprint)})
+    require_same(_statements_if_different(channel, joint_statement, joint, _ENDING))
     return joint
 
 
-def tell_failure(
+def report_failure(
     error: Exception, channel: Channel, round_name: str = _COMPARING, fields: Fields | None = None
 ) -> None:
-    """Tell the other ranks that this one has no plan, and why; the caller raises it.
+    """Send the other ranks the error that leaves this one without a plan; the caller raises it.
 
     Args:
-        error: what was raised. It gets a note on whether the others were told, and one for each
+        error: what was raised. It gets a note on whether the others received it, and one for each
             field in which the ranks differ: that may be the cause.
         channel: to the other ranks.
         round_name: the round that the others are in.
         fields: what this rank was started with, where the others state it too.
     """
     try:
-        said = _heard_unless_alike(failure_of(error, fields), None, channel, round_name)
+        failure = failure_of(error, fields)
+        statements = _statements_if_different(channel, failure, None, round_name)
     except MissingRanksError as missing:
         error.add_note(f"The other ranks could not all be told: {missing}")
     else:
         error.add_note("The other ranks were told.")
-        for each in differences_beside(said):
-            error.add_note(f"The ranks differ: {each.told(hosts_of(said))}.")
+        for difference in differences_beside(statements):
+            error.add_note(f"The ranks differ: {difference.sentence(hosts_of(statements))}.")
 
 
-def _heard_unless_alike(
-    own: Statement, plan: Plan | None, channel: Channel, round_name: str
+def _statements_if_different(
+    channel: Channel, statement: Statement, plan: Plan | None, round_name: str
 ) -> list[Statement]:
-    """Compare the marks of all ranks, and return the statements of all where they differ."""
-    highest, lowest = channel.largest((own.mark, -own.mark), round_name)
-    return [] if highest == -lowest else heard(own, plan, channel)
+    """Return the statements of all ranks where their digests differ, else an empty list."""
+    # One all-reduce gives both ends: the lowest digest is minus the largest of the negated ones.
+    highest, negated_lowest = channel.largest((statement.mark, -statement.mark), round_name)
+    if highest == -negated_lowest:
+        return []
+    return exchange_statements(channel, statement, plan)
 
 
-def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Statement]:
-    """Hear each of those who say something different once: the lowest rank of each.
+def exchange_statements(
+    channel: Channel, statement: Statement, plan: Plan | None
+) -> list[Statement]:
+    """Return one statement for each different digest, broadcast by the lowest rank that has it.
 
     Args:
-        own: what this rank says.
-        plan: its own; None where it has none.
         channel: to the other ranks.
+        statement: this rank's statement.
+        plan: this rank's plan; None where it has none.
     """
-    words = pickle.dumps(own.at_length(plan))
-    gathered = channel.gathered((own.mark, len(words)), "the gathering of fingerprints")
-    alike: dict[int, list[int]] = {}
+    payload = pickle.dumps(statement.at_length(plan))
+    gathered = channel.gathered((statement.mark, len(payload)), "the gathering of fingerprints")
+    ranks_by_mark: dict[int, list[int]] = {}
     for rank, (mark, _) in enumerate(gathered):
-        alike.setdefault(mark, []).append(rank)
-    said = []
-    for ranks in alike.values():
-        num_bytes = gathered[ranks[0]][1]
-        name = f"the statement of rank {channel.ranks[ranks[0]]}"
-        spoken = channel.said_by(ranks[0], words, num_bytes, name)
-        numbers = tuple(channel.ranks[rank] for rank in ranks)
-        said.append(replace(Statement.read(spoken), ranks=numbers))
-    return said
+        ranks_by_mark.setdefault(mark, []).append(rank)
+    statements = []
+    for ranks in ranks_by_mark.values():
+        num_bytes, numbers = gathered[ranks[0]][1], tuple(channel.ranks[rank] for rank in ranks)
+        name = f"the statement of rank {numbers[0]}"
+        received = channel.broadcast(ranks[0], payload, num_bytes, name)
+        statements.append(replace(Statement.read(received), ranks=numbers))
+    return statements
 
 
-def judge(plan: Plan, said: Sequence[Statement]) -> Plan:
+def join_plans(plan: Plan, statements: Sequence[Statement]) -> Plan:
     """Join this rank's plan with those of the others.
 
     Args:
-        plan: this rank's own.
-        said: the statements of all ranks, its own among them; they agree where they must.
+        plan: this rank's plan.
+        statements: of all ranks, this one included; `require_same` has passed them.
 
     Returns:
-        Its own flags, facts, uses and choices, with the values that every need of any rank and the
-        supports of all leave. A cause that not every rank has names the first that does.
+        This rank's flags, facts, uses and choices, with the values that result from the needs of
+        any rank and the supports of all. A cause that not every rank has names the lowest rank
+        that has it.
 
     Raises:
-        PlanRefusedError: the policy is strict, and there is a problem with what was joined.
+        PlanRefusedError: the policy is strict, and there is a problem with the joined values.
     """
-    joint = reduce(Plan.join, _plans(plan, said))
-    told = (
+    joint = reduce(Plan.join, _plans(plan, statements))
+    chosen_differently = (
         Problem(
             code="ranks-chose-differently",
-            message=f"{each.told(hosts_of(said))}.",
+            message=f"{difference.sentence(hosts_of(statements))}.",
             remedy="Where the ranks' machines differ this is as it should be; else name one "
             "backend in the flag.",
         )
-        for each in _differences(said, Treatment.TOLD)
+        for difference in _differences(statements, Treatment.REPORTED)
     )
-    problems = {*plan.problems, *problems_of_values(joint), *told}
+    problems = {*plan.problems, *problems_of_values(joint), *chosen_differently}
     return under_policy(joint, in_order(problems))
 
 
-def require_same(said: Sequence[Statement]) -> None:
+def require_same(statements: Sequence[Statement]) -> None:
     """Refuse ranks that failed, or that differ in what must be the same.
 
     Raises:
         RankFailedError: a rank has no plan.
         RanksDifferError: ranks differ in a field.
     """
-    hosts = hosts_of(said)
-    failures = [(own.failure, own.ranks) for own in said if own.failure]
+    hosts = hosts_of(statements)
+    failures = [(each.failure, each.ranks) for each in statements if each.failure]
     if failures:
-        beside = [*differences_beside(said)]
+        beside = [*differences_beside(statements)]
         raise RankFailedError(failures=failures, hosts=hosts, differences=beside)
-    must_be_equal = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
-    differences = [each for treatment in must_be_equal for each in _differences(said, treatment)]
+    differences = [
+        *_differences(statements, Treatment.EQUAL),
+        *_differences(statements, Treatment.EQUAL_WHERE_STATED),
+    ]
     if differences:
         raise RanksDifferError(differences=differences, hosts=hosts)
 
 
-def differences_beside(said: Sequence[Statement]) -> Iterator[Difference]:
-    """List in what ranks differ of which some have no plan: it may be why these have none.
+def differences_beside(statements: Sequence[Statement]) -> Iterator[Difference]:
+    """Yield the fields in which ranks differ where some failed: that may be the cause.
 
-    Compared is what a rank knows before it has a plan, where every rank states it.
+    Only fields that a rank states before it has a plan are compared, where every rank states them.
     """
-    failed = [own.fields for own in said if own.failure is not None]
+    failed = [statement.fields for statement in statements if statement.failure is not None]
     if not all(failed):
         return
     stated = {name for fields in failed for name in fields}
-    for each in _differences(said, Treatment.EQUAL):
-        if each.field in stated or each.field.startswith(FLAG):
-            yield each
+    for difference in _differences(statements, Treatment.EQUAL):
+        if difference.field in stated or difference.field.startswith(FLAG):
+            yield difference
 
 
-def hosts_of(said: Iterable[Statement]) -> Mapping[int, str]:
-    """Name the hosts that are known: of the lowest rank of each that speak alike."""
-    return {own.ranks[0]: own.host for own in said}
+def hosts_of(statements: Iterable[Statement]) -> Mapping[int, str]:
+    """Return the known hosts by rank: that of the lowest rank of each statement."""
+    return {statement.ranks[0]: statement.host for statement in statements}
 
 
-def _differences(said: Sequence[Statement], treatment: Treatment) -> Iterator[Difference]:
-    names = {name for own in said for name, (how, _) in own.fields.items() if how is treatment}
-    # Another release explains the other differences.
+def _differences(statements: Sequence[Statement], treatment: Treatment) -> Iterator[Difference]:
+    names = {
+        name
+        for statement in statements
+        for name, (field_treatment, _) in statement.fields.items()
+        if field_treatment is treatment
+    }
+    # The release comes first, because another release explains the other differences.
     for name in sorted(names, key=lambda name: (name != VERSION, name)):
         stated = [
-            (own.fields[name][1] if name in own.fields else _ABSENT, own.ranks)
-            for own in said
-            if name in own.fields or treatment is not Treatment.EQUAL_WHERE_STATED
+            (each.fields[name][1] if name in each.fields else _ABSENT, each.ranks)
+            for each in statements
+            if name in each.fields or treatment is not Treatment.EQUAL_WHERE_STATED
         ]
-        found = Difference.among(name, stated)
-        if found is not None:
-            yield found
+        difference = Difference.among(name, stated)
+        if difference is not None:
+            yield difference
 
 
-def _plans(plan: Plan, said: Sequence[Statement]) -> Iterator[Plan]:
-    """Put the values that crossed, of each statement in turn, in the place of this rank's.
+def _plans(plan: Plan, statements: Sequence[Statement]) -> Iterator[Plan]:
+    """Yield this rank's plan with the values of each statement in turn.
 
-    A cause that every rank has is this rank's own, with the line of its declaration; another names
-    the lowest rank that has it.
+    A cause that every rank has is this rank's, with the line of its declaration; any other cause
+    names the lowest rank that has it.
     """
-    own_causes = {
-        (phase, own.capability, without_path(cause)): cause
-        for phase, own in plan.values()
-        for cause in own.causes
+    # Causes cross without paths, so that the same cause is equal on two machines.
+    local_causes = {
+        (phase, resolved.capability, without_path(cause)): cause
+        for phase, resolved in plan.values()
+        for cause in resolved.causes
     }
     holders: dict[tuple[Phase | None, str, Cause], list[Statement]] = {}
-    for each in said:
-        for phase, value in each.values:
+    for statement in statements:
+        for (phase, capability), value in statement.values.items():
             for cause in value.causes:
-                holders.setdefault((phase, value.capability, cause), []).append(each)
+                holders.setdefault((phase, capability, cause), []).append(statement)
 
-    def cause_of(place: tuple[Phase | None, str, Cause]) -> Cause:
-        cause = own_causes.get(place, place[-1])
-        if len(holders[place]) == len(said):
+    def cause_of(key: tuple[Phase | None, str, Cause]) -> Cause:
+        cause = local_causes.get(key, key[-1])
+        if len(holders[key]) == len(statements):
             return cause
-        first = min(holders[place], key=lambda each: each.ranks)
+        first = min(holders[key], key=lambda statement: statement.ranks)
         return replace(cause, rank=first.ranks[0], host=first.host)
 
-    def read(
-        stated: Mapping[tuple[Phase | None, str], Resolved], phase: Phase | None, own: Resolved
-    ) -> Resolved:
-        value = stated[phase, own.capability]
-        causes = (cause_of((phase, own.capability, cause)) for cause in value.causes)
-        return resolved_from(own.capability, value.value, causes, own.effect)
+    def stated_value(statement: Statement, phase: Phase | None, local: Resolved) -> Resolved:
+        value = statement.values[phase, local.capability]
+        causes = (cause_of((phase, local.capability, cause)) for cause in value.causes)
+        return resolved_from(local.capability, value.value, causes, local.effect)
 
-    for each in said:
-        stated = {(phase, value.capability): value for phase, value in each.values}
-        yield plan.with_values(partial(read, stated))
+    for statement in statements:
+        yield plan.with_values(partial(stated_value, statement))

@@ -1,11 +1,11 @@
-"""Rounds over a process group of torch, on the CPU, with a deadline, and who is missing from them.
+"""Collective rounds over gloo with a deadline, and which ranks are missing when a round fails.
 
-Beside the rounds, ranks leave in their group's store that they came, and that they left. Nobody
-waits for these words. The first rank whose round fails reads them, finds out who is missing, and
-leaves that for the others, which look for it now and then while they wait: gloo itself tells a lost
-rank to its neighbours alone. The store ends with the process that keeps it, and a launcher may end
-all ranks when one ends: so a rank whose round failed raises once all others have read the words
-too. A store may stop answering, so whatever waits for its answer does so in a thread of its own.
+Beside the rounds, each rank sets the keys `came` and `left` in its group's store; no rank blocks on
+them while rounds succeed. The first rank whose round fails reads the keys, works out which ranks
+are missing, and stores the result. The others poll for it while they wait, because gloo reports a
+lost rank to its neighbours alone. The store ends with the process that hosts it, and a launcher may
+end all ranks when one ends: so a rank whose round failed raises only once all others have read the
+result. A store may stop answering, so each blocking store call runs in a daemon thread.
 """
 
 from __future__ import annotations
@@ -30,56 +30,57 @@ from backend_caps.discovery.loading import LONGEST_DEADLINE_S
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.errors import MissingRanksError, StartupError
 
-LOOKING_S = 0.5
-"""How often a rank that waits looks whether another has given up."""
-FINDING_S = 3.0
-"""How long a rank takes at most to find out, or to hear, who is missing."""
-_LEAVING_S = 2.0
+POLL_S = 0.5
+"""Interval at which a waiting rank checks whether another rank's round failed."""
+FIND_S = 3.0
+"""Longest time in which a rank computes or reads which ranks are missing."""
+_LEAVE_S = 2.0
 """How long the first rank whose round failed waits for the others to leave."""
-_HEARING_S = 2.0
-"""How long a rank that knows who is missing waits at most until all others know it."""
-_AGAIN_S = 0.1
+_READ_S = 2.0
+"""Longest wait until all other ranks have read which ranks are missing."""
+_RETRY_S = 0.1
 _NUM_AGREEMENTS: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
-"""How often this process has agreed in a group: as often as all its other ranks."""
-_ENDING_S = 1.0
-"""What is left at least once all ranks have come: who comes at the last moment splits no group."""
-_LEAST_S = 0.001
-"""What gloo takes for a time-out."""
+"""Agreements by group in this process; every rank of a group has the same number."""
+_GRACE_S = 1.0
+"""Shortest time for the rounds after the first, so that a rank that arrives at the deadline does
+not split the group into ranks that succeed and ranks that time out."""
+_MIN_TIMEOUT_S = 0.001
+"""Smallest timeout that gloo accepts."""
 RoundOptions = dist.AllreduceOptions | dist.BarrierOptions | dist.BroadcastOptions
-"""What torch takes for a round."""
+"""Options of torch's collectives that a round uses."""
 
 
 class Channel(Protocol):
-    """What carries rounds between ranks. Each rank takes part in each, in one order.
+    """Collective rounds between ranks; every rank calls the same rounds in the same order.
 
-    A round that does not end in time raises on every rank that is still there.
+    A round that does not end in time raises on every rank that is still running.
     """
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The number that each of these ranks has in the job."""
+        """The job-wide number of each rank of the channel."""
 
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
-        """Return the largest of all ranks' int64 values, place by place."""
+        """Return the elementwise maximum of all ranks' int64 values."""
 
-    def met(self, round_name: str) -> None:
-        """Wait until every rank has come to this round; nothing is said in it."""
+    def barrier(self, round_name: str) -> None:
+        """Wait until every rank has called this round."""
 
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's int64 values, by rank."""
 
-    def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
-        """Return the bytes of one rank; those of the others are not looked at."""
+    def broadcast(self, rank: int, payload: bytes, num_bytes: int, round_name: str) -> bytes:
+        """Return the payload of `rank`, of `num_bytes`; other ranks' payloads are ignored."""
 
 
 class GroupChannel:
-    """Carries rounds over a process group's gloo; never over what a device talks with.
+    """Run rounds over a process group's gloo backend, never over a device backend such as nccl.
 
-    After an error the group's state is unknown, and it is not to be used again.
+    After an error the group's state is unknown, so it must not be used again.
 
     Args:
         group: of the ranks that are to agree, with gloo for the CPU.
-        host: this rank's machine, as others are told of it.
+        host: this rank's host name, which errors on other ranks show.
         deadline_s: seconds from now until the last round ends.
 
     Raises:
@@ -103,41 +104,43 @@ class GroupChannel:
         self._deadline_s = deadline_s
         self._started = time.monotonic()
         self._until = self._started + deadline_s
-        self._latest = self._until + _ENDING_S
+        # Grace is given once: without this bound each further round would extend the deadline.
+        self._latest = self._until + _GRACE_S
         self._presence = Presence(group, host)
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The numbers in the job of the group's ranks."""
+        """The job-wide numbers of the group's ranks."""
         return dist.get_process_group_ranks(self._group)
 
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
-        """Return the largest of all ranks' values, place by place."""
+        """Return the elementwise maximum of all ranks' values."""
         return self._reduced(torch.tensor(values, dtype=torch.int64), round_name).tolist()
 
-    def met(self, round_name: str) -> None:
-        """Wait until every rank has come to this round."""
+    def barrier(self, round_name: str) -> None:
+        """Wait until every rank has called this round."""
         options = dist.BarrierOptions()
         self._wait(options, round_name, lambda: self._group.barrier(options))
 
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's values, by rank."""
-        found = torch.full((self._group.size(), len(values)), torch.iinfo(torch.int64).min)
-        found[self._group.rank()] = torch.tensor(values, dtype=torch.int64)
-        return self._reduced(found, round_name).tolist()
+        # An all-reduce by MAX also gathers: each rank fills its row, the others hold the minimum.
+        rows = torch.full((self._group.size(), len(values)), torch.iinfo(torch.int64).min)
+        rows[self._group.rank()] = torch.tensor(values, dtype=torch.int64)
+        return self._reduced(rows, round_name).tolist()
 
-    def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
-        """Return the bytes of one rank."""
-        said = torch.empty(num_bytes, dtype=torch.uint8)
+    def broadcast(self, rank: int, payload: bytes, num_bytes: int, round_name: str) -> bytes:
+        """Return the payload of `rank`."""
+        buffer = torch.empty(num_bytes, dtype=torch.uint8)
         if rank == self._group.rank():
-            said = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+            buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = rank
-        self._wait(options, round_name, lambda: self._group.broadcast([said], options))
-        return said.numpy().tobytes()
+        self._wait(options, round_name, lambda: self._group.broadcast([buffer], options))
+        return buffer.numpy().tobytes()
 
     def close(self) -> None:
-        """Say that this rank takes part in no more rounds."""
+        """Mark in the store that this rank takes part in no more rounds."""
         self._presence.leave()
 
     def _reduced(self, values: Tensor, round_name: str) -> Tensor:
@@ -147,60 +150,63 @@ class GroupChannel:
         return values
 
     def _wait(self, options: RoundOptions, round_name: str, start: Callable[[], dist.Work]) -> None:
-        """Run a round to its end, within what is left of the time, unless another rank gave up."""
-        left = max(self._until - time.monotonic(), _LEAST_S)
-        options.timeout = timedelta(seconds=left)
+        """Run a round within the remaining time; fail early where another rank's round failed."""
+        remaining_s = max(self._until - time.monotonic(), _MIN_TIMEOUT_S)
+        options.timeout = timedelta(seconds=remaining_s)
         try:
             self._finish(start())
-        except RuntimeError as error:  # of gloo, which has no class for it
+        except RuntimeError as error:  # gloo raises no more specific class
             raise self._missing(round_name, error) from error
-        self._until = min(max(self._until, time.monotonic() + _ENDING_S), self._latest)
+        self._until = min(max(self._until, time.monotonic() + _GRACE_S), self._latest)
 
     def _finish(self, work: dist.Work) -> None:
-        """Wait for a round to end, unless another rank gives up or the time is over."""
+        """Wait for a round to end, until another rank's round fails or the deadline passes."""
         while not is_over(work):
-            if self._presence.somebody_gave_up():
+            if self._presence.another_gave_up():
                 raise RuntimeError("another rank gave up")
-            if time.monotonic() > self._until + LOOKING_S:
+            # gloo's own timeout comes first; this one ends a wait that gloo does not time out.
+            if time.monotonic() > self._until + POLL_S:
                 raise RuntimeError("the time is over")
 
     def _missing(self, round_name: str, error: Exception) -> MissingRanksError:
         seconds = time.monotonic() - self._started
-        found = self._presence.of_a_failure()
-        job, own = self.ranks, self._group.rank()
+        missing = self._presence.find_missing()
+        job_ranks, this_rank = self.ranks, self._group.rank()
         return MissingRanksError(
             round=round_name,
             seconds=seconds,
             deadline_s=self._deadline_s,
-            absent=tuple(job[rank] for rank in found.absent if rank != own),
-            silent=tuple(job[rank] for rank in found.silent),
-            gave_up=tuple(job[rank] for rank in found.gave_up if rank != own),
-            hosts={job[rank]: host for rank, host in found.hosts.items()},
+            absent=tuple(job_ranks[rank] for rank in missing.absent if rank != this_rank),
+            silent=tuple(job_ranks[rank] for rank in missing.silent),
+            gave_up=tuple(job_ranks[rank] for rank in missing.gave_up if rank != this_rank),
+            hosts={job_ranks[rank]: host for rank, host in missing.hosts.items()},
             cause=first_sentence(error),
-            unknown=found.unknown,
+            unknown=missing.unknown,
         )
 
 
 def is_over(work: dist.Work) -> bool:
-    """Wait for a round, for a little while.
+    """Wait up to `POLL_S` for a round, and return whether it has ended.
 
     Raises:
-        RuntimeError: it has failed.
+        RuntimeError: the round has failed.
     """
     try:
-        return work.wait(timedelta(seconds=LOOKING_S))
-    except RuntimeError:  # of the round, or of this wait alone
+        return work.wait(timedelta(seconds=POLL_S))
+    except RuntimeError:
+        # gloo raises the same class when only this wait timed out; a second wait on completed
+        # work returns at once, or raises the round's own error.
         return work.is_completed() and work.wait()
 
 
 def first_sentence(error: Exception) -> str:
-    """Take gloo's first sentence, without the place in its source."""
+    """Return the first sentence of gloo's message, without its `[file:line]` prefix."""
     (line, *_) = str(error).splitlines() or [type(error).__name__]
     return re.sub(r"^\[[^\]]*\] ", "", line).partition(". ")[0]
 
 
 def _require_gloo(group: dist.ProcessGroup) -> None:
-    """Require a group that talks on the CPU, and a member of it."""
+    """Require a group with gloo for the CPU, of which this rank is a member."""
     if isinstance(group, dist.ProcessGroup):
         backends = dist.get_backend_config(group)
         problem = None if "cpu:gloo" in backends.split(",") else f"it talks over {backends}"
@@ -215,126 +221,133 @@ def _require_gloo(group: dist.ProcessGroup) -> None:
         )
 
 
-class FoundMissing(BaseModel):
-    """Who is missing, as far as the store tells; by numbers in the group."""
+class MissingRanks(BaseModel):
+    """Ranks that are missing according to the store, by their number in the group."""
 
     absent: list[int] = []
+    """Ranks that did not set `came`."""
     silent: list[int] = []
+    """Ranks that set `came`, and did not set `left` in time."""
     gave_up: list[int] = []
-    """The rank that found it: it was the first."""
+    """The first rank whose round failed; it filled in this model."""
     hosts: dict[int, str] = {}
+    """The host names of the silent ranks."""
     unknown: str = ""
-    """Why nobody can be named, where that is so."""
+    """Why the missing ranks cannot be listed, where they cannot."""
 
 
 class Presence:
-    """One rank's words in its group's store, for one agreement: from now on the rank is there.
+    """One rank's keys in its group's store, for one agreement; sets `came` when it is made.
 
     Args:
-        group: whose store it is.
-        host: this rank's machine.
+        group: the group whose store is used.
+        host: this rank's host name.
     """
 
     def __init__(self, group: dist.ProcessGroup, host: str) -> None:
         self._rank, self._size = group.rank(), group.size()
+        # A number per agreement keeps the keys of an earlier one in the same group from counting.
         number = _NUM_AGREEMENTS.get(group, 0)
         _NUM_AGREEMENTS[group] = number + 1
         prefix = f"backend_caps/agreement/{number}"
         self._store = PrefixStore(prefix, group.get_group_store())
-        self._looking: Thread | None = None
+        self._watcher: Thread | None = None
         self._gave_up, self._over = Event(), Event()
-        self._say("came", host)
+        self._set("came", host)
 
     def leave(self) -> None:
-        """Say that this rank ends, one way or the other; nothing is waited for."""
+        """Set `left`, after success or failure; return without waiting for the store."""
         self._over.set()
-        if self._looking is None:  # else the thread that looks says it
-            self._say("left", "")
+        if self._watcher is None:  # else the watcher thread sets it when it ends
+            self._set("left", "")
 
-    def somebody_gave_up(self) -> bool:
-        """Tell whether a round failed on some rank, as far as the store has answered.
+    def another_gave_up(self) -> bool:
+        """Return whether a round failed on some rank, as far as the store has answered.
 
-        It is asked from the first call on, beside the caller; a store that is gone counts too.
+        The first call starts a thread that polls the store; a lost store counts as a failure.
         """
-        if self._looking is None:
-            self._looking = Thread(target=self._look, daemon=True)
-            self._looking.start()
+        if self._watcher is None:
+            self._watcher = Thread(target=self._watch, daemon=True)
+            self._watcher.start()
         return self._gave_up.is_set()
 
-    def of_a_failure(self) -> FoundMissing:
-        """Find out who is missing, or hear it from the rank that does; return once all know it.
+    def find_missing(self) -> MissingRanks:
+        """Return which ranks are missing, once all remaining ranks have read it.
 
-        It ends though the store may not answer.
+        The first rank to call it computes the result; the others read it from the store. It
+        returns within bounded time, even where the store does not answer.
         """
         self._over.set()
-        found: list[FoundMissing] = []
-        asking = Thread(target=self._find, args=(found,), daemon=True)
-        asking.start()
-        asking.join(FINDING_S)
-        if found:
-            asking.join(_HEARING_S)
-        return found[0] if found else FoundMissing(unknown=_no_store())
+        results: list[MissingRanks] = []
+        finder = Thread(target=self._share_missing, args=(results,), daemon=True)
+        finder.start()
+        finder.join(FIND_S)
+        if results:
+            finder.join(_READ_S)
+        return results[0] if results else MissingRanks(unknown=_no_store())
 
-    def _look(self) -> None:
-        """Look now and then, until this rank ends or another gave up."""
+    def _watch(self) -> None:
+        """Poll the store until this rank ends or another rank's round fails."""
         try:
             while not self._over.is_set() and not self._store.check(["asking"]):
-                self._over.wait(LOOKING_S)
-        except RuntimeError:  # of any kind: the store's process is gone
+                self._over.wait(POLL_S)
+        except RuntimeError:  # any store error means that the store's process is gone
             self._gave_up.set()
         if self._over.is_set():
-            self._say("left", "")
+            self._set("left", "")
         else:
             self._gave_up.set()
 
-    def _find(self, found: list[FoundMissing]) -> None:
-        with suppress(RuntimeError):  # of any kind: the store's process is gone
-            self._say("left", "")
+    def _share_missing(self, results: list[MissingRanks]) -> None:
+        with suppress(RuntimeError):  # any store error means that the store's process is gone
+            self._set("left", "")
+            # `add` is atomic, so exactly one rank gets 1 and computes the result.
             if self._store.add("asking", 1) == 1:
-                known = self._missing()
-                self._store.set("found", known.model_dump_json())
+                missing = self._missing()
+                self._store.set("found", missing.model_dump_json())
             else:
-                self._store.wait(["found"], timedelta(seconds=FINDING_S))
-                known = FoundMissing.model_validate_json(self._store.get("found"))
-            found.append(known)
-            self._wait_until_heard(known)
+                self._store.wait(["found"], timedelta(seconds=FIND_S))
+                missing = MissingRanks.model_validate_json(self._store.get("found"))
+            results.append(missing)
+            self._wait_until_read(missing)
 
-    def _missing(self) -> FoundMissing:
-        """Find out who did not come, and wait a little for the others to leave."""
-        came = self._those("came", range(self._size))
+    def _missing(self) -> MissingRanks:
+        """List the ranks that did not come, and those that do not leave within `_LEAVE_S`."""
+        came = self._ranks_with("came", range(self._size))
         silent = came
-        until = time.monotonic() + _LEAVING_S
+        until = time.monotonic() + _LEAVE_S
         while silent and time.monotonic() < until:
-            time.sleep(_AGAIN_S)
-            silent = [rank for rank in silent if rank not in self._those("left", silent)]
-        return FoundMissing(
+            time.sleep(_RETRY_S)
+            silent = [rank for rank in silent if rank not in self._ranks_with("left", silent)]
+        return MissingRanks(
             absent=[rank for rank in range(self._size) if rank not in came],
             silent=silent,
             gave_up=[self._rank],
             hosts={rank: self._store.get(f"came/{rank}").decode() for rank in silent},
         )
 
-    def _wait_until_heard(self, known: FoundMissing) -> None:
-        """Wait until every rank that is not missing has read who is; not for ever."""
-        self._say("heard", "")
-        missing = {*known.absent, *known.silent}
-        expected = [f"heard/{rank}" for rank in range(self._size) if rank not in missing]
-        self._store.wait(expected, timedelta(seconds=_HEARING_S))
+    def _wait_until_read(self, missing: MissingRanks) -> None:
+        """Wait up to `_READ_S` until every rank that is not missing has read the result."""
+        self._set("heard", "")
+        lost = {*missing.absent, *missing.silent}
+        expected = [f"heard/{rank}" for rank in range(self._size) if rank not in lost]
+        self._store.wait(expected, timedelta(seconds=_READ_S))
 
-    def _those(self, what: str, ranks: Sequence[int]) -> list[int]:
-        """List those of some ranks that left a word."""
-        if ranks and self._store.check([f"{what}/{rank}" for rank in ranks]):
+    def _ranks_with(self, key: str, ranks: Sequence[int]) -> list[int]:
+        """Return those of `ranks` that have set a key."""
+        # One check of all keys is one round trip; only where a rank lacks the key is each asked.
+        if ranks and self._store.check([f"{key}/{rank}" for rank in ranks]):
             return [*ranks]
-        return [rank for rank in ranks if self._store.check([f"{what}/{rank}"])]
+        return [rank for rank in ranks if self._store.check([f"{key}/{rank}"])]
 
-    def _say(self, what: str, word: str) -> None:
-        """Leave a word; a store that is gone takes none, and the rounds tell that."""
+    def _set(self, key: str, value: str) -> None:
+        """Set this rank's key; a lost store is ignored, because the rounds then fail anyway."""
         with suppress(RuntimeError):
-            self._store.set(f"{what}/{self._rank}", word)
+            self._store.set(f"{key}/{self._rank}", value)
 
 
 def _no_store() -> str:
-    """Say what it means that the store does not answer."""
+    """Return why the missing ranks cannot be listed where the store does not answer."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return "the launcher's store does not answer, so who is missing is not known"
     return "the store does not answer, which rank 0 of the job keeps: that rank is gone, or hangs"

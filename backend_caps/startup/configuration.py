@@ -1,9 +1,9 @@
-"""What a server is started with: a plan, and everything that follows from it."""
+"""A server's configuration: its plan, FutureMap, graph choices and backend classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Self, cast
@@ -17,35 +17,23 @@ from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
-from backend_caps.startup.graph_choice import GraphChoice, choose_graphs
-from backend_caps.startup.graph_modes import Bucket
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphSizes:
-    """The sizes that an engine wants graphs captured for, in one role."""
-
-    buckets: Mapping[Phase, Sequence[Bucket]] = field(default_factory=dict)
-    """Of full graphs."""
-    token_counts: Sequence[int] = ()
-    """Of pieces around attention, for all phases."""
-
+from backend_caps.startup.graph_choice import GraphChoice, GraphSizes, choose_graphs
 
 NO_SIZES: Mapping[Role, GraphSizes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a server serves with. `configure` makes one from flags, `from_plan` from a plan."""
+    """A server's configuration. `configure` makes one from flags, `from_plan` from a plan."""
 
     plan: Plan
-    """The values, with their causes. With several ranks, the values that all of them use."""
+    """The resolved values with their causes; with several ranks, the joined values."""
     future_map: FutureMap
     """The relay between steps, made for the plan."""
     draft: DraftShape | None
-    """What the relay carries for a draft model; None where it carries nothing."""
+    """The draft state that the relay carries; None where it carries none."""
     graph_sizes: Mapping[Role, GraphSizes]
-    """The sizes that the engine asked graphs for."""
+    """The sizes that the engine wants graphs captured for."""
     graph_choices: Mapping[Role, tuple[GraphChoice, ...]]
     """How each kind of batch runs in each phase of a role: whole graphs, pieces or eagerly."""
     barriers: Mapping[Phase, SharedReadsEnd]
@@ -67,10 +55,10 @@ class Configuration:
         """Make the configuration of a plan that is already resolved.
 
         Args:
-            plan: decides.
+            plan: the resolved plan.
             pool_size: P, the rows of `req_to_token`, with the padding row 0.
             device: where the FutureMap's buffers live.
-            draft: what a speculative step hands to the next; None without a draft model.
+            draft: the draft state that a speculative step relays; None without a draft model.
             graph_sizes: the sizes of graphs, by role; a role without any captures nothing.
             debug: check every row of the map that is written and read; slow.
             streams: the device's streams, where the declared traits are not the ones to use.
@@ -108,14 +96,15 @@ class Configuration:
         for use in self.plan.uses:
             if (use.role, use.phase) == (role, phase) and not use.adds_only:
                 return load_implementation(use)
-        there = ", ".join(sorted({f"{use.role.value} {use.phase.value}" for use in self.plan.uses}))
-        raise KeyError(f"the plan has no use of {role.value} {phase.value}; it has: {there}")
+        names = ", ".join(sorted({f"{use.role.value} {use.phase.value}" for use in self.plan.uses}))
+        raise KeyError(f"the plan has no use of {role.value} {phase.value}; it has: {names}")
 
 
 def marked_reads_end(declared: SharedReadsEnd, traits: DeviceTraits) -> SharedReadsEnd:
-    """Return where a replay can mark the end of its reads: never before the declared point.
+    """Return the point that a replay can mark as the end of its reads, not before the declared.
 
-    Without events that a replay records, a point within the graph is its end.
+    A point within a graph needs an event that every replay records; without such events it is the
+    end of the replay.
     """
     if declared is SharedReadsEnd.IN_REPLAY and not traits.has_external_events:
         return SharedReadsEnd.POST_REPLAY
@@ -132,10 +121,10 @@ def _graph_choices(
     plan: Plan, traits: DeviceTraits, sizes: Mapping[Role, GraphSizes]
 ) -> Mapping[Role, tuple[GraphChoice, ...]]:
     served = {use.role for use in plan.uses}
-    wanted = {role: sizes.get(role, GraphSizes()) for role in Role if role in served}
     return {
-        role: choose_graphs(plan, traits, own.buckets, own.token_counts, role)
-        for role, own in wanted.items()
+        role: choose_graphs(plan, traits, sizes.get(role, GraphSizes()), role)
+        for role in Role
+        if role in served
     }
 
 
@@ -149,7 +138,7 @@ class ImplementationError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """The backend, where its code was looked for, and what happened."""
+        """The backend, the name of its implementation, and the error."""
         where = "" if self.implementation is None else f" ({self.implementation})"
         return (
             f"backend {self.backend!r}{where} cannot be built: {self.problem.removesuffix('.')}; "
@@ -159,10 +148,10 @@ class ImplementationError(BackendCapsError):
 
 
 def load_implementation(use: Use) -> Callable[..., object]:
-    """Import the class that a use's declaration names.
+    """Import the class that the declaration of a use names.
 
     Raises:
-        ImplementationError: it names none, or it cannot be imported.
+        ImplementationError: the declaration names none, or importing it fails.
     """
     declaration = use.declaration
     if declaration is None:
@@ -175,7 +164,7 @@ def load_implementation(use: Use) -> Callable[..., object]:
         implementation: object = import_module(module)
         for part in name.split("."):
             implementation = getattr(implementation, part)
-    except Exception as error:  # a plugin raises what it likes
+    except Exception as error:  # importing a plugin may raise any error
         raise implementation_error(use, str(error)) from error
     return cast("Callable[..., object]", implementation)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed import ProcessGroup
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import Facts, text_of
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover
@@ -28,11 +27,12 @@ from backend_caps.resolution.plan import Plan, Policy, Resolved
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, plan_for
 from backend_caps.startup.agreement import Ranks, agree
-from backend_caps.startup.configuration import NO_SIZES, Configuration, GraphSizes
+from backend_caps.startup.configuration import NO_SIZES, Configuration
 from backend_caps.startup.errors import StartupError
+from backend_caps.startup.graph_choice import GraphSizes
 
 _SHOWN = 5
-"""Differences from a lock that an error has; `backend-caps verify` has all."""
+"""Most differences from a lock in an error; `backend-caps verify` lists all."""
 _log = logging.getLogger("backend_caps")
 
 
@@ -53,41 +53,42 @@ def configure(  # noqa: PLR0913 - what a server is started with
     debug: bool = False,
     streams: DeviceStreams | None = None,
 ) -> Configuration:
-    """Find what is installed, resolve what the server needs, and make what it serves with.
+    """Discover backends, resolve the plan, and make the server's configuration.
 
-    With a group, all its ranks come to one plan before any builds anything, or all get an error.
+    With a group, all its ranks agree on one plan before any rank builds anything, or all raise.
 
     Args:
-        flags: the server's.
+        flags: the server's flags.
         pool_size: rows of the request pool, the padding row 0 included.
         device: where the FutureMap's buffers live.
-        facts: what is known of machine and model; what the device itself tells is filled in: its
-            type, and of a CUDA device the compute capability.
-        draft: the shape of what a speculative step hands to the next; None without a draft
+        facts: known facts of machine and model; those of the device are filled in: its type, and
+            for CUDA the compute capability.
+        draft: the shape of the draft state that a speculative step relays; None without a draft
             model.
         graph_sizes: the sizes that the engine wants graphs captured for, by role.
-        registry: what is installed, where the caller has looked already.
+        registry: the installed backends, where the caller has discovered them already.
         rules: the engine version whose rules hold, or the rules themselves; unless given, those of
             the installed SGLang, else the newest. The log line says which and why.
-        policy: what is done about problems; `warn` logs them.
+        policy: how problems are treated; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
-        lock: a file of `backend-caps lock`; what is installed, and this rank's own plan, must be
-            what it says.
-        group: the ranks that have to come to one plan, or `Ranks` to say more; None: there is one.
+        lock: a file of `backend-caps lock`; the installed backends and this rank's plan must match
+            it.
+        group: the ranks that have to agree on one plan, or `Ranks` with more options; None for a
+            single rank.
         debug: check every row that is written and read; slow.
         streams: the device's streams, where the declared traits are not the ones to use.
 
     Returns:
         The plan, its FutureMap, how each kind of batch runs, and where barriers are released. With
-        a group the plan has this rank's own flags and uses, and the values that all ranks came to.
+        a group the plan has this rank's flags and uses, and the values joined over all ranks.
 
     Raises:
         ResolutionError: no installed backend fits a flag that says `auto`, or a flag names one
             that declares that it cannot run here.
-        StartupError: torch has no such device here, something is not as the lock says, the group
-            has no gloo or this rank is no member, or the deadline of `Ranks` is none.
-        RanksDifferError: ranks differ in what must be the same; all of them raise it.
-        RankFailedError: another rank could not decide.
+        StartupError: torch has no such device here, the plan differs from the lock, the group has
+            no gloo or this rank is no member, or the deadline of `Ranks` is invalid.
+        RanksDifferError: ranks differ in a field that must be the same; all of them raise it.
+        RankFailedError: another rank has no plan.
         MissingRanksError: not every rank answered in time.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
@@ -107,7 +108,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
             stand_ins=stand_ins(device),
         )
         plan = with_bound(plan, draft)
-        # A stand-in for a device is none that a backend could know.
+        # No backend declares a stand-in device by name, so naming it is no mistake to report.
         check_named(plan, known, but=frozenset({"device"} if stand_ins(device) else ()))
         if lock is not None:
             check_locked(Path(lock), plan, known)
@@ -139,11 +140,11 @@ def configure(  # noqa: PLR0913 - what a server is started with
 
 
 def with_bound(plan: Plan, draft: DraftShape | None) -> Plan:
-    """Raise an upper bound that cannot be kept to exact lengths.
+    """Raise `host_seq_lens` from an upper bound to exact where no bound can be computed.
 
     Args:
         plan: of a server.
-        draft: the shape of what a speculative step hands to the next; None without a draft model.
+        draft: the shape of the relayed draft state; None without a draft model.
     """
     if not _lacks_bound(plan, draft):
         return plan
@@ -156,35 +157,36 @@ def with_bound(plan: Plan, draft: DraftShape | None) -> Plan:
 
 
 def stand_ins(device: str | torch.device) -> frozenset[str]:
-    """Return the device's type where it stands in for others."""
+    """Return the device's type if it is a stand-in for others, else an empty set."""
     known = torch.device(device)
     traits = DEVICE_TRAITS.get(known.type)
     return frozenset({known.type} if traits is not None and traits.is_stand_in else ())
 
 
 def with_device(facts: Facts, device: str | torch.device) -> Facts:
-    """Fill in what the device itself tells; what was said goes before."""
+    """Add the facts that the device provides; facts that are given take precedence."""
     kind = torch.device(device).type
-    found: dict[str, object] = {"device": kind}
-    if kind == "cuda":  # the one whose compute capability there is
-        found["rocm"] = torch.version.hip is not None
+    provided: dict[str, object] = {"device": kind}
+    if kind == "cuda":
+        # A ROCm build of torch calls its devices "cuda" too, and their versions are not CUDA's.
+        provided["rocm"] = torch.version.hip is not None
         if torch.version.hip is None:
-            found["compute_capability"] = torch.cuda.get_device_capability(device)
-    return Facts.model_validate({**found, **facts.known()})
+            provided["compute_capability"] = torch.cuda.get_device_capability(device)
+    return Facts.model_validate({**provided, **facts.known()})
 
 
 def check_device(device: str | torch.device) -> None:
-    """Require a device that torch has here.
+    """Require a device that torch can use on this machine.
 
     Raises:
-        StartupError: it has none such.
+        StartupError: the device is not available.
     """
     try:
         known = torch.device(device)
         module = torch.get_device_module(known)
         number = known.index or 0
         available = module.is_available() and number < module.device_count()
-    except (AttributeError, RuntimeError):  # no such type, or one without a module of its own
+    except (AttributeError, RuntimeError):  # unknown type, or a type without a torch module
         available = False
     if not available:
         raise StartupError(
@@ -195,7 +197,7 @@ def check_device(device: str | torch.device) -> None:
 
 
 def _check_bound(joint: Plan, draft: DraftShape | None) -> None:
-    """Refuse a bound that other ranks brought, where this one cannot keep it."""
+    """Refuse a joined upper bound that this rank has no `accept_tokens` for."""
     if _lacks_bound(joint, draft):
         raise unknown_accept_tokens()
 
@@ -208,30 +210,26 @@ def _lacks_bound(plan: Plan, draft: DraftShape | None) -> bool:
 
 
 def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
-    """Refuse a plan that a lock file does not have.
+    """Refuse a plan that differs from a lock file.
 
-    What was asked when it was written is not compared: this is the plan that counts.
+    The request that the lock was written for is not compared, only the plan that came of it.
 
     Raises:
-        LockError: the file is not there, cannot be read, or is another document.
-        StartupError: something is not as it says.
+        LockError: the file is missing, cannot be read, or is another document.
+        StartupError: the installed backends or the plan differ from it.
     """
     locked = read_lock(path)
-    now = lock_document(
-        locked.request,
-        backends=registry.entries,
-        problems=registry.problems,
-        rules=plan.rules,
-        plan=None if locked.plan is None else plan_document(plan, ()),
-    ).model_copy(update={"engine": locked.engine})
-    found = differences(Side.of_lock(locked), Side.of_lock(now))
-    if not found:
+    planned = None if locked.plan is None else plan_document(plan, ())
+    now = lock_document(locked.request, registry, plan.rules, planned)
+    now = now.model_copy(update={"engine": locked.engine})
+    changes = differences(Side.of_lock(locked), Side.of_lock(now))
+    if not changes:
         return
-    told = "; ".join(map(_difference, found[:_SHOWN]))
-    rest = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    shown = "; ".join(map(_difference, changes[:_SHOWN]))
+    rest = f"; and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     raise StartupError(
         "lock-differs",
-        f"the server would not start as {str(path)!r} says: {told}{rest}. Expected what was "
+        f"the server would not start as {str(path)!r} says: {shown}{rest}. Expected what was "
         f"locked. Install it, or look at `backend-caps verify {path}` and lock anew.",
     )
 
@@ -242,9 +240,9 @@ def _difference(difference: DifferenceDocument) -> str:
 
 
 def log_plan(plan: Plan) -> None:
-    """Log what was chosen, the decision in one line, and what is wrong with it.
+    """Log the chosen backends, the plan in one line, and its problems.
 
-    The line's record carries the same as the fields `plan_fingerprint`, `plan_rules` and
+    The line's log record has the same values as the fields `plan_fingerprint`, `plan_rules` and
     `plan_values`. The whole plan, with every cause, is logged as JSON for debugging.
     """
     values = {
@@ -268,11 +266,11 @@ def log_plan(plan: Plan) -> None:
             _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)
 
 
-def _value(own: Resolved) -> str:
-    """Write a value with its first cause, and the rank of that where not all have it."""
-    said = "no use"
-    if own.causes:
-        cause = own.causes[0]
-        said = " of ".join([f"{cause.kind.value} {cause.name}", *reversed(cause.via)])
-        said += "" if cause.rank is None else f" on rank {cause.rank}, {cause.host}"
-    return f"{text_of(own.value)} ({said})"
+def _value(resolved: Resolved) -> str:
+    """Return a value with its first cause, and the cause's rank where not all ranks have it."""
+    reason = "no use"
+    if resolved.causes:
+        cause = resolved.causes[0]
+        reason = " of ".join([f"{cause.kind.value} {cause.name}", *reversed(cause.via)])
+        reason += "" if cause.rank is None else f" on rank {cause.rank}, {cause.host}"
+    return f"{text_of(resolved.value)} ({reason})"

@@ -1,4 +1,4 @@
-"""What can be wrong where a server starts, alone or with other ranks."""
+"""Errors of server start-up, with one rank or several."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class StartupError(CodedError):
 RankNumbers = tuple[int, ...]
 """Ranks of a group, ascending."""
 _SHOWN = 8
-"""Ranks that are listed by number."""
+"""Most ranks that a message lists by number."""
 
 
 def listed(ranks: RankNumbers, hosts: Mapping[int, str] | None = None) -> str:
-    """Name ranks, with their hosts where these are known: `ranks 0 (node-a), 1 and 2`."""
+    """List ranks in words, with the known hosts: `ranks 0 (node-a), 1 and 2`."""
     known = hosts or {}
     shown = [f"{rank} ({known[rank]})" if rank in known else f"{rank}" for rank in ranks[:_SHOWN]]
     if len(ranks) > _SHOWN:
@@ -42,7 +42,7 @@ def listed(ranks: RankNumbers, hosts: Mapping[int, str] | None = None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One field that must be the same on every rank, and is not."""
+    """One field whose value is not the same on every rank."""
 
     field: str
     values: tuple[tuple[str, RankNumbers], ...]
@@ -50,19 +50,19 @@ class Difference:
 
     @classmethod
     def among(cls, field: str, held: Iterable[tuple[str, RankNumbers]]) -> Difference | None:
-        """Return a field's values with the ranks that hold them; None where they are one."""
+        """Return a field's values with the ranks that have them; None where all are equal."""
         ranks: dict[str, list[int]] = {}
-        for value, own in held:
-            ranks.setdefault(value, []).extend(own)
+        for value, numbers in held:
+            ranks.setdefault(value, []).extend(numbers)
         if len(ranks) == 1:
             return None
-        values = ((value, tuple(sorted(own))) for value, own in ranks.items())
-        return cls(field=field, values=tuple(sorted(values, key=lambda each: each[1])))
+        values = ((value, tuple(sorted(numbers))) for value, numbers in ranks.items())
+        return cls(field=field, values=tuple(sorted(values, key=lambda value: value[1])))
 
-    def told(self, hosts: Mapping[int, str]) -> str:
-        """Write which ranks have which value."""
-        said = "; ".join(f"{value} on {listed(ranks, hosts)}" for value, ranks in self.values)
-        return f"{self.field} is {said}"
+    def sentence(self, hosts: Mapping[int, str]) -> str:
+        """Return a sentence, without its full stop, on which ranks have which value."""
+        values = "; ".join(f"{value} on {listed(ranks, hosts)}" for value, ranks in self.values)
+        return f"{self.field} is {values}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -71,80 +71,83 @@ class RanksDifferError(BackendCapsError):
 
     differences: Sequence[Difference]
     hosts: Mapping[int, str]
-    """The host of a rank, for those that are named."""
+    """Host names by rank, as far as known."""
 
     @property
     def message(self) -> str:
         """Each field, with its values and their ranks."""
-        told = ". ".join(each.told(self.hosts) for each in self.differences)
+        differences = ". ".join(each.sentence(self.hosts) for each in self.differences)
         return (
-            f"the ranks of this job differ: {told}. Expected one value on all ranks. Start every "
-            "rank with the same flags, rules, lock file and distributions; name a flag that is to "
-            "differ in per_rank."
+            f"the ranks of this job differ: {differences}. Expected one value on all ranks. Start "
+            "every rank with the same flags, rules, lock file and distributions; name a flag that "
+            "is to differ in per_rank."
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class RankFailedError(BackendCapsError):
-    """Another rank could not decide; none goes on. Raised on the others, which were well."""
+    """Another rank has no plan, so none starts. Raised on the ranks that have one."""
 
     failures: Sequence[tuple[str, RankNumbers]]
-    """What was raised, with the ranks that raised it."""
+    """Each error, with the ranks that raised it."""
     hosts: Mapping[int, str]
+    """Host names by rank, as far as known."""
     differences: Sequence[Difference] = ()
-    """What else is not the same on all ranks: it may be why some have no plan."""
+    """Other fields that differ between ranks: they may be why some have no plan."""
 
     @property
     def message(self) -> str:
-        """Who failed, and how."""
-        told = "; ".join(
-            f"{listed(ranks, self.hosts)}: {what.rstrip('.')}" for what, ranks in self.failures
+        """The failed ranks, with their errors."""
+        failures = "; ".join(
+            f"{listed(ranks, self.hosts)}: {error.rstrip('.')}" for error, ranks in self.failures
         )
         differing = "".join(
-            f" The ranks differ: {each.told(self.hosts)}." for each in self.differences
+            f" The ranks differ: {each.sentence(self.hosts)}." for each in self.differences
         )
         return (
-            f"no plan was agreed on, because not every rank has one. Raised on {told}.{differing} "
-            "Correct it there, and start all ranks again."
+            f"no plan was agreed on, because not every rank has one. Raised on {failures}."
+            f"{differing} Correct it there, and start all ranks again."
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class MissingRanksError(BackendCapsError):
-    """Ranks did not answer before the deadline, or were lost on the way. None goes on."""
+    """Ranks did not answer before the deadline, or were lost meanwhile. No rank starts."""
 
     round: str
-    """What was waited for."""
+    """The round that did not end."""
     seconds: float
     """How long this rank has waited."""
     deadline_s: float
+    """How long it was to wait at most."""
     absent: RankNumbers
-    """Those that never came to agree."""
+    """Ranks that never started to agree."""
     silent: RankNumbers
-    """Those that came, and were not heard of again."""
+    """Ranks that started, and then neither finished nor gave up."""
     gave_up: RankNumbers
-    """Those whose round had failed before this rank's did."""
+    """Ranks whose round had failed before this rank's did."""
     hosts: Mapping[int, str]
+    """Host names by rank, as far as known."""
     cause: str
-    """What the transport said."""
+    """The transport's error."""
     unknown: str = ""
-    """Why nobody can be named, where that is so."""
+    """Why the missing ranks cannot be listed, where they cannot."""
 
     @property
     def message(self) -> str:
-        """Who is missing, what was waited for, and what to do."""
-        said = []
+        """The missing ranks, the round, and what to do."""
+        missing = []
         if self.absent:
-            said.append(f"{listed(self.absent)} did not come")
+            missing.append(f"{listed(self.absent)} did not come")
         if self.silent:
-            said.append(f"{listed(self.silent, self.hosts)} came, and is not heard of any more")
-        if not said and self.gave_up:
-            said.append(f"{listed(self.gave_up)} gave up before")
+            missing.append(f"{listed(self.silent, self.hosts)} came, and is not heard of any more")
+        if not missing and self.gave_up:
+            missing.append(f"{listed(self.gave_up)} gave up before")
         late = "every rank has come by now, and one of them was too late or gave up"
-        who = "; ".join(said) or self.unknown or late
+        reason = "; ".join(missing) or self.unknown or late
         return (
-            f"no agreement after {self.seconds:.1f} s, in {self.round}: {who}. Expected an answer "
-            f"of every rank within {self.deadline_s:g} s. Look at the logs of these ranks, and "
-            f"start all again; where they are only slow, give more with deadline_s. "
+            f"no agreement after {self.seconds:.1f} s, in {self.round}: {reason}. Expected an "
+            f"answer of every rank within {self.deadline_s:g} s. Look at the logs of these ranks, "
+            f"and start all again; where they are only slow, give more with deadline_s. "
             f"({self.cause})"
         )

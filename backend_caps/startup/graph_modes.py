@@ -1,7 +1,7 @@
-"""How forwards run: whole as one graph, in pieces around attention, or eagerly; and graphs' sizes.
+"""Graph modes of forwards (full, piecewise or eager), and the sizes of graphs.
 
-Three things are kept apart for each kind of batch: what is *supported*, what the flags *request*,
-and what is *effective*. `COMBINATIONS` is the whole of how the third follows from the first two.
+For each kind of batch there are the *supported* modes, the mode that the flags *request*, and the
+*effective* mode. `COMBINATIONS` maps the first two to the third.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class GraphMode(Enum):
 
 
 class GraphRequest(Enum):
-    """What flags ask for, in a phase."""
+    """What the flags request in a phase."""
 
     FULL_OR_PIECEWISE = "full or piecewise"
-    """The best of what is supported."""
+    """The fastest supported mode."""
     FULL = "full"
-    """One graph, or none."""
+    """A full graph, else eager."""
     PIECEWISE = "piecewise"
-    """Pieces, also where one graph is supported, or none."""
+    """Piecewise, even where a full graph is supported, else eager."""
     EAGER = "eager"
     """No graph."""
 
     @property
     def modes(self) -> frozenset[GraphMode]:
-        """The modes with graphs that it allows."""
+        """The modes with graphs that the request allows."""
         return _ALLOWED[self]
 
 
@@ -66,23 +66,23 @@ COMBINATIONS: Mapping[tuple[GraphRequest, Supported], GraphMode] = MappingProxyT
         for request, supported in product(GraphRequest, _ALLOWED.values())
     }
 )
-"""The effective mode, by what is requested and what is supported."""
+"""The effective mode, by request and supported modes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """What flags ask for, and which of them says so."""
+    """What the flags request, and the flag that decides."""
 
     request: GraphRequest
     cause: str
-    """The flag, or that there is none."""
+    """The flag in words, or that there is none."""
 
 
 def requested(flags: ServerFlags, phase: Phase) -> Requested:
-    """Read what a server's flags ask for in a phase.
+    """Return what a server's flags request in a phase.
 
-    The engine that they are named after runs prompts alone in pieces, so the flag that enforces
-    pieces is about prefill; the one that forbids them forbids them everywhere.
+    SGLang, which has these flags, runs only prompts piecewise. So the flag that enforces pieces
+    applies to prefill, and the one that disables them to every phase.
     """
     if flags.enforce_piecewise_cuda_graph and phase is Phase.PREFILL:
         request, flag = GraphRequest.PIECEWISE, "--enforce-piecewise-cuda-graph"
@@ -97,7 +97,7 @@ def requested(flags: ServerFlags, phase: Phase) -> Requested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One graph's size: a batch that is smaller is padded to it, where it pads.
+    """The size of one graph; a smaller batch is padded to it where `pads` is true.
 
     Raises:
         StartupError: its kind has no batch of this size.
@@ -106,12 +106,12 @@ class Bucket:
     kind: BatchKind
     batch_size: int
     num_tokens: int
-    """Of all requests together."""
+    """Tokens of all requests together."""
     pads: bool = True
-    """Whether it holds fewer requests than its size."""
+    """Whether a batch with fewer requests may use the graph."""
 
     def __post_init__(self) -> None:
-        expected = _expected(self)
+        expected = _unmet(self)
         if expected is not None:
             raise StartupError(
                 "graph-size",
@@ -121,30 +121,30 @@ class Bucket:
 
     @property
     def tokens_each(self) -> int | None:
-        """The tokens of every request; None where each brings its own number."""
+        """Tokens of each request; None where the number differs between requests."""
         if self.kind is BatchKind.MIXED_BATCH:
             return None
         return self.num_tokens // self.batch_size
 
     @property
     def halves(self) -> tuple[Bucket, Bucket] | None:
-        """The sizes of a batch's halves, of which the second has the odd request; None: no halves.
+        """The sizes of a batch's halves, the odd request in the second; None without halves.
 
-        One request is no two halves. Where each request brings its own number of tokens, halves
-        begin at another token in each batch, and a graph begins at that of its capture.
+        One request cannot be halved. Where requests have different numbers of tokens, the second
+        half starts at a token that differs from batch to batch, and a graph has it fixed.
         """
         first = self.batch_size // 2
         if not first or self.tokens_each is None:
             return None
         sizes, each = (first, self.batch_size - first), self.tokens_each
-        one, other = (replace(self, batch_size=own, num_tokens=own * each) for own in sizes)
+        one, other = (replace(self, batch_size=size, num_tokens=size * each) for size in sizes)
         return one, other
 
 
 def uniform_buckets(
     batch_sizes: Iterable[int], tokens_each: int = 1, *, pads: bool = True
 ) -> tuple[Bucket, ...]:
-    """Make a bucket for each batch size, where every request brings the same number of tokens.
+    """Make a bucket for each batch size, where every request has the same number of tokens.
 
     Args:
         batch_sizes: the sizes.
@@ -175,12 +175,12 @@ def mixed_buckets(batch_size: int, token_counts: Iterable[int]) -> tuple[Bucket,
 
 
 def smallest_first(buckets: Iterable[Bucket]) -> Sequence[Bucket]:
-    """Sort buckets by what they cost: the first one that holds a batch is the best one."""
-    return sorted(buckets, key=lambda own: (own.num_tokens, own.batch_size))
+    """Sort buckets by cost: the first that holds a batch is the cheapest for it."""
+    return sorted(buckets, key=lambda bucket: (bucket.num_tokens, bucket.batch_size))
 
 
-def _expected(bucket: Bucket) -> str | None:
-    """Say what the bucket's kind asks for, where the bucket does not have it."""
+def _unmet(bucket: Bucket) -> str | None:
+    """Return what the bucket's kind requires and the bucket does not have; None if valid."""
     if bucket.batch_size < 1 or bucket.num_tokens < 1:
         return "at least 1 of each"
     match bucket.kind:

@@ -1,4 +1,4 @@
-"""The ranks that a launcher such as torchrun has started: who they are, and a group of them."""
+"""The ranks that a launcher such as torchrun has started, and their process groups."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from torch import distributed as dist
 from backend_caps.startup.channel import first_sentence
 from backend_caps.startup.errors import StartupError
 
-_RUNNING_S = 1800.0
-"""How long a rank that is done waits for one that still runs."""
+_RUN_TIMEOUT_S = 1800.0
+"""How long a rank that has finished its run waits for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """One rank of a job."""
+    """One rank's position in its job."""
 
     rank: int
+    """Its number in the job."""
     size: int
+    """Ranks of the job."""
     local_rank: int = 0
     """Its number among the ranks of its machine."""
 
     @classmethod
     def in_environment(cls, environ: Mapping[str, str]) -> RankPlace | None:
-        """Read which rank this process is; None where no launcher started it.
+        """Return this process's rank from the environment; None where no launcher set it.
 
         Raises:
-            StartupError: the environment names none that there can be.
+            StartupError: RANK and WORLD_SIZE are no rank and size.
         """
         rank, size = environ.get("RANK"), environ.get("WORLD_SIZE")
         if rank is None or size is None:
@@ -45,50 +47,50 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """The ranks of a job, with a group to agree in and one to gather in."""
+    """The ranks of a job, with a process group for agreement and one for results."""
 
     place: RankPlace
-    """This rank's."""
+    """This rank."""
     agreeing: dist.ProcessGroup
-    """The group of all ranks that agreements go over."""
+    """All ranks, for agreement: its rounds time out after the deadline."""
     gathering: dist.ProcessGroup
-    """Another, whose rounds may take as long as a run."""
+    """All ranks, for results: its rounds may take as long as a run."""
 
     def take_device(self, device: str) -> None:
         """Make this rank's GPU the current one, where `cuda` is named without its number."""
         if device == "cuda" and torch.cuda.is_available():
             torch.cuda.set_device(self.place.local_rank % torch.cuda.device_count())
 
-    def gathered(self, said: str) -> list[str]:
-        """Return what every rank says, by rank; all call it.
+    def gathered(self, result: str) -> list[str]:
+        """Return every rank's result, by rank; all ranks have to call it.
 
         Raises:
-            StartupError: one is lost.
+            StartupError: a rank is lost.
 
         Stream: none. Sync: waits for every rank, on the host.
         """
-        found: list[object] = [None] * self.place.size
+        results: list[object] = [None] * self.place.size
         try:
-            dist.all_gather_object(found, said, group=self.gathering)
-        except RuntimeError as error:  # of gloo, which has no class for it
+            dist.all_gather_object(results, result, group=self.gathering)
+        except RuntimeError as error:  # gloo raises no more specific class
             raise _lost(self.place, "the others' results", error) from error
-        return [str(own) for own in found]
+        return [*map(str, results)]
 
 
 @contextmanager
 def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
-    """Come together with the other ranks for as long as a `with` block runs, over gloo.
+    """Join the other ranks in gloo process groups for as long as a `with` block runs.
 
-    A process whose job failed ends: torch names groups by a count that goes on after a failure,
-    and a second try would wait for ranks that look elsewhere.
+    After a failure the process has to end: torch names groups by a counter that a failure leaves
+    advanced, so a second try would wait in the store under another name than the other ranks.
 
     Raises:
-        StartupError: not all of them came in time.
+        StartupError: not all ranks came in time.
     """
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=deadline_s))
-        gathering = dist.new_group(backend="gloo", timeout=timedelta(seconds=_RUNNING_S))
-    except (RuntimeError, ValueError) as error:  # of the store, and of what it is told
+        gathering = dist.new_group(backend="gloo", timeout=timedelta(seconds=_RUN_TIMEOUT_S))
+    except (RuntimeError, ValueError) as error:  # of the store, and of its address
         raise _lost(place, f"a group of all ranks within {deadline_s:g} s", error) from error
     try:
         agreeing = dist.group.WORLD

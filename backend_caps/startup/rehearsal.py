@@ -1,4 +1,4 @@
-"""A few steps of a small batch through a FutureMap: what a plan does, step by step.
+"""A rehearsal: a few steps of a small batch through a real FutureMap, without a model.
 
 Shapes: B requests in the batch.
 """
@@ -30,7 +30,7 @@ class RehearsalSpecInfo:
 
 @dataclass(slots=True)
 class RehearsalBatch:
-    """The batch of `relay.layout.RelayBatch`, and nothing else."""
+    """A batch with the fields of `relay.layout.RelayBatch` alone."""
 
     req_pool_indices: Tensor
     req_pool_indices_cpu: Tensor
@@ -48,10 +48,10 @@ class RehearsalBatch:
 def rehearse(
     future_map: FutureMap, *, num_steps: int, draft: DraftShape | None, seed: int = 0
 ) -> Iterator[StepDocument]:
-    """Run a prefill and some steps of three requests, with made-up accepted lengths.
+    """Run a prefill and `num_steps` steps of three requests, and yield what each step starts from.
 
-    The relay is real and the model is not: tokens and accepted lengths come from a seeded
-    generator. Sync: each step, to show what is on the device.
+    The relay is real, and there is no model: tokens and accepted lengths come from a seeded
+    generator. Sync: each step, to read the values on the device.
     """
     generator = torch.Generator().manual_seed(seed)
     most_accepted = (draft.accept_tokens if draft else None) or 1
@@ -86,7 +86,8 @@ def rehearse(
             _advance(batch)
         if processed is not None:
             future_map.commit_lengths(batch.req_pool_indices_cpu, processed.cpu(), generations)
-        processed = new_lens  # an overlapped scheduler processes a result one step late
+        # An overlapped scheduler processes a result one step late.
+        processed = new_lens
 
 
 def _prefilled(future_map: FutureMap) -> RehearsalBatch:
@@ -125,7 +126,7 @@ def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> StepDocu
 
 
 def _advance(batch: RehearsalBatch) -> None:
-    """Add one token to device and host lengths, out of place: a forward may still read the old."""
+    """Add one token to each length, out of place: a forward may still read the old tensors."""
     assert batch.seq_lens_cpu is not None, "without speculation the scheduler keeps the mirror"
     batch.seq_lens = batch.seq_lens + 1
     batch.seq_lens_cpu = batch.seq_lens_cpu + 1

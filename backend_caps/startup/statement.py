@@ -1,7 +1,7 @@
-"""What one rank states: a digest first, and its fields and values where not all ranks have one.
+"""A rank's statement: its digest crosses first, its fields and values only where digests differ.
 
-A field's treatment is stated with it, and nowhere else: whether it must be the same on every rank,
-is joined, or is the rank's own.
+Each field carries its treatment: whether it must be equal on every rank, is reported where it
+differs, or is not compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeAlias
 
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.report.document import legible
 from backend_caps.resolution.flags import ServerFlags
@@ -28,90 +28,91 @@ from backend_caps.resolution.uses import Use
 from backend_caps.startup.errors import RankNumbers
 
 VERSION = "backend-caps"
-"""The field that says which release a rank runs."""
+"""The field with the release of backend-caps that a rank runs."""
 FLAG = "flag "
-"""What the fields of server flags begin with; a flag that is a default has none."""
-_OF_THE_MACHINE = frozenset({"device", "compute_capability", "rocm"})
-"""The facts that are not the model's."""
+"""The prefix of fields that are server flags; a flag with its default value has no field."""
+_MACHINE_FACTS = frozenset({"device", "compute_capability", "rocm"})
+"""Facts of the machine, in which ranks may differ; the others are facts of the model."""
 
 
 class Treatment(Enum):
-    """What ranks do with a field in which they may differ."""
+    """How a difference between ranks in a field is treated."""
 
     EQUAL = "equal"
-    """It is the same on all; a rank without it has none."""
+    """The field must be the same on all ranks; a rank without it differs."""
     EQUAL_WHERE_STATED = "equal where stated"
-    """It is the same on all ranks that have it: what one does not use may be another there."""
-    TOLD = "told"
-    """It may differ, and where it does the plan says so."""
+    """It must be the same on the ranks that state it; a rank states only what it uses."""
+    REPORTED = "reported"
+    """It may differ; the plan then has a problem that reports the difference."""
     PER_RANK = "per rank"
-    """It is the rank's own, and nobody compares it."""
+    """It is not compared."""
 
 
 Fields: TypeAlias = Mapping[str, tuple[Treatment, str]]
-"""By name, what is done about a difference, and what a rank has."""
+"""Treatment and value of each field, by name."""
 
 
 def host_name() -> str:
-    """Name this machine, as others know it."""
+    """Return this machine's host name."""
     return socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a rank sends the others, before anything is captured."""
+    """What a rank sends to the others, before anything is captured."""
 
     host: str = field(default_factory=host_name)
+    """The rank's host name."""
     fields: Fields
+    """What the rank is configured with."""
     fingerprint: str = ""
-    """The plan's; none where there is no plan."""
+    """The plan's fingerprint; empty where there is no plan."""
     failure: str | None = None
-    """What was raised where a plan was to be."""
-    values: tuple[tuple[Phase | None, Resolved], ...] = ()
-    """The plan's, where the statement crosses at length; a cause is without the path of its
-    declaration, which is a machine's own."""
+    """The errors that left the rank without a plan."""
+    values: Mapping[tuple[Phase | None, str], Resolved] = field(default_factory=dict)
+    """The plan's values by phase and capability, set by `at_length`; causes are without the path
+    of their declaration, which may differ between machines."""
     ranks: RankNumbers = ()
-    """The ranks that state this alike, set where it is received."""
+    """The ranks that sent the same digest, set by the receiver."""
 
     def at_length(self, plan: Plan | None) -> Statement:
-        """Return it as it crosses: with the values of the plan, where there is one."""
+        """Return the statement as it is sent: with the plan's values, where there is a plan."""
         values = () if plan is None else plan.values()
-        return replace(
-            self,
-            fields={name: (how, legible(own)) for name, (how, own) in self.fields.items()},
-            failure=None if self.failure is None else legible(self.failure),
-            values=tuple(
-                (phase, replace(own, causes=tuple(map(without_path, own.causes))))
-                for phase, own in values
-            ),
-        )
+        stated = {
+            (phase, own.capability): replace(own, causes=tuple(map(without_path, own.causes)))
+            for phase, own in values
+        }
+        return replace(self, values=stated)
 
     @classmethod
-    def read(cls, said: bytes) -> Statement:
-        """Read what a rank of this job sent; another release's is one field that differs."""
-        with suppress(Exception):  # whatever another release's classes raise
-            read = pickle.loads(said)  # noqa: S301 - as torch's own collectives of objects do
-            if isinstance(read, cls):
-                return read
+    def read(cls, payload: bytes) -> Statement:
+        """Read a rank's statement; one of another release becomes a single field that differs."""
+        with suppress(Exception):  # another release's classes may raise any error
+            statement = pickle.loads(payload)  # noqa: S301 - as torch's own collectives of objects do
+            if isinstance(statement, cls):
+                return statement
         release = (Treatment.EQUAL, "one whose statements are not known here")
         return cls(host="", fields={VERSION: release})
 
     @property
     def mark(self) -> int:
-        """A digest of what is compared or joined, as an int64 that is not negative."""
+        """A digest of all fields that are not per rank, as an int64 that is not negative."""
         compared = sorted(
             (name, value)
             for name, (treatment, value) in self.fields.items()
             if treatment is not Treatment.PER_RANK
         )
-        said = json.dumps([compared, self.fingerprint, self.failure])
-        return int.from_bytes(hashlib.sha256(said.encode()).digest()[:8]) >> 1
+        text = json.dumps([compared, self.fingerprint, self.failure])
+        # Not negative, so that its negation is an int64 too: `agree_over` compares both.
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
 def without_path(cause: Cause) -> Cause:
-    """Leave out where a declaration stands, which is a machine's own."""
-    own = cause.source
-    source = None if own is None or own.distribution is None else replace(own, declared_at=None)
+    """Return a cause without its declaration's path, which may differ between machines."""
+    source = cause.source
+    if source is not None:
+        is_installed = source.distribution is not None
+        source = replace(source, declared_at=None) if is_installed else None
     return replace(cause, source=source)
 
 
@@ -122,10 +123,10 @@ def statement_of(
     arguments: Mapping[str, object] | None = None,
     per_rank: frozenset[str] = frozenset(),
 ) -> Statement:
-    """Write what a rank with this plan says.
+    """Return the statement of a rank with this plan.
 
     Args:
-        plan: its own.
+        plan: the rank's plan.
         given: the flags as they were given, before anything was chosen; else the plan's.
         arguments: what else a rank is configured with, by name.
         per_rank: names of flags, facts and arguments in which ranks may differ.
@@ -138,7 +139,7 @@ def statement_of(
         # The installed engine whose rules these are.
         "engine": f"{family} {_version_of(family)}",
         "per_rank": ", ".join(sorted(per_rank)) or "none",
-        # What an engine does, and what its flags force: two sets may have one name.
+        # Beside the name, because two rule sets may have one name.
         "rules": rules.name,
         "rules of that set": ", ".join(sorted(rule.name for rule in rules.rules)),
         "algorithms": ", ".join(sorted(rules.algorithms)),
@@ -146,49 +147,49 @@ def statement_of(
     }
     equal_where_stated = {
         **{f"rule {rule.name}": f"of digest {rule.digest}" for rule in rules.rules},
-        # Two ranks may run two backends, but not two releases of one.
+        # Ranks may run different backends, but not different releases of one backend.
         **{f"backend {use.backend}": _release(use) for use in plan.uses},
     }
-    told = {
+    reported = {
         f"choice for {choice.flag}": choice.fitting[0].name if choice.fitting else "none"
         for choice in plan.choices
     }
     facts = {f"fact {name}": text_of(value) for name, value in plan.facts.known().items()}
-    # A model is one for all ranks, and a machine is the rank's own.
-    own_facts = {f"fact {name}" for name in _OF_THE_MACHINE | per_rank}
+    # All ranks serve one model, and may do so on different machines.
+    facts_per_rank = {f"fact {name}" for name in _MACHINE_FACTS | per_rank}
     fields = {
         **_treated(Treatment.EQUAL, equal),
         **_treated(Treatment.EQUAL_WHERE_STATED, equal_where_stated),
-        **_treated(Treatment.TOLD, told),
+        **_treated(Treatment.REPORTED, reported),
         "python": (Treatment.PER_RANK, platform.python_version()),
         "host": (Treatment.PER_RANK, host_name()),
-        **_treated(Treatment.EQUAL_WHERE_STATED, facts, own_facts),
+        **_treated(Treatment.EQUAL_WHERE_STATED, facts, facts_per_rank),
         **start_fields(plan.flags if given is None else given, arguments or {}, per_rank),
     }
     return Statement(fields=fields, fingerprint=plan.fingerprint)
 
 
 def failure_of(error: Exception, fields: Fields | None = None) -> Statement:
-    """Write what a rank without a plan says: every fault, where there are several.
+    """Return the statement of a rank without a plan, with every error of an exception group.
 
     Args:
         error: what was raised.
         fields: what the rank was started with, where the others state it too.
     """
-    return Statement(fields=fields or {}, failure="; ".join(_faults(error)))
+    return Statement(fields=fields or {}, failure=legible("; ".join(_faults(error))))
 
 
 def start_fields(
     given: ServerFlags, arguments: Mapping[str, object], per_rank: frozenset[str]
 ) -> Fields:
-    """List what a rank is started with, which is known before it has a plan.
+    """Return the fields that a rank knows before it has a plan.
 
     Args:
         given: the flags as they were given, before anything was chosen.
-        arguments: what else it is configured with, by name.
+        arguments: what else the rank is configured with, by name.
         per_rank: names of flags and arguments in which ranks may differ.
     """
-    # Who says what holds anyway does not differ.
+    # A rank that is given a flag's default value explicitly does not differ.
     defaults = {name: field.default for name, field in ServerFlags.model_fields.items()}
     flags = {f"{FLAG}{name}": value for name, value in given if value != defaults[name]}
     return {
@@ -209,9 +210,9 @@ def _faults(error: Exception) -> Iterator[str]:
 def _treated(
     treatment: Treatment, values: Mapping[str, object], per_rank: Collection[str] = ()
 ) -> Fields:
-    """Write values with what is done about a difference, which is nothing for those per rank."""
+    """Return values as fields with a treatment, `PER_RANK` for the names in `per_rank`."""
     return {
-        name: (Treatment.PER_RANK if name in per_rank else treatment, f"{value}")
+        name: (Treatment.PER_RANK if name in per_rank else treatment, legible(f"{value}"))
         for name, value in values.items()
     }
 
@@ -219,8 +220,8 @@ def _treated(
 def _release(use: Use) -> str:
     if use.declaration is None:
         return "not read" if use.problem is None else f"not read ({use.problem.code})"
-    shipped = " ".join(own for own in (use.source.distribution, use.source.version) if own)
-    return f"{shipped or 'by hand'}, declaration {use.declaration.digest}"
+    release = " ".join(filter(None, (use.source.distribution, use.source.version)))
+    return f"{release or 'by hand'}, declaration {use.declaration.digest}"
 
 
 @cache

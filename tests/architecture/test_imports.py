@@ -1,15 +1,21 @@
-"""Who may import whom, and what must stay unloaded."""
+"""Which folder may import which, what stays unloaded, and which names are public."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from importlinter.application.use_cases import lint_imports
 from importlinter.configuration import configure
+
+import backend_caps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,9 +34,7 @@ def test_layers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     configure()
 
-    holds = lint_imports(config_filename=str(ROOT / ".importlinter"), cache_dir=None)
-
-    assert holds
+    assert lint_imports(config_filename=str(ROOT / ".importlinter"), cache_dir=None)
 
 
 def _main(*words: str) -> str:
@@ -66,9 +70,7 @@ def test_command_leaves_nothing_to_collect_at_its_end() -> None:
     """What a command has made is not looked through once more when Python ends."""
     ending = "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
 
-    printed = _loaded_by(ending + _main("report", "--format", "json"))
-
-    assert printed == {"True"}
+    assert _loaded_by(ending + _main("report", "--format", "json")) == {"True"}
 
 
 def test_package_alone_loads_nothing() -> None:
@@ -95,3 +97,53 @@ def test_future_maps_are_made_in_one_place() -> None:
     }
 
     assert calls == {"backend_caps/startup/configuration.py"}
+
+
+STABLE = {
+    *("BackendCapsError", "BatchKind", "Capabilities", "Cause", "Configuration", "Declaration"),
+    *("Facts", "Given", "GraphMetadata", "HostSeqLens", "Part", "Phase", "Plan", "Role", "Rule"),
+    *("RuleSet", "ServerFlags", "SharedReadsEnd", "UNDECLARED", "Use", "When", "configure"),
+    *("discover", "flips", "require_evidence", "resolve"),
+}
+LOADS_TORCH = ("Configuration", "GraphSizes", "configure")
+"""Public, and left out of `import *`: a declaration is read without torch."""
+
+
+def _statically_imported() -> Iterator[str]:
+    """List the names that a type checker sees in the package."""
+    source = Path(backend_caps.__file__).read_text("utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.If):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ImportFrom):
+                    yield from (alias.name for alias in inner.names)
+
+
+def test_stable_names_are_public() -> None:
+    """No name that was promised is missing."""
+    missing = STABLE - {*backend_caps.__all__, *LOADS_TORCH}
+
+    assert missing == set()
+
+
+def test_type_checkers_and_the_program_see_the_same_names() -> None:
+    """The names for type checkers are the names that are loaded on first use."""
+    assert sorted(_statically_imported()) == sorted([*backend_caps.__all__, *LOADS_TORCH])
+
+
+def test_public_names_can_be_imported() -> None:
+    """Every public name is there, under its own name."""
+    for name in [*backend_caps.__all__, *LOADS_TORCH]:
+        assert getattr(import_module("backend_caps"), name) is getattr(backend_caps, name)
+        assert name in dir(backend_caps)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    """A name that there is none of is refused as of any module."""
+    with pytest.raises(AttributeError, match="module 'backend_caps' has no attribute 'Resolver'"):
+        _ = import_module("backend_caps").Resolver
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    """`backend_caps.__version__` is the installed version."""
+    assert backend_caps.__version__ == version("backend-caps")

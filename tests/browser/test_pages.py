@@ -27,9 +27,7 @@ _BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 @_EACH
 def test_page_is_read_aloud_whole(kind: str, show: Show, golden: Golden) -> None:
     """What a screen reader is told of a page is known to the last word."""
-    page = show(PAGES[kind]())
-
-    golden(f"{kind}.yaml", page.locator("body").aria_snapshot() + "\n")
+    golden(f"{kind}.yaml", show(PAGES[kind]()).locator("body").aria_snapshot() + "\n")
 
 
 @_EACH
@@ -61,8 +59,7 @@ def test_comparison_on_a_telephone_shows_more_than_its_subjects(show: Show) -> N
     page.set_viewport_size({"width": 400, "height": 800})
 
     first = page.locator(".grid tr > :first-child:visible")
-    widths = first.evaluate_all("all => all.map((cell) => cell.offsetWidth)")
-    assert max(widths) <= 160
+    assert max(first.evaluate_all("all => all.map((cell) => cell.offsetWidth)")) <= 160
 
 
 @pytest.mark.parametrize("kind", ["report", "evidence", "diff"])
@@ -129,9 +126,8 @@ def test_long_name_leaves_room_for_what_is_told_of_it(show: Show) -> None:
     assert fa3.declaration is not None
     conditions = fa3.declaration.conditions
     backend = installed(name, fa3.declaration.capabilities, conditions=conditions)
-    page = show(page_of(report_document([backend], (), None), ()))
 
-    heads = page.locator("tbody th")
+    heads = show(page_of(report_document([backend], (), None), ())).locator("tbody th")
 
     assert heads.count() == 2
     assert all(width <= 352 for width in heads.evaluate_all("all => all.map((c) => c.offsetWidth)"))
@@ -155,9 +151,8 @@ def test_page_is_light_and_dark(show: Show) -> None:
     page.emulate_media(color_scheme="light")
     light = page.evaluate(_BACKGROUND)
     page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(_BACKGROUND)
 
-    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(21, 24, 28)")
+    assert (light, page.evaluate(_BACKGROUND)) == ("rgb(255, 255, 255)", "rgb(21, 24, 28)")
 
 
 @pytest.mark.parametrize(
@@ -172,11 +167,8 @@ def test_page_of_the_shipped_backends_prints_on_one_sheet(line: str, show: Show)
     words, _, flags = line.partition(" -- ")
     invocation = Invocation(server_flags=tuple(flags.split()))
     done = CliRunner().invoke(cli, [*words.split(), "--format", "html"], obj=invocation)
-    page = show(done.stdout)
 
-    printed = page.pdf(prefer_css_page_size=True)
-
-    assert printed.count(b"/Type /Page\n") == 1
+    assert show(done.stdout).pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
 
 
 @_EACH

@@ -104,8 +104,7 @@ class CommandLine:
 
     def run(self, line: str) -> Result:
         """Run a command line; `@` at the head of a word is the folder of plugins."""
-        words = re.sub(r"(?<!\S)@", str(self.root), line)
-        own, _, flags = words.partition(" -- ")
+        own, _, flags = re.sub(r"(?<!\S)@", str(self.root), line).partition(" -- ")
         return CliRunner().invoke(
             cli, own.split(), obj=Invocation(server_flags=tuple(flags.split()))
         )

@@ -97,9 +97,7 @@ def test_check_that_holds_ends_with_0(line: CommandLine) -> None:
 
 def test_check_that_fails_ends_with_1(line: CommandLine) -> None:
     """The finding has claim, case, seed, schedule, the line of the plugin, and its command."""
-    document = _document(line, f"liar {FEW}", status=1)
-
-    finding = document.findings[0]
+    finding = _document(line, f"liar {FEW}", status=1).findings[0]
     case = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#0"
     assert (finding.claims, finding.case) == (["host_seq_lens"], case)
     assert (finding.seed, finding.schedule) == (0, "eager")

@@ -84,9 +84,7 @@ def _shown(site: CommandLine, words: str) -> dict[str, dict[str, object]]:
 
 def test_every_setting_is_spelled_here() -> None:
     """No setting is without a test of who goes before whom."""
-    tested = {name.partition(".")[0] for name in SPELLED}
-
-    assert tested == {*KEYS.values()} - {"format"}
+    assert {name.partition(".")[0] for name in SPELLED} == {*KEYS.values()} - {"format"}
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3], ids=LAYERS)
@@ -96,9 +94,8 @@ def test_first_layer_that_says_it_counts(
 ) -> None:
     """The command line goes before the environment, and that before the file; all are shown."""
     root = str(site.root)
-    words = _words(name, monkeypatch, root, num_layers)
 
-    shown = _shown(site, words)[name]
+    shown = _shown(site, _words(name, monkeypatch, root, num_layers))[name]
 
     value = json.dumps(SPELLED[name].values[num_layers - 1]).replace("@", root)
     assert (shown["layer"], shown["value"]) == (LAYERS[num_layers - 1], json.loads(value))
@@ -209,15 +206,6 @@ def test_file_gives_what_a_command_line_would(site: CommandLine) -> None:
     by_words = site.run(f"resolve --path . {words} --format json -- {flags}")
     assert by_file.exit_code == 0
     assert by_file.stdout == by_words.stdout
-
-
-def test_command_line_goes_before_the_files_flags(site: CommandLine) -> None:
-    """A flag after -- is put in the place of the section's, the others stay."""
-    Path("s.yaml").write_text(PLANNED)
-
-    result = site.run("explain --config s.yaml --policy warn -- --attention-backend acme_reads")
-
-    assert "backend acme_reads" in result.stdout
 
 
 def test_report_plans_where_the_file_has_flags(site: CommandLine) -> None:

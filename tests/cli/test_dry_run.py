@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from backend_caps import ServerFlags, discover, resolve
+from backend_caps import RuleSet, ServerFlags, discover, resolve
 from backend_caps.cli.dry_run import dry_run
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.insight.run_documents import RankReport, agreement_document
 from backend_caps.report.dry_run_documents import DryRunDocument
-from backend_caps.resolution.rules import RuleSet
-from backend_caps.runtime.model.random_models import random_llama
+from backend_caps.runtime.model import random_llama
 from tests.cases import axis, cases_of
 from tests.cli.conftest import CASES, CommandLine, process
 from tests.machine import free_port
@@ -161,9 +160,7 @@ def test_prompts_that_are_larger_than_graphs_say_so(tmp_path: Path) -> None:
 
     line = f"--flags-file {sizes} --steps 24 --seed 17 -- --attention-backend torch_padded"
 
-    document = _document(line)
-
-    prefill = document.ranks[0].phases[0]
+    prefill = _document(line).ranks[0].phases[0]
     assert prefill.eager_because == ["no graph was captured that holds its batches"]
     assert prefill.num_eager < prefill.num_forwards
 

@@ -94,9 +94,7 @@ def test_report_tells_stale_evidence(line: CommandLine, kept: Path) -> None:
 
 def test_report_of_no_evidence_has_no_word_of_it(line: CommandLine) -> None:
     """Where there is none, the report is as it was."""
-    output = line.run("report --path @").output
-
-    assert "Evidence" not in output
+    assert "Evidence" not in line.run("report --path @").output
 
 
 @pytest.mark.parametrize(
@@ -110,9 +108,7 @@ def test_plan_requires_evidence_where_that_is_options(
     line: CommandLine, option: str, headline: str
 ) -> None:
     """Without evidence a claim counts, unless evidence is required."""
-    output = line.run(f"resolve {option} --path @ {_SERVER}").output
-
-    assert headline in output
+    assert headline in line.run(f"resolve {option} --path @ {_SERVER}").output
 
 
 @pytest.mark.usefixtures("kept")

@@ -153,8 +153,7 @@ def test_verify_names_what_changed(acme: CommandLine) -> None:
 def test_verify_tells_of_a_plan_that_the_lock_lacks(acme: CommandLine) -> None:
     """A lock with flags has a plan: one that was taken out is told, not passed over."""
     file = _lock(acme, LEAN)
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "plan": None}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "plan": None}))
 
     status, found = _verified(acme, file)
 
@@ -309,6 +308,4 @@ def test_lock_takes_the_installed_engine(
     """A lock of the environment holds its engine too, read without importing it."""
     _install_engine(tmp_path / "engines", monkeypatch)
 
-    document = json.loads(acme.run(line).stdout)
-
-    assert document["request"].get("engine") == engine
+    assert json.loads(acme.run(line).stdout)["request"].get("engine") == engine

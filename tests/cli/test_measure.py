@@ -160,9 +160,7 @@ def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, prepares: str) 
 
 def test_measure_names_hidden_syncs(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend that asks the device for a number is named with its line, and counts as a wait."""
-    flags = _install(line, monkeypatch, ASKS)
-
-    exact = _levels(_document(line, flags, "--path @"))["exact"]
+    exact = _levels(_document(line, _install(line, monkeypatch, ASKS), "--path @"))["exact"]
 
     assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {
         f"asks_caps.py:{PREPARES_AT}"
@@ -238,9 +236,7 @@ def test_measured_levels_are_one_where_no_lengths_are_relayed(flags: str) -> Non
 @pytest.mark.slow
 def test_measured_models_have_the_head_size_that_is_known() -> None:
     """A fact of the server's model is one of the small model that stands in for it."""
-    source = _plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16"))
-
-    measured = measured_levels(source)
+    measured = measured_levels(_plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16")))
 
     assert (measured.levels[0].level, measured.levels[0].host_waits) == ("none", 1)
 

@@ -62,9 +62,7 @@ def test_files_are_named(shown: str, folder: Path) -> None:
 @pytest.mark.usefixtures("shown")
 def test_json_says_what_it_is_of(folder: Path) -> None:
     """The document names its plan, its clock and its releases, and both levels."""
-    document = TraceDocument.model_validate_json((folder / "t.json").read_text())
-
-    told = document.otherData
+    told = TraceDocument.model_validate_json((folder / "t.json").read_text()).otherData
     assert (told.clock, [own.level for own in told.levels]) == ("simulated", ["exact", "none"])
     assert {"backend-caps", "torch", "rules"} <= {*told.versions}
     assert told.levels[0].lengths_us > told.levels[1].lengths_us == 0.0

@@ -1,13 +1,26 @@
-"""What the command line says to those who hold it wrong."""
+"""Wrong usage, output that cannot be written, and progress on a terminal."""
 
 from __future__ import annotations
 
+import io
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
+from time import monotonic, sleep
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.main import Commands
+from backend_caps.cli.new_plugin import project_files
+from backend_caps.cli.output import working
+from backend_caps.report.progress import PATIENCE_S
 from tests.cases import cases_of
-from tests.cli.conftest import CASES, CommandLine
+from tests.cli.conftest import CASES, CommandLine, process
 
 
 @pytest.mark.parametrize(("line", "answer"), cases_of(CASES / "usage.txt"))
@@ -76,3 +89,135 @@ def test_help_shows_where_server_flags_go(acme: CommandLine, command: str) -> No
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0].endswith("[-- SERVER FLAGS...]")
+
+
+def test_fault_of_ours_is_not_dressed_up() -> None:
+    """A group that holds anything but a user's fault goes on as it came."""
+
+    @click.command()
+    def fail() -> None:
+        raise ExceptionGroup("several", [ValueError("ours")])
+
+    group = Commands("group", commands=[fail])
+
+    with pytest.raises(ExceptionGroup, match="several"):
+        CliRunner().invoke(group, ["fail"], obj=Invocation(), catch_exceptions=False)
+
+
+_FULL = Path("/dev/full")
+FORMATS = ("table", "json", "markdown")
+
+
+_CLOSED_OR_FULL = pytest.mark.parametrize(
+    ("shell", "problem"),
+    [
+        pytest.param(">&-", "it is closed", id="closed"),
+        pytest.param(
+            f"> {_FULL}",
+            "No space left on device",
+            id="full",
+            marks=pytest.mark.skipif(not _FULL.exists(), reason="the system has no full device"),
+        ),
+    ],
+)
+
+
+def _run(command: str) -> tuple[int, str]:
+    words = ("/bin/sh", "-c", f'"$0" -m backend_caps {command}', sys.executable)
+    done = process(*words, env={**os.environ, "BACKEND_CAPS_PLUGINS": "none-of-them"})
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", [*(f"report --format {own}" for own in FORMATS), "lock"])
+@_CLOSED_OR_FULL
+def test_output_that_takes_nothing_is_a_sentence(command: str, shell: str, problem: str) -> None:
+    """A document that nobody gets ends with one line and exit status 2."""
+    assert _run(f"{command} {shell}") == (2, _told(problem))
+
+
+@_CLOSED_OR_FULL
+def test_plugin_is_written_where_nobody_is_told(shell: str, problem: str, tmp_path: Path) -> None:
+    """The project is whole by the time that standard output takes no word of it."""
+    done = _run(f"new-plugin acme_attention --into {tmp_path / 'new'} {shell}")
+
+    files = sorted(file for file in (tmp_path / "new").rglob("*") if file.is_file())
+    assert done == (2, _told(problem))
+    assert len(files) == len(project_files("acme_attention"))
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_reader_that_has_enough_is_no_fault(format_: str) -> None:
+    """A pipe that is closed early, as by `head`, is said no word of."""
+    _, told = _run(f"report --format {format_} | true")
+
+    assert told == ""
+
+
+def _told(problem: str) -> str:
+    return (
+        f"error: nothing can be written to standard output: {problem}; an open file, pipe or "
+        "terminal with room was expected. Send the output elsewhere.\n"
+    )
+
+
+CHECK = "check torch_padded --quick --only mirror-absent --no-lines"
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover
+def test_check_shows_how_far_it_is_on_a_terminal(tmp_path: Path) -> None:
+    """Standard error says what loads, and which check runs; standard output is the document's."""
+    document = tmp_path / "document.txt"
+
+    status, told = _on_a_terminal(CHECK, document)
+
+    assert (status, "check" in told, "cases" in told) == (0, True, True)
+    assert document.read_text("utf-8").startswith("\nBackend 'torch_padded' on sim: nothing found")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+@pytest.mark.parametrize(("stream", "is_drawn"), [(Terminal(), True), (io.StringIO(), False)])
+def test_what_takes_long_is_told_on_terminals(
+    stream: io.StringIO, is_drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard error says what goes on, where somebody looks at it."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+
+    with working("reading an engine"):
+        until = monotonic() + (60 if is_drawn else 2 * PATIENCE_S)
+        while "reading an engine" not in stream.getvalue() and monotonic() < until:
+            sleep(PATIENCE_S / 10)
+
+    assert ("reading an engine" in stream.getvalue()) is is_drawn
+
+
+def _on_a_terminal(line: str, document: Path) -> tuple[int, str]:
+    """Run a command whose standard error is a terminal; its status, and what was drawn there."""
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "backend_caps", *line.split()]
+    environ = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    with document.open("wb") as out:
+        run = subprocess.Popen(command, stdout=out, stderr=its, env=environ, cwd=document.parent)
+    os.close(its)
+    told = b"".join(_read(ours))
+    os.close(ours)
+    return run.wait(), told.decode()
+
+
+def _read(terminal: int) -> list[bytes]:
+    """Read until nobody writes any more, which a terminal tells as an error."""
+    read = []
+    try:
+        while part := os.read(terminal, 4096):
+            read.append(part)
+    except OSError:
+        pass
+    return read

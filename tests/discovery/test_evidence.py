@@ -11,16 +11,15 @@ from types import ModuleType
 
 import pytest
 
+from backend_caps import Registry, require_evidence
 from backend_caps.capability.evidence import ClaimState, Evidence, Standing, declaration_digest
 from backend_caps.discovery.evidence import (
     KIT_AND_TORCH,
     Implementation,
     imports_of,
     read_standings,
-    require_evidence,
     versions_of,
 )
-from backend_caps.discovery.registry import Registry
 from tests.discovery.conftest import Site
 from tests.unit.evidence import HELD, evidence
 
@@ -101,9 +100,7 @@ def test_fresh_evidence_verifies(site: Site, plugin: Plugin) -> None:
 
 def test_backend_without_evidence_has_no_standing(site: Site, plugin: Plugin) -> None:
     """Where no file is, nothing is said."""
-    registry = plugin()
-
-    assert read_standings(registry.entries, path=[site.root]) == {}
+    assert read_standings(plugin().entries, path=[site.root]) == {}
 
 
 @pytest.mark.parametrize(
@@ -119,15 +116,12 @@ def test_backend_without_evidence_has_no_standing(site: Site, plugin: Plugin) ->
 )
 def test_backend_without_code_has_no_standing(site: Site, plugin: Plugin, source: str) -> None:
     """Where there is no implementation, there is nothing beside it."""
-    registry = plugin(source)
-
-    assert read_standings(registry.entries, path=[site.root]) == {}
+    assert read_standings(plugin(source).entries, path=[site.root]) == {}
 
 
 def _stale(site: Site, plugin: Plugin, change: Callable[[], object]) -> list[str]:
     """Change something after the evidence was written; list what is told."""
-    registry = plugin()
-    _keep(site, _fresh(site, registry).text())
+    _keep(site, _fresh(site, plugin()).text())
     change()
     return [str(each) for each in _standing(site, site.discover()).changes]
 
@@ -259,9 +253,7 @@ def test_namespace_is_not_the_package(site: Site) -> None:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(_RAISES)
 
-    found = _found(site, "space.acme.backend:Backend")
-
-    assert found.root == package
+    assert _found(site, "space.acme.backend:Backend").root == package
 
 
 @pytest.mark.parametrize("pointer", ["space.absent:Backend", "space:Backend"])
@@ -285,9 +277,7 @@ def test_package_behind_an_import_hook_is_found(
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook])
 
-    found = Implementation.of("hooked:Backend", imports_of(None))
-
-    assert found == Implementation(root=file)
+    assert Implementation.of("hooked:Backend", imports_of(None)) == Implementation(root=file)
 
 
 def test_module_without_a_spec_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,9 +88,7 @@ def test_loading_tells_a_missing_module(site: Site) -> None:
     """A distribution whose files are gone is told by the module that is not found."""
     site.install()
 
-    backend = site.discover()["fa3"]
-
-    (problem,) = backend.problems
+    (problem,) = site.discover()["fa3"].problems
     entry = "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
     remedy = "Correct the entry point of acme-caps, or reinstall it."
     assert (problem.code, problem.remedy) == ("missing-module", remedy)

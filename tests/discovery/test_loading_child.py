@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.declaration import Declaration
 from backend_caps.discovery.loading_child import Channel, read
 from backend_caps.discovery.process import Answer, Work
 from backend_caps.discovery.scan import BACKENDS, RULES
@@ -42,15 +41,6 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Importable:
         return name
 
     return write
-
-
-def test_read_sends_a_declaration_as_json(importable: Importable) -> None:
-    """What crosses is data."""
-    module = importable(DECLARES)
-
-    answer = read(BACKENDS, f"{module}:DECLARATION")
-
-    assert [Declaration.model_validate_json(text) for text in answer.documents] == [Declaration()]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +199,7 @@ def test_main_stops_after_an_entry_that_loads_torch(tmp_path: Path) -> None:
 
 def test_main_ends_after_the_last_entry(tmp_path: Path) -> None:
     """Without entries nothing is said."""
-    work = Work(path=sys.path, entries=[], deadline_s=30)
-
-    answers = said(tmp_path, work)
-
-    assert answers == []
+    assert said(tmp_path, Work(path=sys.path, entries=[], deadline_s=30)) == []
 
 
 @pytest.mark.parametrize(
@@ -229,8 +215,6 @@ def test_channel_is_silent_in_a_fork(
     """A plugin that forks has two processes at work, of which one answers."""
     sent = tmp_path / "sent"
     with sent.open("wb") as results, (tmp_path / "output").open("wb") as output:
-        channel = Channel(results=results, output=output.fileno(), process=process())
-
-        channel.send(Answer())
+        Channel(results=results, output=output.fileno(), process=process()).send(Answer())
 
     assert len(sent.read_bytes().splitlines()) == expected

@@ -1,4 +1,4 @@
-"""Files of metadata, whatever stands under their names."""
+"""Files of metadata, whatever stands under their names, and the codes of problems."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from backend_caps.capability.provenance import problem_texts
+from backend_caps.discovery import scan as discovery_scan
 from backend_caps.discovery.metadata import LARGEST_BYTES, read_regular
 from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan
+from backend_caps.engines import reading
+from backend_caps.resolution import errors
 from tests.discovery.conftest import Site
 
 _NO_FILE = "it is no file, nor a link to one"
@@ -49,9 +54,7 @@ def test_scan_does_not_wait_for_a_path_entry_that_is_a_pipe(tmp_path: Path) -> N
     """A pipe on the path is no archive."""
     os.mkfifo(tmp_path / "bundle.zip")
 
-    scanned = scan(Search.of_folders([tmp_path / "bundle.zip"]))
-
-    assert scanned.claims == []
+    assert scan(Search.of_folders([tmp_path / "bundle.zip"])).claims == []
 
 
 @pytest.mark.parametrize(
@@ -79,3 +82,12 @@ def test_regular_file_at_the_limit_is_read(tmp_path: Path) -> None:
     assert read_regular(str(tmp_path / "file"), 5) == b"12345"
     with pytest.raises(OSError, match="more than 4 bytes"):
         read_regular(str(tmp_path / "file"), 4)
+
+
+@pytest.mark.parametrize("module", [reading, errors, discovery_scan], ids=lambda own: own.__name__)
+def test_codes_are_sorted(module: ModuleType) -> None:
+    """The reference lists them in the order of the table."""
+    assert module.__file__ is not None
+    codes = [*problem_texts(module.__file__)]
+
+    assert codes == sorted(codes)

@@ -1,4 +1,4 @@
-"""The process that reads declarations, and what is left of it: nothing."""
+"""The process that reads declarations, and the faults and lines that it finds in them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
+from backend_caps import Capabilities, Declaration, Given, Part, When
+from backend_caps.discovery.diagnosis import schema_fault
+from backend_caps.discovery.loading_child import source_line
 from backend_caps.discovery.process import (
     Answer,
     Child,
@@ -43,17 +51,6 @@ def is_running(process: int) -> bool:
     """Tell whether a process is there and not a zombie."""
     status = Path(f"/proc/{process}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def test_child_says_when_it_begins_and_what_it_read(site: Site) -> None:
-    """Each entry is two lines: begun, and done."""
-    site.module("good", DECLARES)
-
-    said = answers(site, "good:DECLARATION", "absent:DECLARATION")
-
-    assert [answer.is_done for answer in said] == [False, True, False, True]
-    assert [answer.fault for answer in said] == ["", "", "", "missing-module"]
-    assert said[1].declared_at == f"{site.root}/good.py:3"
 
 
 def test_child_is_as_isolated_as_its_parent() -> None:
@@ -128,9 +125,7 @@ def test_discovery_that_is_dropped_ends_with_its_parent(site: Site, tmp_path: Pa
         "raise SystemExit(7)\n"
     )
 
-    status = subprocess.call([sys.executable, "-c", fails, str(site.root)])
-
-    assert status == 7
+    assert subprocess.call([sys.executable, "-c", fails, str(site.root)]) == 7
     assert not is_running(int(told.read_text()))
 
 
@@ -145,3 +140,132 @@ def test_early_start_that_fails_leaves_the_telling_to_the_next(
 
     assert where is search
     assert child is None
+
+
+class Own(BaseModel):
+    """A model of a plugin's own."""
+
+    size: int
+
+
+def raised(make: Callable[[], object]) -> BaseException:
+    """Return what making it raises."""
+    with pytest.raises((ValidationError, AttributeError, ImportError)) as caught:
+        make()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        pytest.param(
+            lambda: Capabilities.model_validate({"zzz": 1}),
+            "Capabilities has no field 'zzz'",
+            id="unknown-field",
+        ),
+        pytest.param(
+            lambda: Capabilities.model_validate({"needs_cpu_seq_lens": 1, "zzz": 1}),
+            "Capabilities.needs_cpu_seq_lens is 1: Input should be a valid boolean; "
+            "Capabilities has no field 'zzz'",
+            id="two-fields",
+        ),
+        pytest.param(
+            lambda: When(given=Given(tp_size={1}), capabilities=Capabilities(), reason="x"),
+            "When(tp_size = 1) states no capability; name at least one that differs there",
+            id="a-model-of-its-own",
+        ),
+        pytest.param(
+            lambda: Part("a", phazes=()),  # type: ignore[call-arg]
+            "Part has no field 'phazes'",
+            id="a-dataclass",
+        ),
+        pytest.param(
+            lambda: Declaration.model_validate({"implementation": "x"}),
+            "Declaration.implementation is 'x': Input should be 'x:Name'",
+            id="a-value",
+        ),
+        pytest.param(
+            lambda: Declaration.model_validate({"api": "x" * 100}),
+            f"Declaration.api is '{'x' * 59}...: Input should be 1",
+            id="a-long-value",
+        ),
+    ],
+)
+def test_schema_fault_tells_each_field_once(make: Callable[[], object], expected: str) -> None:
+    """A validation error is one line, a union's many complaints one."""
+    assert schema_fault(raised(make)) == expected
+
+
+def test_schema_fault_is_none_for_a_model_of_the_plugins_own() -> None:
+    """A plugin may use pydantic for itself."""
+    assert schema_fault(raised(lambda: Own.model_validate({"size": "x"}))) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ImportError("x", name="other"), id="import"),
+        pytest.param(AttributeError("x", name="x", obj=int), id="attribute"),
+        pytest.param(ValueError("x"), id="another"),
+    ],
+)
+def test_schema_fault_is_none_for_what_is_not_ours(error: BaseException) -> None:
+    """What a plugin asks others for is no matter of the contract."""
+    assert schema_fault(error) is None
+
+
+def module_of(source: str, tmp_path: Path) -> ModuleType:
+    """Make a module that says it comes from a file with this source."""
+    file = tmp_path / "caps.py"
+    file.write_text(source)
+    module = ModuleType("caps")
+    module.__file__ = str(file)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("source", "attribute", "line"),
+    [
+        pytest.param("A = 1\n", "A", 1, id="assignment"),
+        pytest.param("A = (\n1\n)\n", "A", 1, id="over-several-lines"),
+        pytest.param("A = 1\nA = 2\n", "A", 2, id="the-last-binding"),
+        pytest.param("A: int = 1\n", "A", 1, id="annotated"),
+        pytest.param("B, A = 1, 2\n", "A", 1, id="unpacked"),
+        pytest.param("try:\n  A = 1\nexcept E:\n  A = 2\n", "A", 4, id="in-a-branch"),
+        pytest.param("def f():\n  A = 1\nA = 2\n", "A", 3, id="not-in-a-function"),
+        pytest.param("from b import A\n", "A", 1, id="import"),
+        pytest.param("from b import B as A\n", "A", 1, id="renamed-import"),
+        pytest.param("class Box:\n  A = 1\n", "Box.A", 2, id="in-a-class"),
+        pytest.param("class Box(Base):\n  B = 1\n", "Box.A", 1, id="inherited-in-a-class"),
+        pytest.param("def A(): ...\n", "A", 1, id="function"),
+    ],
+)
+def test_source_line_finds_the_last_binding(
+    tmp_path: Path, source: str, attribute: str, line: int
+) -> None:
+    """The line is where the module binds the name that counts."""
+    module = module_of(source, tmp_path)
+
+    assert source_line(module, attribute) == f"{module.__file__}:{line}"
+
+
+def test_source_line_names_the_file_where_the_source_does_not_say(tmp_path: Path) -> None:
+    """A name that is bound by no statement has a file and no line."""
+    module = module_of("globals()['A'] = 1\n", tmp_path)
+
+    assert source_line(module, "A") == module.__file__
+
+
+def test_source_line_is_none_for_a_module_without_a_file() -> None:
+    """A built-in module is nowhere."""
+    assert source_line(sys, "path") is None
+
+
+def test_source_line_reads_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in a zip has lines too."""
+    archive = tmp_path / "caps.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("zipped_caps.py", "\nA = 1\n")
+    monkeypatch.syspath_prepend(archive)
+
+    assert source_line(import_module("zipped_caps"), "A") == f"{archive}/zipped_caps.py:2"

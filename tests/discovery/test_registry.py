@@ -104,9 +104,7 @@ def test_registry_refuses_two_backends_of_one_name() -> None:
 )
 def test_registry_fingerprint_tells_other_plugins(other: list[Backend]) -> None:
     """Whoever sees other plugins has another fingerprint."""
-    registry = Registry.of([backend("fa3")])
-
-    assert registry.fingerprint != Registry.of(other).fingerprint
+    assert Registry.of([backend("fa3")]).fingerprint != Registry.of(other).fingerprint
 
 
 def test_registry_fingerprint_passes_over_what_was_skipped() -> None:
@@ -133,9 +131,7 @@ def test_registry_tells_rules_that_cannot_be_read(site: Site) -> None:
     """A fault in rules is the registry's: no backend can be blamed for it."""
     site.plugin("rules", "RULES = ['x']", group="backend_caps.rules")
 
-    registry = site.discover()
-
-    (problem,) = registry.problems
+    (problem,) = site.discover().problems
     assert (problem.code, problem.remedy) == ("wrong-type", "Correct rules_caps.")
     assert problem.message == (
         "rules 'rules' of rules 1.0 (rules_caps:RULES) is of type 'list' of 'str'; expected a Rule "
@@ -221,9 +217,8 @@ def test_registry_validates_rules_again(site: Site) -> None:
 def test_registry_lists_the_uses_of_a_server(site: Site) -> None:
     """The backends that flags name are looked up here."""
     site.plugin("fa3", DECLARES)
-    registry = site.discover()
 
-    uses = registry.uses(ServerFlags.from_argv(["--attention-backend", "fa3"]))
+    uses = site.discover().uses(ServerFlags.from_argv(["--attention-backend", "fa3"]))
 
     assert {use.backend for use in uses} == {"fa3"}
     assert {str(use.source) for use in uses} == {f"fa3 1.0, {site.root}/fa3_caps.py:3"}
@@ -270,9 +265,7 @@ def test_registry_leaves_out_no_name_that_stands() -> None:
     problem = Problem(code="not-allowed", message="no.", remedy="Add it.")
     skipped = replace(backend("a", Status.SKIPPED, distribution="b"), problems=(problem,))
 
-    registry = Registry.of([backend("a"), skipped])
-
-    assert registry.left_out == {}
+    assert Registry.of([backend("a"), skipped]).left_out == {}
 
 
 def test_discover_searches_this_environment_by_default() -> None:

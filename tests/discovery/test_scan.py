@@ -1,17 +1,23 @@
-"""What the metadata on a path claims."""
+"""Which places are searched, and what the metadata on a path claims."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backend_caps.discovery.process import Search
+import backend_caps
+from backend_caps.discovery.metadata import PathEntry
+from backend_caps.discovery.process import Search, identity
 from backend_caps.discovery.scan import AllowList, Scan, admit, installed_release, scan
 from tests.discovery.conftest import Site, table
 
@@ -38,40 +44,6 @@ def test_scan_reads_a_claim_with_all_its_metadata(site: Site) -> None:
     assert str(claim) == "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
     assert claim.stated_at == f"{info}/entry_points.txt:2"
     assert (claim.group, claim.requires) == ("backend_caps.backends", "backend-caps>=0.1")
-
-
-@pytest.mark.parametrize(
-    ("folder", "owner"),
-    [("Acme_Caps-2.0.dist-info", "acme-caps 2.0"), ("acme_caps.egg-info", "acme-caps")],
-)
-def test_scan_takes_name_and_version_from_the_folder(site: Site, folder: str, owner: str) -> None:
-    """A distribution whose METADATA is gone is named; a develop install may have no version."""
-    site.install(folder)
-
-    assert site.claim().owner == owner
-
-
-@pytest.mark.parametrize(
-    "malformed",
-    [
-        pytest.param(b"x = y:z\n", id="no-section"),
-        pytest.param(b"[x]\na = b:c\na = b:c\n", id="duplicate-key"),
-        pytest.param(b"[x]\na = %(b)s\n", id="interpolation"),
-        pytest.param(b"[x]\n\xff\xfe\n", id="not-utf8"),
-        pytest.param(b"[DEFAULT]\nleak = b:c\n", id="default-section"),
-        pytest.param(b"[x]\nno equals sign\n", id="no-equals-sign"),
-        pytest.param(b"\xef\xbb\xbf[x]\na = b:c\n", id="byte-order-mark"),
-    ],
-)
-def test_scan_survives_malformed_metadata_of_anybody(site: Site, malformed: bytes) -> None:
-    """Another distribution's bad entry_points.txt costs nothing, and leaks nothing."""
-    site.install("other-1.0.dist-info", entry_points=malformed)
-    site.install("acme_caps-2.0.dist-info", entry_points=malformed + b"\n" + FA3.encode())
-
-    scanned = site.scan()
-
-    assert scanned.problems == []
-    assert told(scanned) == [("fa3", "ok", [])]
 
 
 @pytest.mark.parametrize("case", table("scans"), ids=itemgetter("name"))
@@ -113,9 +85,7 @@ def test_scan_tells_metadata_that_cannot_be_read(site: Site) -> None:
     """A file that is there and cannot be read may be a plugin's: it is told."""
     (site.root / "acme_caps-2.0.dist-info" / "entry_points.txt").mkdir(parents=True)
 
-    scanned = site.scan()
-
-    (problem,) = scanned.problems
+    (problem,) = site.scan().problems
     file = f"{site.root}/acme_caps-2.0.dist-info/entry_points.txt"
     remedy = "Correct its permissions, or reinstall the distribution."
     assert (problem.code, problem.remedy) == ("unreadable", remedy)
@@ -158,9 +128,7 @@ def test_scan_reads_an_egg_that_is_a_folder(tmp_path: Path) -> None:
     egg = Site(tmp_path / "acme_caps-2.0-py3.11.egg")
     egg.install("EGG-INFO")
 
-    claim = egg.claim()
-
-    assert claim.owner == "acme-caps 2.0"
+    assert egg.claim().owner == "acme-caps 2.0"
 
 
 def test_scan_tells_an_archive_that_is_damaged(tmp_path: Path) -> None:
@@ -196,8 +164,7 @@ def test_admit_keeps_each_shadowed_release_for_itself(tmp_path: Path) -> None:
 
     scanned = admit(scan(Search.of_folders([site.root for site in sites])), None)
 
-    statuses = [claim.status.value for claim in scanned.claims]
-    assert statuses == ["ok", "skipped", "skipped"]
+    assert [claim.status.value for claim in scanned.claims] == ["ok", "skipped", "skipped"]
 
 
 def test_allow_list_of_the_caller_comes_before_the_environments() -> None:
@@ -220,3 +187,92 @@ def test_claim_of_rules_says_so(site: Site) -> None:
 
     assert str(claim) == "rules 'site' of acme-caps 2.0 (acme:RULES)"
     assert not claim.is_backend
+
+
+SOURCE = str(Path(backend_caps.__file__).parents[1])
+TELL = (
+    f"import sys; sys.path.append({SOURCE!r}); from backend_caps.discovery.process import Search; "
+    "search = Search.of_process(); print(search.unsearched, search.searched == search.imports)"
+)
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    """Run Python in a folder; what it prints."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("arguments", [["-c", TELL], ["-m", "tell"]], ids=["-c", "-m"])
+def test_search_leaves_the_working_directory_out(tmp_path: Path, arguments: list[str]) -> None:
+    """What `-c` and `-m` put first on the path by themselves is not searched."""
+    (tmp_path / "tell.py").write_text(TELL)
+
+    assert run(arguments, tmp_path) == f"{tmp_path} True"
+
+
+def test_search_keeps_a_path_that_python_did_not_add_to(tmp_path: Path) -> None:
+    """Under `-P` the first entry is somebody's choice, even if it is the working directory."""
+    actual = run(
+        ["-P", "-c", TELL.replace("append", f"insert(0, {str(tmp_path)!r}) or sys.path.append")],
+        tmp_path,
+    )
+
+    assert actual == "None True"
+
+
+def test_search_tells_of_a_working_directory_already_taken_off(tmp_path: Path) -> None:
+    """The command line takes it off before its second import, and says so."""
+    search = Search.of_process(str(tmp_path))
+
+    assert search.unsearched == str(tmp_path)
+    assert str(tmp_path) not in search.searched
+
+
+def test_search_of_folders_imports_from_them_first(tmp_path: Path) -> None:
+    """Folders that the caller names come before `sys.path`, and are the only ones searched."""
+    search = Search.of_folders([tmp_path])
+
+    assert search.searched == (str(tmp_path),)
+    assert search.imports == (str(tmp_path), *Search.of_process().imports)
+
+
+def test_search_survives_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    """A process whose working directory was deleted keeps the rest of its path."""
+    gone = "import os; folder = os.getcwd(); os.rmdir(folder); " + TELL
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    assert run(["-c", gone], folder) == "None True"
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "nul\0byte"])
+def test_identity_of_what_is_not_there_is_none(path: str) -> None:
+    """A path entry that is not there is none."""
+    assert identity(path) is None
+
+
+def test_identity_is_the_same_by_every_name(tmp_path: Path) -> None:
+    """A folder is itself, by whatever path."""
+    alias = tmp_path / "alias"
+    alias.symlink_to(tmp_path)
+
+    assert identity(str(alias)) == identity(os.fspath(tmp_path))
+
+
+def test_place_that_cannot_be_listed_is_none() -> None:
+    """A folder that vanished or is closed holds no metadata."""
+    assert PathEntry.at("/no/such/folder") is None
+
+
+def test_installed_release_names_the_version() -> None:
+    """A fault's message tells which release refused a plugin."""
+    assert installed_release("pydantic") == f"pydantic {version('pydantic')}"
+
+
+def test_installed_release_says_that_it_runs_from_its_source() -> None:
+    """A checkout that was never installed has no version to tell."""
+    actual = installed_release("no-such-distribution")
+
+    assert actual == "no-such-distribution (not installed, run from its source)"

@@ -1,4 +1,4 @@
-"""The generated pages are what the code says now."""
+"""The generated pages and the glossary are what the code says now."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import TypeGuard
 
 import pytest
 
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Origin
-from backend_caps.errors import BackendCapsError, CodedError
+from backend_caps import BackendCapsError, Origin, Phase, Role
+from backend_caps.errors import CodedError
 from docs.tools import engines, pictures, schemas
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.outputs import RENEW, Files, stale
 from docs.tools.sources import problem_texts
-from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
+from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of, prose_of
 
 GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
 GENERATORS = sorted((ROOT / "docs" / "tools" / "pages").glob("[!_]*.py"))
@@ -68,17 +67,13 @@ def test_page_of_an_engine_is_not_stale(engine: str) -> None:
     """The matrix of an engine's backends is what its wheel says."""
     page = engines.PAGES[engine]
 
-    shown = page.path.read_text("utf-8")
-
-    assert shown == engines.text_of(page), f"renew it by {RENEW}"
+    assert page.path.read_text("utf-8") == engines.text_of(page), f"renew it by {RENEW}"
 
 
 @pytest.mark.parametrize("name", schemas.SCHEMAS)
 def test_schema_describes_every_field(name: str) -> None:
     """Every field of a published schema has a description."""
-    nameless = list(schemas.undescribed(name))
-
-    assert nameless == []
+    assert list(schemas.undescribed(name)) == []
 
 
 def test_every_error_has_an_example() -> None:
@@ -113,9 +108,7 @@ def test_every_problem_is_listed() -> None:
     """`problems.md` has a row for each code in the source."""
     page = (REFERENCE / "problems.md").read_text("utf-8")
 
-    missing = [text.code for text in problem_texts() if f"| `{text.code}` |" not in page]
-
-    assert missing == []
+    assert [text.code for text in problem_texts() if f"| `{text.code}` |" not in page] == []
 
 
 @pytest.mark.parametrize("enum", [Role, Phase, Origin])
@@ -123,9 +116,7 @@ def test_reference_has_the_words_of_reports(enum: type[Role | Phase | Origin]) -
     """The words that reports use of a cause stand in the reference."""
     text = (REFERENCE / "capabilities.md").read_text("utf-8")
 
-    missing = [member.value for member in enum if f"`{member.value}`" not in text]
-
-    assert missing == []
+    assert [member.value for member in enum if f"`{member.value}`" not in text] == []
 
 
 def test_pages_name_no_machine() -> None:
@@ -134,6 +125,39 @@ def test_pages_name_no_machine() -> None:
     any_of_them = "|".join(re.escape(str(place)) for place in places)
     private = re.compile(rf"(?<![\w.-])({any_of_them})(?![\w-])")
 
-    found = [name_of(page) for page in PAGES if private.search(page.read_text("utf-8"))]
+    assert [name_of(page) for page in PAGES if private.search(page.read_text("utf-8"))] == []
 
-    assert found == []
+
+GLOSSARY = REFERENCE / "glossary.md"
+_TERM = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE)
+_REJECTED = re.compile(r"\*Not:\* ([^.]+)\.")
+REQUIRED = {
+    *("backend", "cause", "draft", "draft_extend", "fact", "flag", "flip", "mirror", "need"),
+    *("phase", "plan", "pool row", "publish", "role", "rule", "stash", "support", "target", "use"),
+}
+
+
+def test_glossary_has_every_word() -> None:
+    """Each word of the design has an entry."""
+    assert REQUIRED - set(_TERM.findall(GLOSSARY.read_text("utf-8"))) == set()
+
+
+def test_glossary_is_sorted_and_has_each_word_once() -> None:
+    """Each word has one meaning, where a reader looks for it."""
+    terms = _TERM.findall(GLOSSARY.read_text("utf-8"))
+
+    assert terms == sorted(set(terms), key=str.lower)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p != GLOSSARY], ids=name_of)
+def test_page_uses_no_second_word(page: Path) -> None:
+    """No page says by another word what the glossary has a word for."""
+    rejected = [
+        word.strip()
+        for listed in _REJECTED.findall(GLOSSARY.read_text("utf-8"))
+        for word in listed.split(",")
+    ]
+
+    used = [word for word in rejected if re.search(rf"\b{re.escape(word)}\b", prose_of(page))]
+
+    assert used == []

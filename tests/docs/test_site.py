@@ -135,9 +135,7 @@ def test_public_name_has_its_place(module: str, folder: Path, pages: Mapping[Pat
     """Every public name of a module but its errors has a heading on the module's page."""
     page = pages[folder / "reference" / "api" / f"{MODULES[module]}.html"]
 
-    missing = {name for name in _documented(module) if not _has(page, name)}
-
-    assert missing == set()
+    assert {name for name in _documented(module) if not _has(page, name)} == set()
 
 
 def _documented(module: str) -> Iterator[str]:
@@ -219,9 +217,7 @@ def test_keys_of_a_schema_are_read_whole(folder: Path, chromium: Browser) -> Non
     window = chromium.new_page(viewport={"width": 1440, "height": 900})
     window.goto((folder / "reference" / "schemas" / "declaration.html").as_uri())
 
-    lines = window.locator("td:first-child code").evaluate_all(_LINES)
-
-    assert set(lines) == {1}
+    assert set(window.locator("td:first-child code").evaluate_all(_LINES)) == {1}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -236,8 +232,7 @@ def test_page_can_be_read_by_everybody(
 
     found = Axe().run(window).response["violations"]
 
-    serious = [each["id"] for each in found if each["impact"] in {"serious", "critical"}]
-    assert serious == []
+    assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
 
 
 @pytest.mark.parametrize(
@@ -259,6 +254,4 @@ def test_dead_link_is_told_from_others(target: str, expected: bool, tmp_path: Pa
         (tmp_path / name).write_text(text, "utf-8")
     pages = {tmp_path / name: _read(text) for name, text in texts.items()}
 
-    leads = _leads(tmp_path / "page.html", target, tmp_path, pages)
-
-    assert leads is expected
+    assert _leads(tmp_path / "page.html", target, tmp_path, pages) is expected

@@ -1,4 +1,4 @@
-"""Words are spelled as a dictionary has them, or as the project does."""
+"""Words are spelled as in a dictionary or the word list, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from docs.tools import engines
 from docs.tools.spelling import OWN_WORDS, docstrings, needless_words, unknown_words
-from tests.docs.pages import PAGES, ROOT, name_of
+from tests.docs.pages import PAGES, ROOT, anchors_of, links_of, name_of
 
 NAMES = {page.path for page in engines.PAGES.values()}
 """Pages of an engine's own names."""
@@ -64,3 +64,38 @@ def test_own_words_are_in_no_dictionary() -> None:
 def test_unknown_word_is_found(prose: str, expected: set[str]) -> None:
     """What is no word is told, and what is no prose is not asked."""
     assert unknown_words(prose) == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_resolve(page: Path) -> None:
+    """Every link to a page names one that is there, and a heading that it has."""
+    assert [link for link in links_of(page) if not _resolves(page, link)] == []
+
+
+def _resolves(page: Path, link: str) -> bool:
+    if link.startswith(("https://", "http://")):
+        return True
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    return target.exists() and (not anchor or anchor in anchors_of(target))
+
+
+INDEXES = [page for page in PAGES if page.name == "README.md" and page.parent != ROOT]
+
+
+@pytest.mark.parametrize("index", INDEXES, ids=name_of)
+def test_index_names_every_page(index: Path) -> None:
+    """A folder's README names each page of the folder, and the README of each folder in it."""
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links_of(index)}
+
+    pages = {page for page in PAGES if page.parent == index.parent and page != index}
+    folders = {page for page in INDEXES if page.parent.parent == index.parent}
+
+    assert {name_of(page) for page in (pages | folders) - linked} == set()
+
+
+def test_every_folder_has_an_index() -> None:
+    """A page is found from the README of its folder."""
+    folders = {page.parent for page in PAGES if page.is_relative_to(ROOT / "docs")}
+
+    assert folders == {index.parent for index in INDEXES}

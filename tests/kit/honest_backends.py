@@ -14,9 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from backend_caps import GraphMetadata, HostSeqLens, SharedReadsEnd, protocols
 from backend_caps.protocols import ModelRunner
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import AttentionBackend, ForwardBatch
 from tests.kit.liars.bases import Graphed, Padded, Turned
 from tests.kit.liars.whole import NATIVE
 from tests.kit.specimen import NO_GRAPHS, honest, specimens_of

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch_native_caps import TORCH_NATIVE
 
-from backend_caps import GraphMetadata, Role, SharedReadsEnd
+from backend_caps import GraphMetadata, Registry, Role, SharedReadsEnd
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.provenance import BY_HAND
-from backend_caps.discovery.registry import Registry
 from backend_caps.kit import (
     Check,
     Effort,
@@ -21,7 +20,7 @@ from backend_caps.kit import (
 )
 from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_catalog import CATALOG, UnknownCheckError, checks_named
-from backend_caps.startup.configuration import ImplementationError
+from backend_caps.runtime import ImplementationError
 from backend_caps.startup.errors import StartupError
 from tests.kit.made import HONEST, ODD, claiming, odd_check
 

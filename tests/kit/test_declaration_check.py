@@ -11,8 +11,7 @@ import pytest
 from backend_caps_torch_native import TorchPadded
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps import Declaration
-from backend_caps.capability.provenance import Source
+from backend_caps import Declaration, Source
 from backend_caps.kit import Effort, Finding, Subject, Verdict, run_checks
 from backend_caps.kit.checks.hygiene import HYGIENE
 from backend_caps.kit.probes.declaration_import import (
@@ -20,9 +19,9 @@ from backend_caps.kit.probes.declaration_import import (
     ImportedDeclaration,
     ImportRequest,
     import_declaration,
-    seen,
+    imported,
 )
-from backend_caps.runtime.attention import AttentionBackend
+from backend_caps.runtime import AttentionBackend
 from tests.kit.made import HONEST
 
 DECLARED = Path(__file__).parent / "liars" / "declared"
@@ -82,7 +81,7 @@ def _kept() -> Iterator[None]:
 
 def _seen(work: ImportRequest) -> ImportedDeclaration:
     with _kept():
-        return seen(work)
+        return imported(work)
 
 
 @pytest.fixture
@@ -109,9 +108,7 @@ def test_shipped_declaration_holds() -> None:
     line = 1 + Path(file).read_text("utf-8").splitlines().index("TORCH_PADDED = Declaration(")
     source = Source(distribution="backend-caps-torch-native", declared_at=f"{file}:{line}")
 
-    findings = _findings(Subject(name="padded", declaration=TORCH_PADDED, source=source))
-
-    assert findings == []
+    assert _findings(Subject(name="padded", declaration=TORCH_PADDED, source=source)) == []
 
 
 def test_methods_are_called_as_the_runtime_calls_them() -> None:
@@ -134,9 +131,8 @@ def test_backend_that_cannot_be_built_is_left_to_others() -> None:
 def test_backend_of_an_engine_is_excused() -> None:
     """A class that declares in its engine's way is judged by no declaration of ours."""
     build: Callable[..., AttentionBackend] = TorchPadded
-    subject = replace(HONEST, builder=build)
 
-    result = run_checks(subject, [HYGIENE], device="cpu").checks[0]
+    result = run_checks(replace(HONEST, builder=build), [HYGIENE], device="cpu").checks[0]
 
     assert result.status is Verdict.NOT_CHECKED
 
@@ -156,9 +152,8 @@ def test_declaration_that_raises_is_told(plugin: Plugin) -> None:
 def test_declaration_that_ends_the_process_is_told(plugin: Plugin) -> None:
     """A module that kills its process is told by what was printed last."""
     work = plugin("import os\nos.write(2, b'no device'); DECLARATION = os._exit(3)")
-    source = Source(declared_at=work["declared_at"])
 
-    findings = _findings(replace(HONEST, source=source))
+    findings = _findings(replace(HONEST, source=Source(declared_at=work["declared_at"])))
 
     assert findings[0].fault.what == "its declaration ends the process that imports it: no device"
 
@@ -168,14 +163,12 @@ def test_declaration_that_is_not_there_is_told(plugin: Plugin) -> None:
     work = plugin("DECLARATION = Declaration()\npass")
 
     with pytest.raises(LookupError, match=r"nothing is bound at .*acme_caps.py:3"), _kept():
-        seen(work)
+        imported(work)
 
 
 def test_declaration_of_a_class_is_found(plugin: Plugin) -> None:
     """A declaration may be a class's own attribute."""
-    work = plugin("class Acme:\n    DECLARATION = Declaration()")
-
-    assert _seen(work)["faults"] == []
+    assert _seen(plugin("class Acme:\n    DECLARATION = Declaration()"))["faults"] == []
 
 
 def test_heavy_package_is_seen(plugin: Plugin) -> None:

@@ -125,9 +125,7 @@ def test_evidence_of_the_same_run_is_the_same() -> None:
 
 def test_evidence_is_of_today_unless_told() -> None:
     """The date is the day of the run."""
-    results = run_checks(HONEST, [ODD], effort=_EVEN)
-
-    written = evidence_of(results, _EVEN, [ODD])
+    written = evidence_of(run_checks(HONEST, [ODD], effort=_EVEN), _EVEN, [ODD])
 
     assert abs((date.today() - written.date).days) <= 1  # noqa: DTZ011 - of whichever time zone
 
@@ -206,9 +204,7 @@ def test_evidence_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_evidence_file_lies_in_the_package() -> None:
     """The file of a backend is named after it."""
-    file = evidence_file(HONEST)
-
-    parts = file.parts[-3:]
+    parts = evidence_file(HONEST).parts[-3:]
     assert parts == ("backend_caps_torch_native", "evidence", f"{HONEST.name}.json")
 
 

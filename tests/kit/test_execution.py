@@ -38,10 +38,6 @@ def _raising(_rig: Rig, _case: Case) -> Never:
     raise ValueError("no such row")
 
 
-def _asked(_subject: object, _cases: object, _rig: object) -> list[Hint]:
-    return [HINT]
-
-
 def test_check_with_a_fault_fails() -> None:
     """One fault fails the claim, and the finding has the command that shows it again."""
     results = run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)))
@@ -54,9 +50,7 @@ def test_check_with_a_fault_fails() -> None:
 
 def test_check_stops_where_enough_is_found() -> None:
     """More findings of one check would help nobody."""
-    results = run_checks(HONEST, [ODD], effort=Effort(seeds=range(1, 99, 2)))
-
-    assert len(results.findings) == 5
+    assert len(run_checks(HONEST, [ODD], effort=Effort(seeds=range(1, 99, 2))).findings) == 5
 
 
 def test_check_without_a_fault_holds() -> None:
@@ -91,9 +85,7 @@ def test_check_that_cannot_answer_is_not_checked(
 
 def test_check_behind_a_failed_one_is_not_checked() -> None:
     """What a check is compared by has to hold first."""
-    later = odd_check("later", "made")
-
-    results = run_checks(HONEST, [ODD, later], effort=Effort(seeds=(1,)))
+    results = run_checks(HONEST, [ODD, odd_check("later", "made")], effort=Effort(seeds=(1,)))
 
     assert results.checks[1].status is Verdict.NOT_CHECKED
     assert results.checks[1].reason == "says nothing while made fails"
@@ -129,7 +121,7 @@ def test_hints_are_asked_for_where_nothing_was_found(
     changes: dict[str, Any], seed: int, hints: list[Hint]
 ) -> None:
     """A claim that holds, or is too modest to be checked, may be too modest; others are not."""
-    check = replace(ODD, hints=_asked, **changes)
+    check = replace(ODD, hints=lambda *_: [HINT], **changes)
 
     results = run_checks(HONEST, [check], effort=Effort(seeds=(seed,)))
 

@@ -118,6 +118,4 @@ def test_line_of_the_backend_is_found_in_the_trace(log: Log) -> None:
     _until_it_ends(log, run=_ends)
     log.write(pickle.dumps(Crash(status=SEGV, trace=trace, at_s=0.0)))
 
-    finding = _known(log)["made"].findings[-1]
-
-    assert finding.fault.site == Site(own, 7)
+    assert _known(log)["made"].findings[-1].fault.site == Site(own, 7)

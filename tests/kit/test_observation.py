@@ -113,9 +113,7 @@ def test_lines_of_nothing_are_none(package: Path) -> None:
 )
 def test_missing_lines_are_ranges(missed: tuple[int, ...], missing: tuple[str, ...]) -> None:
     """Lines that follow one another, as statements do, are one range."""
-    own = FileLines(file=Path("a.py"), lines=(3, 5, 9), missed=missed)
-
-    assert own.missing == missing
+    assert FileLines(file=Path("a.py"), lines=(3, 5, 9), missed=missed).missing == missing
 
 
 def test_each_line_is_kept_once() -> None:

@@ -38,16 +38,12 @@ def test_serving_is_after_whatever_it_needs() -> None:
 
 def test_serving_leaves_drafts_of_the_host_alone() -> None:
     """What an n-gram drafts hangs on what else was served, so it may be another one."""
-    result = _result(HONEST, SERVING, 2)
-
-    assert result.status is Verdict.HELD
+    assert _result(HONEST, SERVING, 2).status is Verdict.HELD
 
 
 def test_serving_on_another_device_is_not_checked() -> None:
     """Where the engine refuses the device by what is declared, nothing is said against it."""
-    subject = claiming(devices=frozenset({"cuda"}))
-
-    result = _result(subject, SERVING, 0, device="cpu")
+    result = _result(claiming(devices=frozenset({"cuda"})), SERVING, 0, device="cpu")
     assert result.status is Verdict.NOT_CHECKED
     assert "device" in result.reason
 

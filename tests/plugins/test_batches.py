@@ -94,9 +94,7 @@ def test_page_table_entries_behind_a_context_may_be_no_slots(name: str, make: Ma
     """Nothing is looked up there, whether or not it would be masked."""
     clean = make(CLEAN).run(BACKENDS[name])
 
-    output = make(STALE).run(BACKENDS[name])
-
-    assert torch.equal(output, clean)
+    assert torch.equal(make(STALE).run(BACKENDS[name]), clean)
 
 
 @pytest.mark.parametrize(("name", "make"), _cases([*OF_TREES], [*MAKERS]))
@@ -126,9 +124,7 @@ def test_a_request_of_no_numbers_spoils_no_other(name: str) -> None:
     whole = batch.run(BACKENDS[name])
     batch.k[:4] = batch.v[:4] = torch.nan
 
-    output = batch.run(BACKENDS[name])
-
-    assert torch.equal(output[4:], whole[4:])
+    assert torch.equal(batch.run(BACKENDS[name])[4:], whole[4:])
 
 
 @pytest.mark.parametrize(("name", "make"), _cases([*BACKENDS], ["prefill", "decode", "trees"]))
@@ -136,9 +132,7 @@ def test_values_may_be_wider_than_keys(name: str, make: Make) -> None:
     """Values of another size than keys give the attention that float64 loops give."""
     batch = make(WIDER)
 
-    output = bounded(batch).run(BACKENDS[name])
-
-    _assert_near(output, batch)
+    _assert_near(bounded(batch).run(BACKENDS[name]), batch)
 
 
 @every_backend
@@ -168,9 +162,7 @@ def test_any_mask_is_followed(name: str, prefixes: list[int], count: int, seed: 
         rows[:, -count:] |= torch.eye(count, dtype=torch.bool)
     batch = with_mask(plain, visible)
 
-    output = batch.run(BACKENDS[name])
-
-    _assert_near(output, batch)
+    _assert_near(batch.run(BACKENDS[name]), batch)
 
 
 def _widest(name: str) -> int:
@@ -186,9 +178,7 @@ def test_trees_of_the_declared_width_are_verified(name: str) -> None:
     tree = (0, *[0] * widest, *(dice.randint(1, widest) for _ in range(widest)))
     batch = tree_scene([(3, tree), (40, tree)], setting=ROOMY)
 
-    output = batch.run(BACKENDS[name])
-
-    _assert_near(output, batch)
+    _assert_near(batch.run(BACKENDS[name]), batch)
 
 
 @every_tree_backend
@@ -198,9 +188,7 @@ def test_trees_of_the_declared_width_are_drafted(name: str, num_steps: int) -> N
     wide = beams(_widest(name), num_steps, dice_of(num_steps))
     batch = masked_scene([(3, wide), (40, wide)], setting=ROOMY)
 
-    output = batch.run(BACKENDS[name])
-
-    _assert_near(output, batch)
+    _assert_near(batch.run(BACKENDS[name]), batch)
 
 
 @every_tree_backend
@@ -217,16 +205,13 @@ def test_what_no_token_of_a_tree_sees_is_not_read(name: str, column: int) -> Non
     slots = batch.pools.req_to_token[batch.batch.req_pool_indices, column].long()
     batch.pools.keys[slots] = batch.pools.values[slots] = torch.nan
 
-    output = batch.run(BACKENDS[name])
-
-    assert torch.equal(output, clean)
+    assert torch.equal(batch.run(BACKENDS[name]), clean)
 
 
 @every_tree_backend
 def test_padding_of_trees_alone_needs_no_entries(name: str) -> None:
     """Padded requests of length 0, whose mask is empty, get zeros."""
-    idle = tree_scene(GROVE).select([])
-    batch = padded(idle, rows=2, tokens=2 * NUM_TOKENS)
+    batch = padded(tree_scene(GROVE).select([]), rows=2, tokens=2 * NUM_TOKENS)
     batch.batch.seq_lens.zero_()
 
     output = batch.run(BACKENDS[name])

@@ -56,9 +56,7 @@ def test_checks_of_all_that_is_claimed_apply(name: str) -> None:
 )
 def test_nothing_is_found_against_what_is_declared(name: str, check: Check) -> None:
     """In none of its cases does a check find a claim that does not hold."""
-    subject = Subject.of(discover()[name])
-
-    (result,) = run_checks(subject, [check], effort=EFFORTS[name]).checks
+    (result,) = run_checks(Subject.of(discover()[name]), [check], effort=EFFORTS[name]).checks
 
     assert [f"{own.fault.what}; {own.replay}" for own in result.findings] == []
     assert (result.status, result.num_blocked) == (Verdict.HELD, 0), result.reason

@@ -1,4 +1,4 @@
-"""What every shipped declaration has to be: installed under its name, importable, and whole."""
+"""Every shipped declaration is installed under its name, importable and whole; `auto` ranks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from flex_attention_caps import FLEX_ATTENTION
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 from triton_caps import TRITON
 
-from backend_caps import AttentionArch, BatchKind, Declaration, Facts, HostSeqLens
+from backend_caps import (
+    AttentionArch,
+    BatchKind,
+    Declaration,
+    Facts,
+    HostSeqLens,
+    ServerFlags,
+    discover,
+    select,
+)
+from backend_caps.resolution.rules import RuleSet
 
 DECLARED = {
     FlashInfer: FLASHINFER,
@@ -86,3 +96,34 @@ def test_declaration_refuses_what_is_not_computed(declaration: Declaration) -> N
     codes = {reason.code for reason in declaration.unsupported_reasons(facts)}
 
     assert codes == {"kv-cache-dtype-unsupported", "attention-arch-unsupported"}
+
+
+PLAIN = ("--attention-backend", "auto")
+TREES = (*PLAIN, "--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", "4")
+
+
+@pytest.mark.parametrize(
+    ("facts", "arguments", "expected"),
+    [
+        pytest.param(Facts(device="cpu"), PLAIN, "torch_native", id="a CPU"),
+        pytest.param(Facts(device="cpu"), TREES, "flex_attention", id="trees on a CPU"),
+        pytest.param(Facts(device="xpu"), PLAIN, "flex_attention", id="another device"),
+        pytest.param(Facts(device="sim"), PLAIN, "flex_attention", id="the simulated device"),
+        pytest.param(
+            Facts(device="cuda", compute_capability=(9, 0)), PLAIN, "triton", id="a new GPU"
+        ),
+        pytest.param(
+            Facts(device="cuda", compute_capability=(7, 0)),
+            PLAIN,
+            "flex_attention",
+            id="an old GPU",
+        ),
+    ],
+)
+def test_auto_goes_by_the_device(facts: Facts, arguments: tuple[str, ...], expected: str) -> None:
+    """Each device gets what was made for it; a CPU what starts without compiling."""
+    flags = ServerFlags.from_argv(arguments)
+
+    selection = select(discover(), flags, facts=facts, rules=RuleSet.builtin("sglang-0.5.13"))
+
+    assert selection.flags.attention_backend == expected

@@ -77,8 +77,7 @@ def test_cover_has_every_value() -> None:
 def drawn(row: Row) -> Scene:
     """Make a scene of a combination, padding aside."""
     dice = random.Random(str(row))  # noqa: S311 - a table of inputs, not a secret
-    sizes = cast("tuple[int, int, int]", tuple(row[own] for own in _SIZES))
-    longest, page_size, size = sizes
+    longest, page_size, size = cast("tuple[int, int, int]", tuple(row[own] for own in _SIZES))
     heads = cast("tuple[int, int]", row["heads"])
     requests = _requests(row["kind"], longest, dice)
     pages = sum(-(-sum(own) // page_size) for own in requests) + 2

@@ -17,8 +17,7 @@ def is_no_better(capability: str, value: object, than: object) -> bool:
         return True
     if isinstance(than, Unchecked | Conflict):
         return False
-    kind = CAPABILITIES[capability]
-    return normal(kind.join(value, than)) == normal(value)
+    return normal(CAPABILITIES[capability].join(value, than)) == normal(value)
 
 
 def improvements(plan: Plan, over: Plan) -> list[str]:

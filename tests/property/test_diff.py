@@ -3,34 +3,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps import Facts, Origin, Policy, RuleSet, ServerFlags, Source, resolve
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, declared
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Scale, Scope
-from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.discovery.registry import Registry
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.diff import Side, differences
-from backend_caps.report.difference import DifferenceKind
+from backend_caps.report.difference import DifferenceKind, comparable, severity
 from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.report.statements import comparable, severity
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
-from tests.property.strategies import (
-    Situation,
-    declarations,
-    declared_value,
-    flags,
-    joined_value,
-    law,
-    rules,
-    situations,
-    some_uses,
-)
+from tests.property import strategies
 from tests.unit.report.sides import mirrored
 
 _NAME = st.sampled_from(["fa3", "flashinfer", "mla", "triton"])
@@ -87,7 +72,7 @@ backends = st.builds(
     _backend,
     _NAME,
     st.sampled_from(Status),
-    declarations,
+    strategies.declarations,
     sources,
     st.lists(problems, max_size=2),
     st.none() | classes,
@@ -95,7 +80,7 @@ backends = st.builds(
 rule_sets = st.builds(
     RuleSet,
     name=st.sampled_from(["sglang-0.5.13", "sglang-0.5.23"]),
-    rules=st.lists(rules, max_size=2).map(tuple),
+    rules=st.lists(strategies.rules, max_size=2).map(tuple),
     relays=st.frozensets(st.sampled_from(["EAGLE", "NGRAM"])),
     algorithms=st.just(frozenset({"EAGLE", "NGRAM"})),
 )
@@ -113,7 +98,7 @@ engines = st.builds(
 )
 requests = st.builds(
     LockedRequest,
-    flags=flags,
+    flags=strategies.flags,
     facts=st.builds(Facts, head_size=st.none() | st.just(64)),
     unsafe_override=st.none() | st.just(Capabilities(needs_cpu_seq_lens=False)),
     policy=st.sampled_from(Policy),
@@ -134,7 +119,7 @@ NOTHING_ASKED = LockedRequest(
 @st.composite
 def plans(draw: st.DrawFn) -> PlanDocument:
     """Any plan."""
-    return plan_document(resolve(draw(some_uses), draw(flags)), ())
+    return plan_document(resolve(draw(strategies.some_uses), draw(strategies.flags)), ())
 
 
 @st.composite
@@ -142,11 +127,13 @@ def locks(draw: st.DrawFn) -> LockDocument:
     """Anything that may be installed and asked."""
     return lock_document(
         draw(requests),
-        backends=draw(st.lists(backends, max_size=3)),
-        problems=draw(st.lists(problems, max_size=2)),
-        rules=draw(rule_sets),
-        reading=draw(st.none() | engines),
-        plan=draw(st.none() | plans()),
+        Registry(
+            entries=tuple(draw(st.lists(backends, max_size=3))),
+            problems=tuple(draw(st.lists(problems, max_size=2))),
+        ),
+        draw(rule_sets),
+        draw(st.none() | plans()),
+        draw(st.none() | engines),
     )
 
 
@@ -154,37 +141,40 @@ sides = locks().map(Side.of_lock) | engines.map(Side.of_reading)
 """Anything that can be compared."""
 
 
-@law
+@strategies.law
 @given(side=sides)
 def test_nothing_differs_from_itself(side: Side) -> None:
     """A side compared with itself is the same."""
     assert differences(side, side) == ()
 
 
-@law
+@strategies.law
 @given(one=sides, other=sides)
 def test_comparing_the_other_way_round_is_the_mirror(one: Side, other: Side) -> None:
     """What one way vanished, became stricter or conditional, the other way did the opposite."""
     assert differences(other, one) == mirrored(differences(one, other))
 
 
-@law
+@strategies.law
 @given(
-    one=declarations, situation=situations, name=st.sampled_from(list(CAPABILITIES)), data=st.data()
+    one=strategies.declarations,
+    situation=strategies.situations,
+    name=st.sampled_from(list(CAPABILITIES)),
+    data=st.data(),
 )
 def test_backends_without_a_difference_answer_the_same(
-    one: Declaration, situation: Situation, name: str, data: st.DataObject
+    one: Declaration, situation: strategies.Situation, name: str, data: st.DataObject
 ) -> None:
     """Where no difference is told, no server gets another value of a backend."""
-    changed = one.capabilities.model_copy(update={name: data.draw(declared_value(name))})
+    changed = one.capabilities.model_copy(update={name: data.draw(strategies.declared_value(name))})
     declared_twice = [one, one.model_copy(update={"capabilities": changed})]
 
     locks = [
         lock_document(
             NOTHING_ASKED,
-            backends=[Backend(name="fa3", status=Status.OK, source=Source(), declaration=each)],
-            problems=(),
-            rules=RuleSet.builtin("sglang-0.5.13"),
+            Registry.of([Backend(name="fa3", source=Source(), declaration=each)]),
+            RuleSet.builtin("sglang-0.5.13"),
+            None,
         )
         for each in declared_twice
     ]
@@ -194,7 +184,7 @@ def test_backends_without_a_difference_answer_the_same(
     assert differs or values[0] == values[1]
 
 
-@law
+@strategies.law
 @given(one=sides, other=sides)
 def test_mirror_of_the_mirror_is_the_comparison(one: Side, other: Side) -> None:
     """Looking from the other side twice changes nothing."""
@@ -203,7 +193,7 @@ def test_mirror_of_the_mirror_is_the_comparison(one: Side, other: Side) -> None:
     assert mirrored(mirrored(found)) == found
 
 
-@law
+@strategies.law
 @given(lock=locks())
 def test_lock_is_written_as_it_is_read(lock: LockDocument) -> None:
     """Writing, reading and writing again gives the same bytes."""
@@ -212,7 +202,7 @@ def test_lock_is_written_as_it_is_read(lock: LockDocument) -> None:
     assert LockDocument.model_validate_json(text).text() == text
 
 
-@law
+@strategies.law
 @given(lock=locks())
 def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
     """A lock says the same after it was a file."""
@@ -221,37 +211,34 @@ def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
     assert differences(Side.of_lock(lock), Side.of_lock(read)) == ()
 
 
-@law
+@strategies.law
 @given(reading=engines, request=requests)
 def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequest) -> None:
     """An engine compared by a lock has the same backends as when it is read."""
     locked = lock_document(
-        request,
-        backends=reading.backends,
-        problems=reading.problems,
-        rules=reading.rules or RuleSet.builtin("sglang-0.5.13"),
-        reading=reading,
+        request, reading.registry, reading.rules or RuleSet.builtin("sglang-0.5.13"), None, reading
     )
 
-    found = differences(Side.of_lock(locked), Side.of_reading(reading))
-
-    assert found == ()
+    assert differences(Side.of_lock(locked), Side.of_reading(reading)) == ()
 
 
-@law
+@strategies.law
 @given(data=st.data(), name=st.sampled_from(_PLANNED))
 def test_value_of_a_plan_survives_json(data: st.DataObject, name: str) -> None:
     """Every value that a plan may hold is read back from its JSON."""
-    value = data.draw(joined_value(name))
+    value = data.draw(strategies.joined_value(name))
 
     assert comparable(name, value_of(name, json_of(value))) == comparable(name, value)
 
 
-@law
+@strategies.law
 @given(data=st.data(), name=st.sampled_from(_ORDERED))
 def test_value_on_a_scale_is_stricter_or_looser(data: st.DataObject, name: str) -> None:
     """Two values of a total order are never just another."""
-    one, other = data.draw(declared_value(name)), data.draw(declared_value(name))
+    one, other = (
+        data.draw(strategies.declared_value(name)),
+        data.draw(strategies.declared_value(name)),
+    )
 
     kind = severity(name, one, other)
 

@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Facts
+from backend_caps import Declaration, Facts, Plan, Rule, RuleSet, ServerFlags, Use, resolve
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import cause_of_use, resolve
-from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.resolution.uses import Use
+from backend_caps.resolution.resolver import cause_of_use
 from tests.property.order import improvements, is_no_better
 from tests.property.strategies import Situation, flags, law, partly_known, rules, some_uses, uses
 from tests.unit.building import at_rank, missing_use
@@ -48,9 +43,7 @@ def test_one_more_use_never_improves_a_value(
     """One more backend never removes a need and never adds a support."""
     before = resolve(running, server)
 
-    after = resolve([*running, one_more], server)
-
-    assert improvements(after, before) == []
+    assert improvements(resolve([*running, one_more], server), before) == []
 
 
 @law
@@ -92,9 +85,7 @@ def test_undeclared_is_never_better_than_any_declaration(
     silent = [replace(use, declaration=Declaration(), adds_only=False) for use in running]
     before = resolve(running, server)
 
-    after = resolve(silent, server)
-
-    assert improvements(after, before) == []
+    assert improvements(resolve(silent, server), before) == []
 
 
 @law
@@ -140,9 +131,7 @@ def test_more_facts_never_take_a_value_away(
     silent = server.updated(_SILENT)
     early = resolve(running, silent, facts=partly)
 
-    late = resolve(running, silent, facts=whole)
-
-    assert improvements(early, late) == []
+    assert improvements(early, resolve(running, silent, facts=whole)) == []
 
 
 _SILENT = {name: ServerFlags.model_fields[name].default for name in ("device", "kv_cache_dtype")}

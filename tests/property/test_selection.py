@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps import Capabilities, Declaration, Facts, Policy, ServerFlags, When, select
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Declaration, When
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.selection import plan_for, select
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.resolution.selection import plan_for
 from tests.property.strategies import flags, law, partly_known, plain_declarations
 from tests.unit.building import installed
 
@@ -35,7 +32,10 @@ servers = flags.map(
 )
 """Any server whose backends are all to be chosen."""
 registries = st.dictionaries(st.sampled_from(_NAMES[1:]), plain_declarations, max_size=2).map(
-    lambda declared: {name: _backend(name, own) for name, own in declared.items()}
+    lambda declared: {
+        name: installed(name, own.capabilities, conditions=own.conditions)
+        for name, own in declared.items()
+    }
 )
 """Any backends, `acme` not among them."""
 fact_sets = partly_known().map(
@@ -43,10 +43,6 @@ fact_sets = partly_known().map(
         {name: value for name, value in known[0].items() if name in Facts.model_fields}
     )
 )
-
-
-def _backend(name: str, declared: Declaration) -> Backend:
-    return installed(name, declared.capabilities, conditions=declared.conditions)
 
 
 def _fits(priority: int) -> Backend:
@@ -118,9 +114,8 @@ def test_lower_priority_never_changes_the_choice(
     lower = data.draw(st.integers(0, chosen.priority - 1))
 
     more = {**backends, "mla": _fits(priority), "acme": _at_most(lower, one_more)}
-    after = select(more, server, facts=facts)
 
-    assert after.flags == before.flags
+    assert select(more, server, facts=facts).flags == before.flags
 
 
 @law

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from backend_caps.simulator.queues import OrderPolicy, Schedule
-from backend_caps.simulator.simulation import Simulation
+from backend_caps.simulator import OrderPolicy, Schedule, Simulation
 
 
 class Program(Enum):

@@ -16,13 +16,12 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTraits, EventLike
+from backend_caps.relay import DEVICE_TRAITS, DeviceStreams, DeviceTraits
+from backend_caps.relay.streams import EventLike
+from backend_caps.runtime import Engine, Request, StepObserver
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.request import Request
-from backend_caps.runtime.stats import EveryObserver, StepObserver
-from backend_caps.simulator.device import simulate
-from backend_caps.simulator.simulation import Simulation
+from backend_caps.runtime.stats import EveryObserver
+from backend_caps.simulator import Simulation, simulate
 from tests.races.accepts import Accepts
 from tests.races.cases import Case, Fault, Finding, Program, collect_cycles, findings_after
 from tests.races.engine_setup import draft_of, make_engine, model_of, options_of, plan_of

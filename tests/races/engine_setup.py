@@ -25,12 +25,10 @@ from backend_caps import (
     Use,
     resolve,
 )
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
-from backend_caps.runtime.options import EngineOptions
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import Engine, EngineOptions, StepObserver
+from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.speculation import Algorithm
-from backend_caps.runtime.stats import StepObserver
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Speculation, Trace
 from tests.runtime.engines import rules_forcing
 

@@ -137,8 +137,7 @@ def mutated_code(mutant: Mutant) -> CodeType:
     for name in mutant.function.split("."):
         owner = _definition(owner, name)
     wanted = ast.parse(mutant.source).body
-    new = ast.parse(mutant.replacement).body
-    num_found = _replace(owner, wanted, new)
+    num_found = _replace(owner, wanted, ast.parse(mutant.replacement).body)
     if num_found != 1:
         raise StaleMutantError(
             mutant=mutant.name,

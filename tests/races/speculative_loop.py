@@ -142,8 +142,7 @@ class SpeculativeLoop:
         in_flight: Step | None = None
         for _ in range(self.setting.num_steps):
             with self.lines.streams.using(self.lines.on.schedule):
-                step = self._launch()
-                done, in_flight = in_flight, step
+                done, in_flight = in_flight, self._launch()
                 left = [] if done is None else self._process(done)
                 self._enter(left)
         assert in_flight is not None, "there are steps"
@@ -186,8 +185,7 @@ class SpeculativeLoop:
             reads_done.record(forward)
             seq_lens, tokens = _verify(batch)
             self.relay.publish(batch.req_pool_indices, seq_lens)
-            payload = self._drafted(seq_lens, tokens)
-            self.relay.stash(batch.req_pool_indices, payload)
+            self.relay.stash(batch.req_pool_indices, self._drafted(seq_lens, tokens))
             results = torch.stack((seq_lens, tokens))
         results_cpu, copied = self.lines.to_host(results)
         schedule.wait_event(reads_done)

@@ -11,7 +11,8 @@ import pytest
 from tests.races.cases import Case
 from tests.races.mutant_search import read_catches
 from tests.races.mutants import MUTANTS
-from tests.races.mutation import Kind, Mutant, mutated_code
+from tests.races.mutated_sample import Sample
+from tests.races.mutation import Kind, Mutant, StaleMutantError, mutated, mutated_code
 from tests.races.page import mutants_table
 from tests.races.runs import run_case, run_mutated
 
@@ -77,17 +78,13 @@ def test_mutant_is_shown(mutant: Mutant, folder: Path) -> None:
 @pytest.mark.parametrize("line", LINES)
 def test_run_that_shows_a_mutant_is_clean_without_it(line: str, folder: Path) -> None:
     """The same run of the code as it is shows nothing."""
-    findings = run_case(Case.parse(line), folder)
-
-    assert findings == ()
+    assert run_case(Case.parse(line), folder) == ()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_changes_code_that_is_there(mutant: Mutant) -> None:
     """What a mutant takes away is in the code exactly once."""
-    code = mutated_code(mutant)
-
-    assert code.co_qualname == mutant.function
+    assert mutated_code(mutant).co_qualname == mutant.function
 
 
 def test_every_call_that_orders_device_work_has_a_mutant() -> None:
@@ -110,9 +107,7 @@ def test_every_call_that_orders_device_work_has_a_mutant() -> None:
 )
 def test_missing_keep_alive_is_shown_by_the_allocator(mutant: Mutant) -> None:
     """Memory that is freed too early is a wrong result, where the sanitizer does not look."""
-    catch = read_catches()[mutant.name].by_effect
-
-    assert catch is not None
+    assert read_catches()[mutant.name].by_effect is not None
 
 
 def test_page_has_the_table() -> None:
@@ -127,3 +122,84 @@ def test_mutants_have_names_of_their_own() -> None:
     names = [mutant.name for mutant in MUTANTS]
 
     assert len(set(names)) == len(names)
+
+
+def sample_mutant(function: str, source: str, replacement: str = "pass") -> Mutant:
+    """Change the sample."""
+    return Mutant(
+        name="sample",
+        kind=Kind.WAIT,
+        file="tests/races/mutated_sample.py",
+        function=f"Sample.{function}",
+        source=source,
+        replacement=replacement,
+        protects="nothing",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "replacement", "said"),
+    [
+        pytest.param('self.said.append("one")', "pass", ["three", "three"], id="statement"),
+        pytest.param(
+            'self.said.append("two")', "pass", ["one", "three", "three"], id="only statement"
+        ),
+        pytest.param('"two"', '"four"', ["one", "four", "three", "three"], id="expression"),
+        pytest.param(
+            'self.said.append("three"); self.said.append("three")',
+            "pass",
+            ["one", "two"],
+            id="several statements",
+        ),
+    ],
+)
+def test_mutant_replaces(source: str, replacement: str, said: list[str]) -> None:
+    """Statements, rows of them and expressions are replaced."""
+    sample = Sample()
+
+    with mutated(sample_mutant("say", source, replacement)):
+        sample.say()
+
+    assert sample.said == said
+
+
+def test_mutant_replaces_an_argument_of_a_decorated_function() -> None:
+    """A keyword argument is replaced, in the function that a decorator wraps."""
+    with mutated(sample_mutant("total", "start=3", "start=4")):
+        total = Sample().total()
+
+    assert total == 34
+
+
+def test_mutant_replaces_what_a_property_returns() -> None:
+    """A property's own function is changed."""
+    with mutated(sample_mutant("number", "5", "6")):
+        number = Sample().number
+
+    assert number == 6
+
+
+def test_mutant_is_taken_back() -> None:
+    """After an error too, the function is what it was."""
+    sample = Sample()
+
+    with pytest.raises(KeyError), mutated(sample_mutant("say", '"one"', '"four"')):
+        raise KeyError
+
+    sample.say()
+    assert sample.said == ["one", "two", "three", "three"]
+
+
+@pytest.mark.parametrize(
+    ("source", "num_found"),
+    [
+        pytest.param('self.said.append("five")', 0, id="gone"),
+        pytest.param('self.said.append("three")', 2, id="twice"),
+    ],
+)
+def test_stale_mutant_is_refused(source: str, num_found: int) -> None:
+    """Code that is not there exactly once is an error, which says how often it is there."""
+    change = mutated(sample_mutant("say", source))
+
+    with pytest.raises(StaleMutantError, match=f"which has it {num_found} times; exactly one"):
+        change.__enter__()

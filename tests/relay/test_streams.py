@@ -9,19 +9,10 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DeviceStreams, DeviceTraits, FutureMap, RelayError
 from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import GraphLike
-from tests.relay.batches import (
-    Batch,
-    listed,
-    make_map,
-    numbers,
-    payload,
-    pending_batch,
-    prefill_batch,
-    spec_batch,
-)
+from tests.relay import batches
 from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams, StreamOperators
 
-LENS, PAYLOAD = numbers([30]), payload([33])
+LENS, PAYLOAD = batches.numbers([30]), batches.payload([33])
 
 COLUMN = [
     "schedule waits for publish event",
@@ -61,9 +52,9 @@ IN_BOTH_WAYS = pytest.mark.parametrize("pool_size", SIZES, ids=["column", "rows"
 def test_copy_stream_waits_for_the_publish_event_alone(pool_size: int, expected: list[str]) -> None:
     """The private stream waits for the publish, and the host for the private stream: no more."""
     module = FakeModule()
-    fm = make_map(pool_size=pool_size, streams=FakeStreams(module))
-    batch = spec_batch([3])
-    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm = batches.make_map(pool_size=pool_size, streams=FakeStreams(module))
+    batch = batches.spec_batch([3])
+    fm.publish(batch.req_pool_indices, batches.numbers([30]))
     module.log.clear()
 
     with StreamOperators(module):
@@ -75,36 +66,36 @@ def test_copy_stream_waits_for_the_publish_event_alone(pool_size: int, expected:
 @IN_BOTH_WAYS
 def test_mirror_owns_its_memory(pool_size: int) -> None:
     """The next step's copy into pinned memory does not change the mirror of this one."""
-    fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
-    batch, later = spec_batch([3]), spec_batch([3])
-    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm = batches.make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
+    batch, later = batches.spec_batch([3]), batches.spec_batch([3])
+    fm.publish(batch.req_pool_indices, batches.numbers([30]))
     fm.resolve_seq_lens_cpu(batch)
 
-    fm.publish(batch.req_pool_indices, numbers([31]))
+    fm.publish(batch.req_pool_indices, batches.numbers([31]))
     fm.resolve_seq_lens_cpu(later)
 
-    assert listed(batch.seq_lens_cpu) == [30]
+    assert batches.listed(batch.seq_lens_cpu) == [30]
 
 
 @IN_BOTH_WAYS
 def test_mirror_is_indexed_by_the_hosts_rows(pool_size: int) -> None:
     """The copy stream never reads the device's index, for which it does not wait."""
-    fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
-    batch = spec_batch([3, 5])
-    fm.publish(batch.req_pool_indices, numbers([30, 50]))
-    batch.req_pool_indices = numbers([0, 0])
+    fm = batches.make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
+    batch = batches.spec_batch([3, 5])
+    fm.publish(batch.req_pool_indices, batches.numbers([30, 50]))
+    batch.req_pool_indices = batches.numbers([0, 0])
 
     fm.resolve_seq_lens_cpu(batch)
 
-    assert listed(batch.seq_lens_cpu) == [30, 50]
+    assert batches.listed(batch.seq_lens_cpu) == [30, 50]
 
 
 @IN_BOTH_WAYS
 def test_idle_rank_waits_for_nothing_on_the_host(pool_size: int) -> None:
     """A batch without rows copies nothing, so the host does not wait."""
     module = FakeModule()
-    fm = make_map(pool_size=pool_size, streams=FakeStreams(module))
-    batch = spec_batch([])
+    fm = batches.make_map(pool_size=pool_size, streams=FakeStreams(module))
+    batch = batches.spec_batch([])
     module.log.clear()
 
     with StreamOperators(module):
@@ -119,8 +110,8 @@ def test_without_a_mirror_the_host_never_waits(mode: HostSeqLens) -> None:
     """It orders streams, runs an operator a field, asks the device nothing, and pins nothing."""
     module = FakeModule()
     streams = FakeStreams(module)
-    fm = make_map(host_seq_lens=mode, streams=streams)
-    batch = spec_batch([3])
+    fm = batches.make_map(host_seq_lens=mode, streams=streams)
+    batch = batches.spec_batch([3])
     module.log.clear()
 
     with StreamOperators(module):
@@ -138,32 +129,34 @@ def test_without_a_mirror_the_host_never_waits(mode: HostSeqLens) -> None:
     assert (fm.copy_stream, module.drawn, streams.num_pinned) == (None, 0, 0)
 
 
-def _publish(fm: FutureMap, batch: Batch) -> None:
+def _publish(fm: FutureMap, batch: batches.Batch) -> None:
     fm.publish(batch.req_pool_indices, LENS)
 
 
-def _stash(fm: FutureMap, batch: Batch) -> None:
+def _stash(fm: FutureMap, batch: batches.Batch) -> None:
     fm.stash(batch.req_pool_indices, PAYLOAD)
 
 
 @pytest.mark.parametrize(
     ("call", "make_batch", "expected"),
     [
-        pytest.param(_publish, spec_batch, PUBLISH, id="publish"),
-        pytest.param(_stash, spec_batch, STASH, id="stash"),
-        pytest.param(FutureMap.resolve_future, spec_batch, RESOLVE, id="resolve_future"),
+        pytest.param(_publish, batches.spec_batch, PUBLISH, id="publish"),
+        pytest.param(_stash, batches.spec_batch, STASH, id="stash"),
+        pytest.param(FutureMap.resolve_future, batches.spec_batch, RESOLVE, id="resolve_future"),
         # Which ids are pending is known on the host, so nobody looks at them.
-        pytest.param(FutureMap.resolve_future, pending_batch, RESOLVE[:1], id="pending ids"),
+        pytest.param(
+            FutureMap.resolve_future, batches.pending_batch, RESOLVE[:1], id="pending ids"
+        ),
     ],
 )
 def test_work_goes_to_the_current_stream(
-    call: Callable[[FutureMap, Batch], None],
-    make_batch: Callable[[list[int]], Batch],
+    call: Callable[[FutureMap, batches.Batch], None],
+    make_batch: Callable[[list[int]], batches.Batch],
     expected: list[str],
 ) -> None:
     """A producer writes on its caller's stream, and the publish event follows the write."""
     module = FakeModule()
-    fm, batch = make_map(streams=FakeStreams(module)), make_batch([3])
+    fm, batch = batches.make_map(streams=FakeStreams(module)), make_batch([3])
     module.log.clear()
 
     with StreamOperators(module):
@@ -175,8 +168,8 @@ def test_work_goes_to_the_current_stream(
 def test_staged_ids_cross_beside_the_host() -> None:
     """Prompt tokens are copied on the caller's stream, without the host waiting for it."""
     module = FakeModule()
-    fm = make_map("meta", speculative=False, streams=FakeStreams(module, device="meta"))
-    batch = prefill_batch([3], [1, 2])
+    fm = batches.make_map("meta", speculative=False, streams=FakeStreams(module, device="meta"))
+    batch = batches.prefill_batch([3], [1, 2])
     batch.input_ids_pending = True
     module.log.clear()
 
@@ -190,19 +183,19 @@ def test_staged_ids_cross_beside_the_host() -> None:
 def test_streams_of_another_device_are_refused() -> None:
     """Events of one device order nothing on another."""
     with pytest.raises(RelayError, match="no traits for device 'meta'; declared: cpu"):
-        make_map("meta", streams=FakeStreams(FakeModule()))
+        batches.make_map("meta", streams=FakeStreams(FakeModule()))
 
 
 @pytest.mark.parametrize("pool_size", [4, MAX_COLUMN_ROWS + 1])
 def test_padding_may_be_wider_than_the_pool(pool_size: int) -> None:
     """A batch that is padded past the pool's size repeats row 0, and gets its mirror."""
-    fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
-    batch = spec_batch([3, *[0] * (MAX_COLUMN_ROWS + 8)])
-    fm.publish(numbers([3]), numbers([30]))
+    fm = batches.make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
+    batch = batches.spec_batch([3, *[0] * (MAX_COLUMN_ROWS + 8)])
+    fm.publish(batches.numbers([3]), batches.numbers([30]))
 
     fm.resolve_seq_lens_cpu(batch)
 
-    assert listed(batch.seq_lens_cpu) == batch.seq_lens.tolist()
+    assert batches.listed(batch.seq_lens_cpu) == batch.seq_lens.tolist()
 
 
 @pytest.mark.parametrize("mode", list(HostSeqLens))
@@ -210,12 +203,12 @@ def test_padding_may_be_wider_than_the_pool(pool_size: int) -> None:
 def test_map_made_in_inference_mode_is_written_outside(mode: HostSeqLens, *, debug: bool) -> None:
     """The buffers belong to no mode of autograd, whatever mode the map was made in."""
     with torch.inference_mode():
-        fm = make_map(host_seq_lens=mode, streams=FakeStreams(FakeModule()), debug=debug)
-    batch = spec_batch([3])
+        fm = batches.make_map(host_seq_lens=mode, streams=FakeStreams(FakeModule()), debug=debug)
+    batch = batches.spec_batch([3])
 
-    fm.commit_lengths(numbers([3]), numbers([30]), numbers([0]))
-    fm.publish(batch.req_pool_indices, numbers([30]))
-    fm.stash(batch.req_pool_indices, payload([33]))
+    fm.commit_lengths(batches.numbers([3]), batches.numbers([30]), batches.numbers([0]))
+    fm.publish(batch.req_pool_indices, batches.numbers([30]))
+    fm.stash(batch.req_pool_indices, batches.payload([33]))
     fm.resolve_seq_lens_cpu(batch)
 
     assert batch.seq_lens.tolist() == [30]
@@ -224,10 +217,10 @@ def test_map_made_in_inference_mode_is_written_outside(mode: HostSeqLens, *, deb
 def test_plain_map_records_no_event() -> None:
     """Plain decode has no mirror of its own, so its publish orders nothing."""
     module = FakeModule()
-    fm = make_map(speculative=False, streams=FakeStreams(module))
+    fm = batches.make_map(speculative=False, streams=FakeStreams(module))
     module.log.clear()
 
-    fm.publish(numbers([3]), numbers([30]))
+    fm.publish(batches.numbers([3]), batches.numbers([30]))
 
     assert module.log == []
 
@@ -235,8 +228,8 @@ def test_plain_map_records_no_event() -> None:
 def test_bootstrap_comes_between_two_forwards() -> None:
     """A producer on another stream writes after the whole forward, and before the next one."""
     module = FakeModule()
-    fm = make_map(streams=FakeStreams(module))
-    forward, batch = FakeStream("forward", module.log), spec_batch([3])
+    fm = batches.make_map(streams=FakeStreams(module))
+    forward, batch = FakeStream("forward", module.log), batches.spec_batch([3])
     module.log.clear()
 
     with StreamOperators(module):
@@ -248,18 +241,18 @@ def test_bootstrap_comes_between_two_forwards() -> None:
 
 def test_bootstrap_publishes_and_stashes(device: torch.device) -> None:
     """What a bootstrap brings is read as if a forward had made it."""
-    fm = make_map(device)
-    batch = spec_batch([3], device)
+    fm = batches.make_map(device)
+    batch = batches.spec_batch([3], device)
     forward = fm.streams.current_stream()
 
-    rows, seq_lens = batch.req_pool_indices, numbers([30], device)
-    fm.bootstrap(rows, seq_lens, payload([33], device), forward_stream=forward)
+    rows, seq_lens = batch.req_pool_indices, batches.numbers([30], device)
+    fm.bootstrap(rows, seq_lens, batches.payload([33], device), forward_stream=forward)
     fm.resolve_seq_lens_cpu(batch)
     fm.resolve_future(batch)
 
     assert batch.seq_lens.tolist() == [30]
     assert batch.spec_info is not None
-    assert listed(batch.spec_info.bonus_tokens) == [33]
+    assert batches.listed(batch.spec_info.bonus_tokens) == [33]
 
 
 def test_private_stream_is_none_of_the_streams_in_use() -> None:
@@ -267,7 +260,7 @@ def test_private_stream_is_none_of_the_streams_in_use() -> None:
     module = FakeModule(("schedule", "forward", "copy"))
     taken = (FakeStream("forward", module.log),)
 
-    fm = make_map(streams=FakeStreams(module, taken))
+    fm = batches.make_map(streams=FakeStreams(module, taken))
 
     assert fm.copy_stream == FakeStream("copy", [])
 
@@ -277,14 +270,14 @@ def test_stream_pool_without_a_free_handle_is_an_error() -> None:
     module = FakeModule(("schedule",))
 
     with pytest.raises(RelayError, match="64 streams drawn from 'cpu' were all handles"):
-        make_map(streams=FakeStreams(module))
+        batches.make_map(streams=FakeStreams(module))
 
 
 def test_map_waits_for_its_own_buffers_once() -> None:
     """The columns are whole before any stream can reach them."""
     module = FakeModule()
 
-    make_map(streams=FakeStreams(module))
+    batches.make_map(streams=FakeStreams(module))
 
     assert module.log == ["host waits for device cpu"]
 
@@ -292,8 +285,8 @@ def test_map_waits_for_its_own_buffers_once() -> None:
 def test_mixed_rows_are_kept_alive() -> None:
     """The scheduler drops the mixed rows' index while the gather reads it: its memory is held."""
     streams = FakeStreams(FakeModule())
-    fm = make_map(speculative=False, streams=streams)
-    batch = prefill_batch([3], [1], [3])
+    fm = batches.make_map(speculative=False, streams=streams)
+    batch = batches.prefill_batch([3], [1], [3])
     running = batch.mix_running_indices
 
     fm.resolve_future(batch)
@@ -308,7 +301,7 @@ def test_keep_alive_records_where_there_are_streams(*, has_streams: bool, num_ca
     streams = DeviceStreams("cpu", traits)
 
     with patch.object(torch.Tensor, "record_stream") as recorded:
-        streams.keep_alive(numbers([1]))
+        streams.keep_alive(batches.numbers([1]))
 
     assert recorded.call_count == num_calls
 
@@ -316,9 +309,9 @@ def test_keep_alive_records_where_there_are_streams(*, has_streams: bool, num_ca
 def test_streams_without_pinned_memory_copy_blocking() -> None:
     """A device whose host copies cannot run beside the host needs no stream for them."""
     traits = DeviceTraits(has_streams=True, has_pinned_memory=False)
-    fm = make_map(streams=DeviceStreams("cpu", traits))
-    batch = spec_batch([3])
-    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm = batches.make_map(streams=DeviceStreams("cpu", traits))
+    batch = batches.spec_batch([3])
+    fm.publish(batch.req_pool_indices, batches.numbers([30]))
 
     fm.resolve_seq_lens_cpu(batch)
 

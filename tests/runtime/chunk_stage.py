@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams, FutureMap, StepStreams
+from backend_caps.runtime import AttentionLayer, ForwardBatch
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import (
     PagePool,
     Pools,
@@ -20,7 +20,6 @@ from backend_caps.runtime.memory import (
     Resources,
     TokenToKVPool,
 )
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.staging import Staging
 
 VOCAB_SIZE = 50

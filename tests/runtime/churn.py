@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.request import FinishReason, Request
+from backend_caps.runtime import Engine, FinishReason, Request
 from tests.runtime.engines import submit
 from tests.runtime.oracle import Job
 

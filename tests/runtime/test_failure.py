@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from backend_caps_torch_native import TorchPadded
 from torch import Tensor
 
 from backend_caps import AttentionArch, Plan
-from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps.relay import DEVICE_TRAITS, DeviceStreams
 from backend_caps.runtime import (
     Engine,
@@ -19,6 +17,7 @@ from backend_caps.runtime import (
     EngineError,
     EngineFailedError,
     EngineOptions,
+    ForwardBatch,
     Sampling,
     UnfitBackendError,
 )
@@ -27,6 +26,7 @@ from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import register, simulate
 from backend_caps.startup.errors import StartupError
 from tests.cases import axis
+from tests.kit.liars.bases import Padded
 from tests.runtime.engines import LOOPS, leaks, make_engine, plan_of
 
 ENDLESS = Sampling(max_new_tokens=6, stop_token_ids=frozenset())
@@ -151,8 +151,7 @@ def test_engine_that_is_deleted_waits_for_its_step(folder: Path, schedule: str) 
             engine.step()
 
         del engine
-        table = torch.ones(65, 1, 8, device="sim")
-        untouched = bool((table == 1).all().cpu())
+        untouched = bool((torch.ones(65, 1, 8, device="sim") == 1).all().cpu())
 
     assert (untouched, simulation.races) == (True, ())
 
@@ -242,22 +241,13 @@ def test_device_that_is_not_here_is_refused(folder: Path) -> None:
         make_engine(folder, device="cuda:99")
 
 
-class WrongShape(TorchPadded):
+class WrongShape(Padded):
     """A backend that forgets to flatten its heads."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: Layer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
-        """Attend, and leave the heads apart."""
-        attended = super().forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache)
-        return attended.view(len(attended), layer.tp_q_head_num, -1)
+    def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
+        """Leave the heads apart."""
+        del batch
+        return output.view(len(output), 2, -1)
 
 
 def test_output_of_another_shape_is_refused(folder: Path) -> None:

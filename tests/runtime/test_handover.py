@@ -155,9 +155,7 @@ def test_engines_of_a_pair_may_differ(
     """What a decode engine does not read is left out; page size and trees are its own affair."""
     handovers = hand_over_all(models, runs_prompts)
 
-    requests = go_on(make_engine(models, goes_on, "decode"), handovers)
-
-    assert outputs(requests) == expected
+    assert outputs(go_on(make_engine(models, goes_on, "decode"), handovers)) == expected
 
 
 @pytest.mark.parametrize(
@@ -213,9 +211,7 @@ def test_prompt_is_handed_over_before_the_next_has_run(models: Path) -> None:
     prefill = make_engine(models, Way(), "prefill", options=CHUNKED)
     ways = prefill.hand_over(PROMPTS, GREEDY)
 
-    first = next(ways)
-
-    assert first.prompt == PROMPTS[0]
+    assert next(ways).prompt == PROMPTS[0]
     assert prefill.scheduler.has_requests
 
 

@@ -13,37 +13,28 @@ from torch import Tensor
 
 from backend_caps.runtime import Engine, EngineError, Handover, PromptStates
 from backend_caps.runtime.disaggregation import fingerprint
-from backend_caps.runtime.model.llama import load_llama
-from backend_caps.runtime.model.random_models import random_llama
-from tests.runtime.handovers import (
-    GREEDY,
-    PROMPTS,
-    VOCAB_SIZE,
-    Way,
-    hand_over_all,
-    make_engine,
-    write_models,
-)
+from backend_caps.runtime.model import load_llama, random_llama
+from tests.runtime import handovers
 
-EAGLE = Way(algorithm="EAGLE", topk=2)
+EAGLE = handovers.Way(algorithm="EAGLE", topk=2)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the models of every engine here."""
-    return write_models(tmp_path_factory.mktemp("fit"))
+    return handovers.write_models(tmp_path_factory.mktemp("fit"))
 
 
 @pytest.fixture(scope="module")
 def handover(models: Path) -> Handover:
     """Run a prompt of nine tokens where an EAGLE head drafts."""
-    return hand_over_all(models, EAGLE, PROMPTS[2:3])[0]
+    return handovers.hand_over_all(models, EAGLE, handovers.PROMPTS[2:3])[0]
 
 
 @pytest.fixture(scope="module")
 def decode(models: Path) -> Engine:
     """Make an engine that takes such a request over."""
-    return make_engine(models, EAGLE, "decode")
+    return handovers.make_engine(models, EAGLE, "decode")
 
 
 @pytest.mark.parametrize(
@@ -87,14 +78,14 @@ def test_handover_of_other_weights_is_refused(handover: Handover, tmp_path: Path
     """Models of the same shape and of other weights are told apart."""
     random_llama(
         tmp_path / "target",
-        vocab_size=VOCAB_SIZE,
+        vocab_size=handovers.VOCAB_SIZE,
         hidden_size=32,
         num_layers=2,
         num_heads=2,
         num_kv_heads=1,
         seed=9,
     )
-    decode = make_engine(tmp_path, Way(), "decode")
+    decode = handovers.make_engine(tmp_path, handovers.Way(), "decode")
 
     with pytest.raises(EngineError, match=r"it is of model \w+, and the engine has"):
         decode.take_over(handover)
@@ -118,8 +109,8 @@ def test_fingerprint_is_of_the_weights(models: Path, tmp_path: Path) -> None:
 
 ASKED: dict[str, Callable[[Engine, Handover], object]] = {
     "generate": lambda engine, _: engine.generate([[1]]),
-    "submit": lambda engine, _: engine.submit([1], GREEDY),
-    "hand_over": lambda engine, _: engine.hand_over([[1]], GREEDY),
+    "submit": lambda engine, _: engine.submit([1], handovers.GREEDY),
+    "hand_over": lambda engine, _: engine.hand_over([[1]], handovers.GREEDY),
     "take_over": lambda engine, own: engine.take_over(own),
 }
 
@@ -141,7 +132,7 @@ def test_engine_refuses_the_other_ones_part(
     models: Path, handover: Handover, mode: str, asked: str, expected: str
 ) -> None:
     """Each mode does its own part, and the error names the mode that does the rest."""
-    engine = make_engine(models, Way(), mode)
+    engine = handovers.make_engine(models, handovers.Way(), mode)
     words = (
         f"{asked} was asked of an engine of --disaggregation-mode {mode}; one of mode {expected}"
     )

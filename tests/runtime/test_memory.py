@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import AttentionLayer, EngineError, OutOfPagesError
 from backend_caps.runtime.batch import token_positions
-from backend_caps.runtime.errors import EngineError, OutOfPagesError
 from backend_caps.runtime.memory import (
     PagePool,
     ReqToTokenPool,
@@ -17,18 +17,9 @@ from backend_caps.runtime.memory import (
     TokenToKVPool,
     num_pages_of,
 )
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.staging import Staging
 from tests.property.strategies import law
-from tests.runtime.memories import (
-    MAX_CONTEXT_LEN,
-    enter,
-    make_memory,
-    make_request,
-    make_rows,
-    pages_of,
-    table_of,
-)
+from tests.runtime import memories
 
 CACHE = {"num_slots": 8, "num_layers": 2, "num_heads": 1, "head_dim": 2, "v_head_dim": 3}
 SECOND_LAYER = AttentionLayer(
@@ -38,7 +29,7 @@ SECOND_LAYER = AttentionLayer(
 
 def test_generations_grow_with_every_stay_in_a_row() -> None:
     """Each stay in a row has a larger number than the stay before."""
-    rows = make_rows(1)
+    rows = memories.make_rows(1)
     stays = []
 
     for _ in range(3):
@@ -53,14 +44,14 @@ def test_generations_grow_with_every_stay_in_a_row() -> None:
 def test_pools_refuse_what_is_nobodys(number: int) -> None:
     """Padding, and rows and pages that there are not, are never given back."""
     with pytest.raises(AssertionError, match=f"row {number} is no request's"):
-        make_rows(3).free(number)
+        memories.make_rows(3).free(number)
     with pytest.raises(AssertionError, match=f"page {number} is no request's"):
         PagePool(3).free([number])
 
 
 def test_pools_refuse_what_is_free() -> None:
     """What is given back twice is a fault of ours, and told at once; in one call of pages too."""
-    rows, pages = make_rows(2), PagePool(3)
+    rows, pages = memories.make_rows(2), PagePool(3)
     row, _ = rows.alloc()
     (page,) = pages.alloc(1)
     rows.free(row)
@@ -169,8 +160,8 @@ def test_req_to_token_pool_has_room_behind_the_longest_context(
 
 def test_request_memory_enters_nothing_where_nothing_lacks() -> None:
     """Rows that have their pages cost no upload."""
-    memory = make_memory(page_size=4)
-    enter(memory, make_request())
+    memory = memories.make_memory(page_size=4)
+    memories.enter(memory, memories.make_request())
     memory.grow([1], [1])
     before = memory.staging.num_bytes
 
@@ -180,7 +171,7 @@ def test_request_memory_enters_nothing_where_nothing_lacks() -> None:
 
 
 NUM_TOKENS = 96
-_LENGTHS = st.lists(st.integers(1, MAX_CONTEXT_LEN), min_size=1, max_size=4)
+_LENGTHS = st.lists(st.integers(1, memories.MAX_CONTEXT_LEN), min_size=1, max_size=4)
 _ACTIONS = st.lists(st.tuples(st.sampled_from(["enter", "grow", "leave"]), _LENGTHS), max_size=30)
 
 
@@ -218,7 +209,7 @@ class _Model:
         self.memory.grow(rows, lengths)
         for row, length in zip(rows, lengths, strict=True):
             before = self.slots[row]
-            after = table_of(self.memory, row)
+            after = memories.table_of(self.memory, row)
             assert after[: len(before)] == before, "what a row has stays where it is"
             assert len(after) == max(len(before), num_pages_of(length, size) * size)
             self.slots[row] = after
@@ -229,14 +220,14 @@ class _Model:
 @law
 def test_page_table_equals_its_model(page_size: int, actions: list[tuple[str, list[int]]]) -> None:
     """After any growth and release, each row has whole pages, its own, and never page 0."""
-    model = _Model(make_memory(page_size=page_size, num_tokens=NUM_TOKENS))
+    model = _Model(memories.make_memory(page_size=page_size, num_tokens=NUM_TOKENS))
 
     for action, lengths in actions:
         model.act(action, lengths)
 
     memory = model.memory
-    pages = [page for row in model.slots for page in pages_of(memory, row)]
-    assert {row: table_of(memory, row) for row in model.slots} == model.slots
+    pages = [page for row in model.slots for page in memories.pages_of(memory, row)]
+    assert {row: memories.table_of(memory, row) for row in model.slots} == model.slots
     assert all(slots == _whole_pages(slots, page_size) for slots in model.slots.values())
     assert sorted({*pages, 0}) == [0, *sorted(pages)]
     assert memory.pages.num_free == memory.pages.num_pages - len(pages)

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from backend_caps.runtime import Engine, EngineOptions, FinishReason, Request, Sampling
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import FinishReason, Request, Sampling
 from tests.runtime.engines import LOOPS, PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Job, Oracle
@@ -165,9 +163,8 @@ def test_steps_tell_what_they_ran(oracle: Oracle) -> None:
     """A mixed workload has steps of each kind, each with the tokens that its forward computed."""
     kept = Kept()
     engine = make_engine(oracle.folder, "--enable-mixed-chunk", options=CHUNKED, observer=kept)
-    jobs = oracle.jobs[:6]
 
-    tokens = run(engine, jobs)
+    tokens = run(engine, oracle.jobs[:6])
 
     modes = {own.mode for own in kept.steps}
     assert modes == {ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DECODE}
@@ -182,9 +179,7 @@ def test_mixed_steps_have_running_requests_decode_beside_prompts(oracle: Oracle)
     engine.step()
     engine.submit(oracle.jobs[40].prompt, _unstopped(1))
 
-    made = [[own.request for own in engine.step()] for _ in range(5)]
-
-    assert made == [[running]] * 5
+    assert [[own.request for own in engine.step()] for _ in range(5)] == [[running]] * 5
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,7 @@ def test_halves_joined_are_the_whole(
 
 def test_last_tokens_are_counted_from_the_start_of_each_half() -> None:
     """The place of a request's last token is its place among the half's tokens."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-
-    first, second = split(batch)
+    first, second = split(World("cpu").batch(ForwardMode.MIXED, MIXED))
 
     assert _tensor(first, "last_token_indices").tolist() == [6, 8]
     assert _tensor(second, "last_token_indices").tolist() == [4, 5, 6]

@@ -16,21 +16,12 @@ from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import Capabilities, Declaration, Phase, Role
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime import AttentionLayer, ForwardBatch, ForwardContext
+from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.two_batch import TwoBatchRunner
-from tests.runtime.graphs.rig import (
-    Requests,
-    Site,
-    draw_batch,
-    extended,
-    make_model,
-    make_site,
-    uses_of,
-)
+from tests.runtime.graphs import rig
 
 RAGGED = frozenset({ForwardMode.EXTEND, ForwardMode.MIXED})
 TREE = (0, 0, 0, 1, 1, 3)
@@ -40,7 +31,7 @@ TREE = (0, 0, 0, 1, 1, 3)
 class Seen:
     """Attention of each token to what the tree mask shows it, request after request."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: rig.Site) -> None:
         self._site = site
         self._slots: Sequence[Tensor] = ()
         self._visible: Sequence[Tensor] = ()
@@ -151,9 +142,9 @@ class World:
 
     def __init__(self, device: torch.device | str, backend: str = "torch_padded") -> None:
         self.device = torch.device(device)
-        self.model: LlamaModel = make_model(self.device)
-        self.site = make_site(self.device)
-        self._uses = uses_of(backend, DECLARATIONS[backend], list(Phase))
+        self.model: LlamaModel = rig.make_model(self.device)
+        self.site = rig.make_site(self.device)
+        self._uses = rig.uses_of(backend, DECLARATIONS[backend], list(Phase))
         generator = torch.Generator().manual_seed(2)
         for buffer in self.site.keys_and_values():
             buffer[1:].copy_(torch.randn(buffer[1:].shape, generator=generator))
@@ -170,8 +161,7 @@ class World:
     def whole(self, batch: ForwardBatch) -> Tensor:
         """Run a batch as one: [T, H]; its trees are those of its halves."""
         if batch.half_masks is not None:
-            masks = torch.cat(self._entries(batch))
-            batch = replace(batch, tree_mask=masks, half_masks=None)
+            batch = replace(batch, tree_mask=torch.cat(self._entries(batch)), half_masks=None)
         backend = self.backends().of(batch.mode.phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)
@@ -181,10 +171,10 @@ class World:
         """Return what requests own of the KV cache: [layers * 2, S - 1, ...]."""
         return torch.stack([buffer[1:] for buffer in self.site.keys_and_values()])
 
-    def batch(self, mode: ForwardMode, requests: Requests, seed: int = 0) -> ForwardBatch:
+    def batch(self, mode: ForwardMode, requests: rig.Requests, seed: int = 0) -> ForwardBatch:
         """Make a batch of cached and new tokens of each request, in rows by the seed."""
-        batch = replace(draw_batch(self.site, requests, seed), mode=mode)
-        return replace(extended(batch, requests), mode=mode) if mode in RAGGED else batch
+        batch = replace(rig.draw_batch(self.site, requests, seed), mode=mode)
+        return replace(rig.extended(batch, requests), mode=mode) if mode in RAGGED else batch
 
     @staticmethod
     def _entries(batch: ForwardBatch) -> list[Tensor]:

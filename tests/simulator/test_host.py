@@ -1,11 +1,22 @@
+import warnings
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.simulator import HOST, Schedule, simulate
+from backend_caps.simulator import (
+    HOST,
+    OrderPolicy,
+    Schedule,
+    SimulatorError,
+    StarvationWarning,
+    simulate,
+    streams,
+    systematic_schedules,
+)
 from backend_caps.simulator import streams as sim
+from backend_caps.simulator.streams import Stream
 from tests.simulator.orders import in_every_order
 
 
@@ -26,9 +37,7 @@ from tests.simulator.orders import in_every_order
 def test_pinned_memory_is_pinned(make: Callable[[], Tensor], inference: bool) -> None:
     """Host memory is pinned in all the ways in which torch pins it."""
     with simulate(), torch.inference_mode(inference):
-        pinned = make()
-
-        assert pinned.is_pinned()
+        assert make().is_pinned()
         assert not torch.empty(2).is_pinned()
 
 
@@ -47,17 +56,13 @@ def test_pinned_memory_is_pinned(make: Callable[[], Tensor], inference: bool) ->
 def test_memory_of_no_bytes_is_not_pinned(make: Callable[[], Tensor]) -> None:
     """Host memory of no bytes cannot be pinned, as it cannot on CUDA."""
     with simulate():
-        nothing = make()
-
-        assert not nothing.is_pinned()
+        assert not make().is_pinned()
 
 
 def test_view_of_nothing_in_pinned_memory_is_pinned() -> None:
     """A view is pinned where the memory that it lies in is, whatever it shows of it."""
     with simulate():
-        pinned = torch.empty(4, pin_memory=True)
-
-        assert pinned[:0].is_pinned()
+        assert torch.empty(4, pin_memory=True)[:0].is_pinned()
 
 
 def test_pinned_memory_starts_as_poison() -> None:
@@ -125,9 +130,7 @@ def test_blocking_copy_to_the_host_waits(
 ) -> None:
     """A copy that is blocking, or into pageable memory, is done when it returns."""
     with simulate(schedule) as simulation:
-        found = copy(torch.ones(2, device="sim"))
-
-        assert found.tolist() == [1, 1]
+        assert copy(torch.ones(2, device="sim")).tolist() == [1, 1]
         assert simulation.hidden_syncs[-1].cause == "aten::copy_"
 
 
@@ -192,3 +195,80 @@ def test_torch_is_left_as_it_was() -> None:
     after = (torch.tensor, torch.Tensor.tolist, torch.Tensor.numpy, dict(vars(torch.Tensor)))
     assert inside is not before[0]
     assert after == before
+
+
+@pytest.mark.parametrize("word", ["eager", "lazy", "starve:0", "starve:12", "random:17"])
+def test_schedule_parses_what_it_prints(word: str) -> None:
+    """A schedule is read back from the word that a failing run printed."""
+    schedule = Schedule.parse(word)
+
+    assert str(schedule) == word
+
+
+@pytest.mark.parametrize("word", ["", "Lazy", "lazy:1", "starve", "random:x", "starve:-1", "fast"])
+def test_schedule_refuses_another_word(word: str) -> None:
+    """A word that no schedule prints as is an error that names the ones that do."""
+    with pytest.raises(SimulatorError) as raised:
+        Schedule.parse(word)
+
+    assert str(raised.value) == (
+        f"{word!r} is no schedule; expected eager, lazy, starve:<stream> or random:<seed>. "
+        f"Copy the word that the failing run printed."
+    )
+
+
+def test_systematic_schedules_starve_each_stream() -> None:
+    """Systematic schedules are eager, lazy, and one for every stream."""
+    schedules = systematic_schedules(2)
+
+    assert [str(schedule) for schedule in schedules] == ["eager", "lazy", "starve:0", "starve:1"]
+    assert schedules[3] == Schedule(OrderPolicy.STARVE, 1)
+
+
+def test_simulate_names_schedule_on_failure() -> None:
+    """An exception in a run says by which schedule the run is repeated."""
+    with pytest.raises(KeyError) as raised, simulate("random:5"):
+        raise KeyError
+
+    assert raised.value.__notes__ == ["schedule random:5: replay by simulate('random:5')"]
+
+
+def test_simulate_refuses_second_run() -> None:
+    """There is one device, so one simulation runs at a time."""
+    with (
+        simulate("lazy"),
+        pytest.raises(SimulatorError, match=r"simulate\(eager\).*simulate\(lazy\)"),
+        simulate("eager"),
+    ):
+        pass
+
+
+def test_simulate_warns_where_schedule_starves_nobody() -> None:
+    """A schedule that starves a stream which the run does not have says so where it was asked."""
+    words = r"^schedule starve:99 starved no stream; .* expected: 0, 1\. Starve one of these"
+    with pytest.warns(StarvationWarning, match=words) as caught, simulate("starve:99"):
+        Stream()
+
+    assert caught[0].filename == __file__
+
+
+def test_simulate_keeps_quiet_where_run_failed() -> None:
+    """A run that failed may not have come to the stream that starves, so nothing is said of it."""
+    with warnings.catch_warnings(record=True) as caught:
+        with pytest.raises(KeyError), simulate("starve:99"):
+            raise KeyError
+
+        assert caught == []
+
+
+def test_dirty_run_prints_its_schedule() -> None:
+    """A run with races raises an error that names the schedule and both accesses."""
+    with simulate("lazy", check_races=True) as simulation:
+        numbers = torch.zeros(2, device="sim")
+        with streams.stream(Stream()):
+            numbers.add_(1)
+
+    with pytest.raises(SimulatorError) as raised:
+        simulation.require_clean()
+    assert str(raised.value).startswith("schedule lazy found 1 fault, none was expected: race on ")
+    assert str(raised.value).endswith("Replay it by Schedule.parse('lazy').")

@@ -4,9 +4,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from backend_caps.simulator import Schedule, simulate
+from backend_caps.simulator import Schedule, WaitKind, simulate
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 
@@ -151,9 +150,7 @@ def test_loop_that_polls_a_stream_ends(schedule: str, ask: Callable[[Stream], bo
         for _ in range(8):
             numbers.add_(1)
 
-        answers = [ask(main) for _ in range(99)]
-
-        assert answers[-1]
+        assert [ask(main) for _ in range(99)][-1]
 
 
 def test_answer_lets_run_what_waited_for_it() -> None:

@@ -130,9 +130,7 @@ def test_configure_takes_rules_of_no_known_version() -> None:
     """Rules that were read from an engine hold as those that come with the package."""
     rules = replace(RuleSet.builtin("sglang-0.5.23"), name="sglang-9.9")
 
-    plan = configured(FLAGS, registry=_registry(EXACT), rules=rules).plan
-
-    assert plan.rules == rules
+    assert configured(FLAGS, registry=_registry(EXACT), rules=rules).plan.rules == rules
 
 
 def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:

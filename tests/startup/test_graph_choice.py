@@ -16,6 +16,7 @@ from backend_caps.resolution.rules import RuleSet
 from backend_caps.startup.graph_choice import (
     KIND_OF_PHASE,
     GraphChoice,
+    GraphSizes,
     Obstacle,
     choose_graphs,
     halved_phases,
@@ -26,12 +27,14 @@ from tests.runtime.graphs.rig import SIMULATED, uses_of
 FULL, PIECEWISE, EAGER = GraphMode
 SINGLE, UNIFORM, MIXED = BatchKind
 NO_GRAPHS = replace(SIMULATED, has_graphs=False)
-SIZES = {
-    Phase.PREFILL: mixed_buckets(4, (8,)),
-    Phase.DECODE: uniform_buckets((4,)),
-    Phase.VERIFY: uniform_buckets((4,), 3),
-}
-COUNTS = (16,)
+SIZES = GraphSizes(
+    buckets={
+        Phase.PREFILL: mixed_buckets(4, (8,)),
+        Phase.DECODE: uniform_buckets((4,)),
+        Phase.VERIFY: uniform_buckets((4,), 3),
+    },
+    token_counts=(16,),
+)
 NO_FLAGS: tuple[str, ...] = ()
 DISABLED = ("--disable-cuda-graph",)
 NO_PIECES = ("--disable-piecewise-cuda-graph",)
@@ -65,7 +68,7 @@ def choice_of(
     traits: DeviceTraits = SIMULATED,
 ) -> GraphChoice:
     """Choose for the batches that a phase has."""
-    choices = choose_graphs(plan_of(*argv, declared=declared), traits, SIZES, COUNTS)
+    choices = choose_graphs(plan_of(*argv, declared=declared), traits, SIZES)
     return {(own.phase, own.kind): own for own in choices}[phase, KIND_OF_PHASE[phase]]
 
 
@@ -121,9 +124,7 @@ def test_table_of_capability_request_and_kind(
 )
 def test_request_is_what_the_flags_say(argv: tuple[str, ...], phase: Phase, expected: str) -> None:
     """Each flag asks for a mode, in the phases that it is about."""
-    choice = choice_of(phase, *argv)
-
-    assert choice.requested.request.value == expected
+    assert choice_of(phase, *argv).requested.request.value == expected
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,7 @@ def test_obstacles_are_of_a_mode(
     argv: tuple[str, ...], phase: Phase, full: tuple[Obstacle, ...], pieces: tuple[Obstacle, ...]
 ) -> None:
     """What keeps a batch from one mode need not keep it from the other."""
-    choice = choice_of(phase, *argv)
-
-    assert choice.obstacles == {FULL: full, PIECEWISE: pieces}
+    assert choice_of(phase, *argv).obstacles == {FULL: full, PIECEWISE: pieces}
 
 
 def test_refused_names_flag_and_obstacles() -> None:
@@ -190,10 +189,10 @@ def test_backend_that_cannot_switches_halves_off(declared: bool | Undeclared) ->
     """Every batch runs whole, in the mode that it has without the flag, and says why."""
     plan = resolved(uses_declaring(two_batch_overlap=declared), *HALVES)
 
-    choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
+    choices = choose_graphs(plan, SIMULATED, SIZES)
 
     assert halved_phases(choices) == frozenset()
-    whole = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
+    whole = choose_graphs(plan_of(), SIMULATED, SIZES)
     assert [own.effective for own in choices] == [own.effective for own in whole]
     assert {own.two_batch.because for own in choices} == {
         "switched off: two_batch_overlap is not supported by 'own'"
@@ -209,7 +208,7 @@ def test_draft_s_backend_that_cannot_leaves_the_target_s_halves() -> None:
     )
     plan = resolved((*uses_declaring(), *drafts), *HALVES, *SPECULATES)
 
-    choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
+    choices = choose_graphs(plan, SIMULATED, SIZES)
 
     assert plan["two_batch_overlap"].value is False
     assert halved_phases(choices) == {Phase.PREFILL, Phase.VERIFY}
@@ -231,14 +230,14 @@ def test_choice_looks_at_the_phases_that_a_role_has() -> None:
     """Every kind is decided on in each phase with a backend, and nowhere else."""
     plan = resolved(uses_of("own", TORCH_PADDED, [Phase.PREFILL, Phase.DECODE]))
 
-    choices = choose_graphs(plan, SIMULATED, {})
+    choices = choose_graphs(plan, SIMULATED, GraphSizes())
 
     assert [own.phase for own in choices] == [Phase.PREFILL] * 3 + [Phase.DECODE] * 3
 
 
 def test_choice_of_a_kind_that_a_phase_never_has_is_eager() -> None:
     """Token counts are sizes of the batches that there are, so nothing else is captured."""
-    choices = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
+    choices = choose_graphs(plan_of(), SIMULATED, SIZES)
 
     others = [own for own in choices if own.kind is not KIND_OF_PHASE[own.phase]]
 

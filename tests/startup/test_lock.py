@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Capabilities, Registry, configure
+from backend_caps import Capabilities, Policy, Registry, configure
 from backend_caps.report.lock import LockedRequest, LockError, lock_document
 from backend_caps.report.plans import plan_document
-from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.errors import StartupError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry
@@ -28,13 +27,7 @@ def lock(tmp_path: Path) -> Path:
         rules="sglang-0.5.13",
         engine=None,
     )
-    document = lock_document(
-        request,
-        backends=known.entries,
-        problems=known.problems,
-        rules=plan.rules,
-        plan=plan_document(plan, ()),
-    )
+    document = lock_document(request, known, plan.rules, plan_document(plan, ()))
     path = tmp_path / "caps.lock.json"
     path.write_text(document.text())
     return path

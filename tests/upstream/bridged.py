@@ -190,8 +190,7 @@ def distance(name: str, declaration: Declaration, case: Case, parts: Parts) -> f
 
     drawn = draw(case)
     expected = output_of(parts.native, drawn, parts)
-    found = output_of(bridge(name, declaration), drawn, parts)
-    pairs = zip(found, expected, strict=True)
+    pairs = zip(output_of(bridge(name, declaration), drawn, parts), expected, strict=True)
     return max((own - right).abs().max().item() for own, right in pairs)
 
 

@@ -181,8 +181,7 @@ class Trace:
             return vectors[:, ::2]
         if kind == "odd":
             start = self.random.randint(1, 7)
-            memory = vectors.new_zeros(vectors.numel() + start)
-            odd = memory[start:].view(vectors.shape)
+            odd = vectors.new_zeros(vectors.numel() + start)[start:].view(vectors.shape)
             return odd.copy_(vectors)
         return vectors[:, :width]
 

@@ -16,8 +16,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from backend_caps import Capabilities, Phase, Plan, Role, ServerFlags, Use, resolve
-from backend_caps.resolution.rules import RuleSet
+from backend_caps import Capabilities, Phase, Plan, Role, RuleSet, ServerFlags, Use, resolve
 from backend_caps.resolution.uses import uses_of
 from tests.unit.building import installed, named
 from tests.upstream.sglang_wheel import load_overlap_utils
@@ -179,9 +178,7 @@ def test_decision_of_sglang_is_open_where_nothing_is_known(slots: tuple[object, 
     decide = load_overlap_utils("0.5.13").decide_needs_cpu_seq_lens
     off = SimpleNamespace(enable_two_batch_overlap=False, disable_piecewise_cuda_graph=True)
 
-    needs = decide(off, slots)
-
-    assert needs is False
+    assert decide(off, slots) is False
 
 
 def test_empty_slots_are_an_undeclared_backend() -> None:
@@ -212,8 +209,7 @@ def test_an_empty_draft_extend_slot_counts_what_runs_there() -> None:
 
     uses = uses_of(flags, _BACKENDS)
 
-    extend = [use.backend for use in uses if use.role is Role.DRAFT_EXTEND]
-    assert extend == ["reads"]
+    assert [use.backend for use in uses if use.role is Role.DRAFT_EXTEND] == ["reads"]
     assert resolve(uses, flags, rules=RuleSet.builtin("sglang-0.5.13")).needs_cpu_seq_lens
 
 

@@ -17,17 +17,7 @@ from types import SimpleNamespace
 import pytest
 from backend_caps_sglang import decide_needs_cpu_seq_lens
 
-from tests.upstream.live_backends import (
-    Base,
-    Inherits,
-    InheritsNeed,
-    InheritsSetter,
-    OptsOut,
-    Reads,
-    Sets,
-    Shadows,
-    Wraps,
-)
+from tests.upstream import live_backends
 from tests.upstream.sglang_wheel import RuntimeContext, load_overlap_utils
 
 # Run by other tests too, and three times as fast untraced.
@@ -44,22 +34,22 @@ class _PlainOptsOut:
     needs_cpu_seq_lens = False
 
 
-class _Property(Base):
+class _Property(live_backends.Base):
     @property
     def needs_cpu_seq_lens(self) -> bool:  # type: ignore[override]
         """Return an opt-out."""
         return False
 
 
-class _ReadingProperty(Base):
+class _ReadingProperty(live_backends.Base):
     @property
     def needs_cpu_seq_lens(self) -> bool:  # type: ignore[override]
         """Return a need."""
         return True
 
 
-def _with(value: object, bound: object = 8192) -> InheritsNeed:
-    backend = InheritsNeed()
+def _with(value: object, bound: object = 8192) -> live_backends.InheritsNeed:
+    backend = live_backends.InheritsNeed()
     vars(backend).update(needs_cpu_seq_lens=value, max_context_len=bound)
     return backend
 
@@ -82,16 +72,16 @@ class _Kind:
 
 
 _KINDS = {
-    "opts out by class": _Kind(OptsOut()),
-    "opts out by class, bound is None": _Kind(OptsOut(None), of_target=_UNBOUNDED),
+    "opts out by class": _Kind(live_backends.OptsOut()),
+    "opts out by class, bound is None": _Kind(live_backends.OptsOut(None), of_target=_UNBOUNDED),
     "opts out by class, no bound": _Kind(_PlainOptsOut(), of_target=_UNBOUNDED),
-    "inherits an opt-out": _Kind(Inherits(), doubt=_INHERITED),
+    "inherits an opt-out": _Kind(live_backends.Inherits(), doubt=_INHERITED),
     "empty": _Kind(None, doubt=_EMPTY),
     "undeclared": _Kind(SimpleNamespace(max_context_len=8192)),
     "None": _Kind(_with(None), doubt=_NOT_BOOL),
     "opts out by object": _Kind(_with(value=False)),
-    "reads by class": _Kind(Reads()),
-    "reads by inheritance": _Kind(InheritsNeed()),
+    "reads by class": _Kind(live_backends.Reads()),
+    "reads by inheritance": _Kind(live_backends.InheritsNeed()),
     "opts out by object, no bound": _Kind(_with(value=False, bound=None), of_target=_UNBOUNDED),
     "reads by object": _Kind(_with(value=True)),
     "zero": _Kind(_with(0), doubt=_NOT_BOOL),
@@ -99,11 +89,13 @@ _KINDS = {
     "a word": _Kind(_with("no"), doubt=_NOT_BOOL),
     "opts out by property": _Kind(_Property()),
     "reads by property": _Kind(_ReadingProperty()),
-    "delegates to an opt-out": _Kind(Wraps(OptsOut()), doubt=_INHERITED),
-    "delegates to a need": _Kind(Wraps(Reads())),
-    "opts out by its constructor": _Kind(Sets()),
-    "opts out by its base's constructor": _Kind(InheritsSetter(), doubt=_INHERITED),
-    "shadows an opt-out": _Kind(Shadows(OptsOut())),
+    "delegates to an opt-out": _Kind(
+        live_backends.Wraps(live_backends.OptsOut()), doubt=_INHERITED
+    ),
+    "delegates to a need": _Kind(live_backends.Wraps(live_backends.Reads())),
+    "opts out by its constructor": _Kind(live_backends.Sets()),
+    "opts out by its base's constructor": _Kind(live_backends.InheritsSetter(), doubt=_INHERITED),
+    "shadows an opt-out": _Kind(live_backends.Shadows(live_backends.OptsOut())),
 }
 _MANY = tuple(_KINDS)
 _FEW = _MANY[:8]
@@ -231,9 +223,7 @@ def test_drop_in_is_0_5_13s_or_more_careful_in_named_places(
         )
         return decide_needs_cpu_seq_lens(args, case.backends), decide(args, case.backends)
 
-    places = _count(_cases((False, True), ("EAGLE",)), answers, warnings)
-
-    assert places == _PLACES
+    assert _count(_cases((False, True), ("EAGLE",)), answers, warnings) == _PLACES
 
 
 def test_drop_in_is_0_5_23s_or_more_careful_in_named_places(
@@ -251,6 +241,4 @@ def test_drop_in_is_0_5_23s_or_more_careful_in_named_places(
         context.speculative_algorithm = case.algorithm
         return decide_needs_cpu_seq_lens(case.backends), decide(case.backends)
 
-    places = _count(_cases((False,), ("EAGLE", "ngram")), answers, warnings)
-
-    assert places == _PLACES
+    assert _count(_cases((False,), ("EAGLE", "ngram")), answers, warnings) == _PLACES

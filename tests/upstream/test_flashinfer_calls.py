@@ -112,9 +112,7 @@ def test_calls_fit_the_signatures_of_the_wheel(
 @pytest.mark.parametrize(("path", "pattern"), EVIDENCE)
 def test_wheel_has_what_the_declaration_says_of_it(path: str, pattern: str) -> None:
     """What keeps the backend from declaring more stands in the sources that FlashInfer compiles."""
-    source = wheel.read(path)
-
-    assert re.search(pattern, source) is not None
+    assert re.search(pattern, wheel.read(path)) is not None
 
 
 def test_decode_is_compiled_for_groups_below_those_of_tensor_cores() -> None:
@@ -122,9 +120,7 @@ def test_decode_is_compiled_for_groups_below_those_of_tensor_cores() -> None:
     source = wheel.read(f"{HEADERS}/utils.cuh")
     macro = source.partition("#define DISPATCH_GQA_GROUP_SIZE")[2].partition("#define")[0]
 
-    compiled = {int(size) for size in re.findall(r"group_size == (\d+)", macro)}
-
-    assert compiled >= {1, 2, 3}
+    assert {int(size) for size in re.findall(r"group_size == (\d+)", macro)} >= {1, 2, 3}
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -134,9 +130,7 @@ def test_wheels_own_wrappers_attend(requests: Requests, setting: Setting, *, uni
     """FlashInfer's checks pass, and what reaches its kernels is the batch."""
     batch = scene(requests, uniform=uniform, setting=setting)
 
-    output = batch.on("sim").run(FlashInfer).cpu()
-
-    _assert_attended([output], [batch])
+    _assert_attended([batch.on("sim").run(FlashInfer).cpu()], [batch])
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -144,9 +138,7 @@ def test_wheels_own_wrappers_attend_to_trees() -> None:
     """FlashInfer packs a tree mask as it is, and its kernels find every bit."""
     batch = tree_scene(GROVE, setting=Setting(dtype=torch.float16))
 
-    output = batch.on("sim").run(FlashInfer).cpu()
-
-    _assert_attended([output], [batch])
+    _assert_attended([batch.on("sim").run(FlashInfer).cpu()], [batch])
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -160,9 +152,7 @@ def test_wheels_own_wrappers_plan_anew_for_a_graph(count: int, setting: Setting)
     )
     batches = [full.select([]), *others, full]
 
-    outputs = _planned_for_a_graph(batches, 4, count)
-
-    _assert_attended(outputs, batches)
+    _assert_attended(_planned_for_a_graph(batches, 4, count), batches)
 
 
 @pytest.mark.usefixtures("own_wrappers")
@@ -171,9 +161,7 @@ def test_wheels_own_wrappers_plan_trees_anew_for_a_graph() -> None:
     setting = Setting(dtype=torch.float16)
     batches = [tree_scene(GROVE[:count], setting=setting) for count in (1, 4, 2)]
 
-    outputs = _planned_for_a_graph(batches, 4, len(FORK))
-
-    _assert_attended(outputs, batches)
+    _assert_attended(_planned_for_a_graph(batches, 4, len(FORK)), batches)
 
 
 def _assert_attended(outputs: list[Tensor], batches: list[Scene]) -> None:
@@ -196,8 +184,7 @@ def _planned_for_a_graph(batches: list[Scene], num_requests: int, count: int) ->
             getattr(static, name).copy_(getattr(batch.pools, name))
         backend.init_forward_metadata_out_graph(batch.batch)
         backend.init_forward_metadata_in_graph(batch.batch)
-        output = replace(batch, pools=static).forward(backend)
-        outputs.append(output[: len(real.q)].cpu())
+        outputs.append(replace(batch, pools=static).forward(backend)[: len(real.q)].cpu())
     return outputs
 
 

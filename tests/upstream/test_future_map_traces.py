@@ -1,5 +1,7 @@
+import sys
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
 from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
+from tests.upstream import sglang_wheel
 from tests.upstream.future_map_traces import Batch, Setting, SpecState, Trace
 from tests.upstream.sglang_wheel import cpu_record_stream, load_overlap_utils, make_future_map
 
@@ -95,3 +98,21 @@ def test_future_map_gives_tokens_to_a_plain_batch_where_sglang_gives_none() -> N
     assert batch.input_ids is not None
     assert batch.input_ids.tolist() == [501, 502]
     assert their_batch.input_ids is None
+
+
+def test_wheel_load_imports_nothing_named_sglang() -> None:
+    """SGLang's module runs on stubs, and no SGLang module is imported."""
+    module = sglang_wheel.load_overlap_utils("0.5.13")
+
+    assert callable(module.decide_needs_cpu_seq_lens)
+    assert [name for name in sys.modules if name.split(".")[0] == "sglang"] == []
+
+
+def test_wheel_missing_is_an_error_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the wheel a comparison fails and says how to fetch it."""
+    monkeypatch.setattr(sglang_wheel, "WHEELS", tmp_path)
+
+    with pytest.raises(FileNotFoundError, match=r"pip download --no-deps sglang==0\.5\.13"):
+        sglang_wheel.load_overlap_utils("0.5.13")

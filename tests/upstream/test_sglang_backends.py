@@ -7,9 +7,13 @@ import os
 import re
 import subprocess
 import zipfile
+from dataclasses import replace
 
 import pytest
 
+from backend_caps import HostSeqLens
+from benchmarks.gpu import Timing, mirrors, opened
+from benchmarks.waits import measured
 from tests.upstream.sglang_findings import PYTHON, ROOT, VERSION, found_in, read_kept
 from tests.upstream.sglang_wheel import find_wheel
 
@@ -70,9 +74,7 @@ def checked(*words: str) -> dict[str, object]:
 )
 def test_finding_is_found_again_by_its_command(backend: str, case: str) -> None:
     """The command that a finding tells runs it again, alone."""
-    document = checked(backend, "--case", case)
-
-    assert document["status"] == "failed"
+    assert checked(backend, "--case", case)["status"] == "failed"
 
 
 @pytest.mark.parametrize("place", LINES)
@@ -98,3 +100,41 @@ def test_page_has_a_command_for_each_finding() -> None:
 
     assert any(own.replay for own in found)
     assert all(own.place.startswith("sglang/") for own in found if own.place)
+
+
+SIDES = ["sglang exact", "sglang none", "none", "upper_bound", "exact"]
+
+
+@pytest.fixture(scope="module")
+def timings() -> list[Timing]:
+    """Rehearse one batch size on both pools."""
+    with opened("sim") as (device, scale, gather):
+        return mirrors(device, 10, replace(scale, batches=(3,)), gather)
+
+
+def test_rehearsal_has_every_side_of_every_pool(timings: list[Timing]) -> None:
+    """Both of SGLang's modes and our three stand side by side, on a small pool and a large one."""
+    sides = [(own.comparison, own.side) for own in timings]
+
+    assert sides == [(f"mirror {pool}", side) for pool in (4096, 65536) for side in SIDES]
+
+
+def test_rehearsal_times_lengths_where_they_come_to_the_host(timings: list[Timing]) -> None:
+    """The time from publish to host lengths is there where a side has an exact mirror."""
+    timed = {own.side for own in timings if own.lengths_us is not None}
+
+    assert timed == {"sglang exact", "exact"}
+    assert all(own.lengths_us is None or own.lengths_us > 0 for own in timings)
+
+
+@pytest.mark.parametrize("host_seq_lens", HostSeqLens)
+def test_rehearsal_counts_what_the_counts_are(
+    timings: list[Timing], host_seq_lens: HostSeqLens
+) -> None:
+    """Kernels and copies of our relay are those that the simulated device counts for a step."""
+    found = [own for own in timings if own.side == host_seq_lens.value]
+
+    for timing, pool_size in zip(found, (4096, 65536), strict=True):
+        counts = measured(pool_size, 3, host_seq_lens).ours
+        copies = counts.num_copies_to_host + counts.num_copies_to_device
+        assert (timing.relay_kernels, timing.relay_copies) == (counts.num_ops - copies, copies)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
+from importlib.resources import files
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -12,6 +14,8 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.sglang.command_line import read_command_line
+from backend_caps.resolution.engine import ENGINES
 from backend_caps.resolution.uses import PAIR
 from tests.upstream.sglang_wheel import find_wheel
 from tests.upstream.tables.rows import Class, Needs, same_condition, sglang_table
@@ -57,9 +61,7 @@ def test_reading_has_every_class_and_no_other(version: str) -> None:
     """The classes that are read are those that a reader of the source finds."""
     rows = {row.at: row.name for row in _TABLES[version].classes}
 
-    read = {at: _last_word(backend) for at, backend in _classes(version).items()}
-
-    assert read == rows
+    assert {at: _last_word(backend) for at, backend in _classes(version).items()} == rows
 
 
 def _last_word(backend: Backend) -> str:
@@ -147,9 +149,7 @@ def _makes(name: Backend, label: str, role: Role, phase: Phase) -> bool:
 @pytest.mark.parametrize(("version", "row"), _rows(lambda row: bool(row.shared_reads_end)))
 def test_ends_of_shared_reads_are_those_of_the_method(version: str, row: Class) -> None:
     """By phase, `shared_read_ends` answers what the source's method does."""
-    engine_class = _class(version, row)
-
-    words = engine_class.readings["shared_reads_end"].words
+    words = _class(version, row).readings["shared_reads_end"].words
     told = dict(part.split(": ", 1) for part in words.split("; "))
     levels = {"pre_replay", "in_replay", "post_replay", "unknown"}
     read = {phase: said if said in levels else "depends" for phase, said in told.items()}
@@ -201,3 +201,12 @@ def test_pair_is_a_backend_where_the_wrapper_has_no_rule(version: str, undeclare
 def test_reading_a_known_version_meets_no_problem(version: str) -> None:
     """Everything is where the reader expects it."""
     assert _reading(version).problems == ()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_stored_command_line_is_the_wheels(name: str) -> None:
+    """What is stored of an engine's options and backends is what its source says."""
+    path = files("backend_caps.resolution").joinpath("data", f"{name}.json")
+    stored = json.loads(path.read_text("utf-8"))
+
+    assert stored == read_command_line(find_wheel(name.removeprefix("sglang-")))

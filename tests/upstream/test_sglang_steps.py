@@ -6,6 +6,8 @@ in which a missing wait is a wrong token. `sglang_platform` says what stands in 
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,7 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.machine import ROOT
 from tests.upstream.sglang_environment import run_simulated
+from tests.upstream.sglang_server import PYTHON
 from tests.upstream.sglang_steps import NUM_NEW_TOKENS
 
 pytestmark = [pytest.mark.upstream, pytest.mark.sglang]
@@ -81,3 +85,17 @@ def test_draft_that_reads_the_mirror_costs_one_copy_a_step() -> None:
     assert run.backends == ["torch_padded", "sliced", "sliced"]
     assert (run.needs_cpu_seq_lens, run.pinned_buffer, run.copy_stream) == (True, True, True)
     assert {tuple(step.values()) for step in run.steps} == {(True, 1, 1)}
+
+
+def test_stand_ins_write_what_sglangs_kernels_write() -> None:
+    """Each speculative operator is SGLang's Triton kernel of that name, over ten random draws."""
+    done = subprocess.run(
+        [PYTHON, "-m", "tests.upstream.sglang_operators"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert done.stdout, done.stderr
+    assert json.loads(done.stdout) == []

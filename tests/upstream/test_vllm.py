@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from backend_caps import ANY, AttentionArch, OneOf, Origin
 from backend_caps.capability.backend import Backend, EngineClass, Reading
-from backend_caps.capability.kind import ANY
-from backend_caps.capability.provenance import Origin, Status
-from backend_caps.capability.sets import OneOf, Sizes
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.capability.provenance import Status
+from backend_caps.capability.sets import Sizes
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.vllm.capabilities import LEVELS

@@ -1,43 +1,81 @@
 """SGLang's backend classes as records: what each states, and on which line.
 
-What our vocabulary has and SGLang's classes do not state stays undeclared: whether a graph may
-be replayed, page sizes and dtypes stand in argument checks there, keyed by a backend's name.
+Capabilities that SGLang's classes do not state stay undeclared: graph replay, page sizes and
+dtypes are in argument checks there, keyed by a backend's name.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.facts import Given
-from backend_caps.capability.kind import UNDECLARED, Role
+from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.engines.reading import Finding, class_record
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.sglang.read_ends import read_ends
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Function, condition, has_attribute
-from backend_caps.engines.source.methods import Stated, StatedValue, truths_of, values_of, words_of
+from backend_caps.engines.source.guards import (
+    Function,
+    Guards,
+    condition,
+    conditions,
+    decided,
+    has_attribute,
+    returns,
+    where,
+)
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import Stated, StatedValue
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
+_READ_ENDS = "shared_read_ends"
 _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
-_UNDERSTOOD = (None, ast.BitOr, ast.BitAnd)
-"""The operators of a flag's statements that are followed: none, `|=` and `&=`."""
 _IMPORTABLE = re.compile(r"[\w.]+:[\w.]+")
 _PROPERTIES = frozenset({"property", "cached_property"})
 _LENGTHS = frozenset({"context_len", "max_context_len"})
 _COMPUTES = frozenset({"int", "max", "min"})
 _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
-
-
+_PHASES: Mapping[str, Phase] = {
+    "is_decode": Phase.DECODE,
+    "is_decode_or_idle": Phase.DECODE,
+    "is_target_verify": Phase.VERIFY,
+    "is_extend_without_speculative": Phase.PREFILL,
+    "EXTEND": Phase.PREFILL,
+    "DECODE": Phase.DECODE,
+    "TARGET_VERIFY": Phase.VERIFY,
+}
+"""Methods and members of SGLang's `ForwardMode`, and the phase for which they hold."""
+_LEVELS = {f"SharedReadEnds.{each.name}": each for each in SharedReadsEnd}
+_SUPER = re.compile(rf"super\([\w, ]*\)\.{_READ_ENDS}")
 _Condition = tuple[Given, object, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Return:
+    """What `shared_read_ends` returns in one phase."""
+
+    value: ast.expr
+    guards: Guards
+    plain_prefill: bool = False
+    """Whether it holds for a prefill without decode rows alone."""
+
+    @property
+    def level(self) -> SharedReadsEnd | None:
+        """The level that is returned; None if an expression computes it."""
+        return _LEVELS.get(ast.unparse(self.value))
+
+    @property
+    def text(self) -> str:
+        """The level, or the expression, with its condition."""
+        return where(self.level.value if self.level else ast.unparse(self.value), self.guards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,53 +87,51 @@ class Backends:
     root: ClassDef
     """The class that every backend descends from."""
     flags: Sequence[str]
-    """Its flags that are reported."""
+    """The root's flags that are reported."""
 
     def record(
         self, definition: ClassDef, name: str, registered_as: Sequence[str], roles: frozenset[Role]
     ) -> Backend:
-        """Read one class."""
+        """Make the record of one class."""
         needs = self.attributes.stated(definition, NEEDS)
-        ends, of_wrapped = read_ends(self.classes, definition, self.root)
+        reader = self.classes.definer(definition, _READ_ENDS)
+        if reader is self.root:
+            reader = None
         findings = {
             "host_seq_lens": self._needs(definition, needs) if needs else None,
             "max_context_len_known": self._longest(definition),
-            "shared_reads_end": ends,
+            "shared_reads_end": self._read_ends(definition, reader) if reader else None,
             "roles": _roles(definition, registered_as, roles) if roles else None,
         }
-        asked = (each.value for each in (values_of(needs) if needs else ()))
-        joins = [f"{NEEDS} = {ast.unparse(each)}" for each in asked if has_attribute(each, NEEDS)]
+        values = [(NEEDS, each.value) for each in (needs.values if needs else ())]
+        ends = returns(reader.methods[_READ_ENDS]) if reader else ()
+        joins = dict.fromkeys(
+            f"{flag} = {ast.unparse(value)}"
+            for flag, value in (*values, *((_READ_ENDS, value) for _, value in ends))
+            if has_attribute(value, flag) and not _is_super(value)
+        )
         own = EngineClass(
             path=definition.path,
-            registered_as=tuple(sorted(registered_as)),
+            registered_as=tuple(registered_as),
             attributes=dict(self._own_flags(definition)),
-            composite="; ".join(dict.fromkeys((*joins, *of_wrapped))) or None,
+            composite="; ".join(joins) or None,
         )
+        import_path = f"{definition.module.name}:{definition.outer}{definition.name}"
+        # No import can name every file: one may have a dash in its name.
+        implementation = import_path if _IMPORTABLE.fullmatch(import_path) else None
         source = self.classes.index.source(definition.at)
-        return class_record(name, source, findings, own, _importable(definition))
-
-    def _reading(
-        self, definition: ClassDef, stated: Stated, origin: Origin, value: object = None
-    ) -> Reading:
-        """Write what a class has, in the words of its statements."""
-        return Reading(
-            origin=origin,
-            words=words_of(stated, definition, self.root),
-            value=value,
-            declared_at=stated.last.at,
-            inherited_from=stated.last.owner.name if origin is Origin.INHERITED else None,
-        )
+        return class_record(name, source, findings, own, implementation)
 
     def _needs(self, definition: ClassDef, stated: Stated) -> Finding:
-        origin = self.origin(definition, stated)
+        origin = self._origin(definition, stated)
         if (words := self._not_read(definition, stated, origin)) is not None:
             return _undeclared(words, stated.last.at)
-        cases = truths_of(stated)
-        always = [each for each in cases if not each.guards]
+        cases = stated.truths
+        always = (each for each in cases if not each.guards)
         base = max(always, key=lambda each: each.truth, default=None)
         rest = [each for each in cases if each.guards]
         value = None if rest or base is None else _level(base).value
-        reading = self._reading(definition, stated, origin, value)
+        reading = stated.reading(origin, stated.words_for(definition, self.root), value)
         if origin is Origin.INHERITED:
             return Finding(reading=reading)
         return Finding(
@@ -105,26 +141,27 @@ class Backends:
         )
 
     def _not_read(self, definition: ClassDef, stated: Stated, origin: Origin) -> str | None:
-        """Write why the flag of a class counts as undeclared, if it does."""
+        """Return why the flag of a class counts as undeclared; None if it does not."""
         if origin is Origin.UNDECLARED:
             return f"the base class says {stated.words}, and no other class states it"
         if _is_no_bool(stated):
             self.classes.index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
             return f"{stated.words}, which is neither True nor False"
-        taken = self.classes.method(definition, NEEDS)
-        if taken and _is_property(taken.node) and taken.node is not stated.last.value:
-            return f"{stated.words}, and {taken.owner.name} has a property of that name"
+        owner = self.classes.definer(definition, NEEDS)
+        method = None if owner is None else owner.methods[NEEDS]
+        if owner and method and method is not stated.last.value and _is_property(method):
+            return f"{stated.words}, and {owner.name} has a property of that name"
         return None
 
-    def origin(self, definition: ClassDef, stated: Stated) -> Origin:
-        """Return how a class has what is stated."""
-        owners = [each.owner for each in stated.statements]
-        if all(owner is self.root for owner in owners):
+    def _origin(self, definition: ClassDef, stated: Stated) -> Origin:
+        """Return whether a class states a value itself, or inherits it."""
+        owners = {each.owner for each in stated.statements}
+        if owners == {self.root}:
             return Origin.UNDECLARED
         if definition not in owners:
             return Origin.INHERITED
-        depends = not _is_understood(stated) or any(
-            each.guards or each.owner is not definition for each in truths_of(stated)
+        depends = not stated.is_understood or any(
+            each.guards or each.owner is not definition for each in stated.truths
         )
         return Origin.CONDITIONAL if depends else Origin.DECLARED
 
@@ -135,24 +172,92 @@ class Backends:
             return _undeclared(f"no {LONGEST} is ever set", None, drafting)
         if isinstance(stated.last.value, Function) and not _is_property(stated.last.value):
             return _undeclared(f"{LONGEST} is a method, and no number", stated.last.at, drafting)
-        if _is_always_length(stated):
-            reading = self._reading(definition, stated, Origin.DECLARED, True)  # noqa: FBT003
+        values = stated.values
+        is_sure = stated.is_understood and not all(each.guards for each in values)
+        words = stated.words_for(definition, self.root)
+        if is_sure and all(_is_length(each.value) for each in values):
+            reading = stated.reading(Origin.DECLARED, words, value=True)
             return Finding(reading=reading, base=True)
-        reading = self._reading(definition, stated, Origin.CONDITIONAL)
+        reading = stated.reading(Origin.CONDITIONAL, words)
         return Finding(reading=reading, conditions=[drafting])
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
         """List the engine's own flags that a class, or a base below the root, sets."""
         for name in self.flags:
             stated = self.attributes.stated(definition, name)
-            origin = self.origin(definition, stated) if stated else Origin.UNDECLARED
+            origin = self._origin(definition, stated) if stated else Origin.UNDECLARED
             if stated and origin is not Origin.UNDECLARED:
-                yield name, self._reading(definition, stated, origin, _only_constant(stated))
+                value: object = None
+                match stated.values:
+                    case [StatedValue(value=ast.Constant(value=only), guards=())]:
+                        value = only if stated.is_understood else None
+                words = stated.words_for(definition, self.root)
+                yield name, stated.reading(origin, words, value)
+
+    def _read_ends(self, definition: ClassDef, owner: ClassDef) -> Finding:
+        """Return where a class's shared reads end in each phase, by `owner`'s method."""
+        found = {phase: list(self._returns(definition, owner, phase)) for phase in Phase}
+        words = "; ".join(
+            f"{phase.value}: {' or '.join(each.text for each in own) or 'nothing'}"
+            for phase, own in found.items()
+        )
+        is_own = owner is definition
+        reading = Reading(
+            origin=Origin.CONDITIONAL if is_own else Origin.INHERITED,
+            words=words,
+            declared_at=owner.module.at(owner.methods[_READ_ENDS]),
+            inherited_from=None if is_own else owner.name,
+        )
+        whens = [when for phase, own in found.items() for when in _whens(phase, own)]
+        return Finding(reading=reading, conditions=whens if is_own else ())
+
+    def _returns(self, definition: ClassDef, owner: ClassDef, phase: Phase) -> Iterator[_Return]:
+        """List the returns that a phase may reach, up to the first unconditional one."""
+        for case in returns(owner.methods[_READ_ENDS]):
+            held = {g: decided(g, partial(_holds, phase)) for g in conditions(case.guards)}
+            if False in held.values():
+                continue
+            left = tuple(guard for guard, holds in held.items() if holds is None)
+            if _is_super(case.value):
+                above = self.classes.definer(definition, _READ_ENDS, after=owner)
+                for each in self._returns(definition, above, phase) if above else ():
+                    yield _Return(each.value, (*left, *each.guards))
+            else:
+                is_mode = any(holds and isinstance(g, ast.Compare) for g, holds in held.items())
+                yield _Return(case.value, left, is_mode and phase is Phase.PREFILL)
+            if not left:
+                return
 
 
-def _roles(definition: ClassDef, registered_as: Iterable[str], roles: frozenset[Role]) -> Finding:
+def _whens(phase: Phase, found: Sequence[_Return]) -> Iterator[_Condition]:
+    """Write the returns of a phase as conditions; none if one returns no known level."""
+    for each in found if all(one.level for one in found) else ():
+        given = given_of(each.guards)
+        fields = {} if given is None else dict(given.stated())
+        if each.plain_prefill:
+            fields["enable_mixed_chunk"] = False
+        given = Given.model_validate({**fields, "phase": {phase}})
+        yield given, each.level, f"{_READ_ENDS} returns {each.text}"
+
+
+def _holds(phase: Phase, test: ast.expr) -> bool | None:
+    """Return whether a test of the forward mode holds in a phase; None for other tests."""
+    match test:
+        case (
+            ast.Call(func=ast.Attribute(attr=name), args=[])
+            | ast.Compare(ops=[ast.Eq()], comparators=[ast.Attribute(attr=name)])
+        ) if name in _PHASES:
+            return phase is _PHASES[name]
+    return None
+
+
+def _is_super(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _SUPER.fullmatch(ast.unparse(value.func)) is not None
+
+
+def _roles(definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]) -> Finding:
     made_as = ", ".join(sorted(role.value for role in roles))
-    words = f"made as {made_as} for {', '.join(sorted(registered_as))}"
+    words = f"made as {made_as} for {', '.join(registered_as)}"
     reading = Reading(origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at)
     return Finding(reading=reading, base=roles)
 
@@ -162,42 +267,15 @@ def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
     return Finding(reading=reading, conditions=conditions)
 
 
-def _importable(definition: ClassDef) -> str | None:
-    """Point at a class; None where no import can name its file, as one with a dash."""
-    path = f"{definition.module.name}:{definition.outer}{definition.name}"
-    return path if _IMPORTABLE.fullmatch(path) else None
-
-
-def _is_understood(stated: Stated) -> bool:
-    return all(each.operator in _UNDERSTOOD for each in stated.statements)
-
-
-def _only_constant(stated: Stated) -> object:
-    """Return the value of an attribute that always has the one; None where it has none."""
-    match values_of(stated):
-        case [StatedValue(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
-            return value
-    return None
-
-
-def _is_always_length(stated: Stated) -> bool:
-    said = values_of(stated)
-    return (
-        _is_understood(stated)
-        and any(not each.guards for each in said)
-        and all(_is_length(each.value) for each in said)
-    )
-
-
 def _is_property(function: ast.expr | Function) -> bool:
-    """Return whether a value is a property, not an attribute or a method to be called."""
+    """Return whether a value is a property, and no attribute or plain method."""
     return isinstance(function, Function) and any(
         ast.unparse(each).rpartition(".")[2] in _PROPERTIES for each in function.decorator_list
     )
 
 
 def _is_length(value: ast.expr) -> bool:
-    """Return whether a value certainly is a number of tokens; what a caller gives may be None."""
+    """Return whether a value must be a number of tokens; a caller's argument may be None."""
     match value:
         case ast.Constant(value=int(number)):
             return not isinstance(number, bool)
@@ -217,16 +295,17 @@ def _is_length(value: ast.expr) -> bool:
 
 
 def _is_no_bool(stated: Stated) -> bool:
-    """Return whether some value is neither True nor False, nor an expression to take the truth of.
+    """Return whether some value is neither True nor False, nor an expression.
 
-    A method that is no property is one: SGLang asks for the attribute, and never calls it.
+    A method that is no property counts as such: SGLang reads the attribute, and never calls it.
     """
-    if not _is_understood(stated):
+    if not stated.is_understood:
         return True
-    functions = [each for each in stated.statements if isinstance(each.value, Function)]
-    if functions and not (stated.statements == (stated.base,) and _is_property(stated.last.value)):
-        return True
-    values = [each.value for each in values_of(stated)]
+    if any(isinstance(each.value, Function) for each in stated.statements):
+        is_only = len(stated.statements) == 1 and stated.last.is_certain
+        if not is_only or not _is_property(stated.last.value):
+            return True
+    values = [each.value for each in stated.values]
     constants = [value.value for value in values if isinstance(value, ast.Constant)]
     return not values or not all(isinstance(value, bool) for value in constants)
 

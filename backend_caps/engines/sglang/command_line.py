@@ -10,6 +10,7 @@ import ast
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from backend_caps.engines.source.files import open_tree
@@ -36,15 +37,15 @@ def read_command_line(source: Path) -> Mapping[str, object]:
 
 
 def read_engine_options(index: Index) -> Engine:
-    """Read the command line for `ServerFlags`; what is not found is a problem."""
+    """Read the command line for `ServerFlags`; a missing part becomes a problem."""
     options: set[tuple[str, ...]] = set()
     backends: set[str] = set()
-    for path in (p for p in index.tree.files if _is_read(p)):
-        module = index.parse(path)
-        if module is not None:
-            options.update(_of_parser(module))
-            options.update(_of_fields(module))
-            backends.update(_choices(module))
+    for module in index.modules(filter(_is_read, index.tree.files)):
+        options.update(_of_parser(module))
+        options.update(_of_fields(module))
+        choices = (meaning for _, meaning in module.scope.get(_CHOICES, ()))
+        lists = (each.elts for each in choices if isinstance(each, ast.List))
+        backends.update(_strings(chain.from_iterable(lists)))
     for what, found in (("command-line option", options), (_CHOICES, backends)):
         if not found:
             index.note_missing(what, ARGUMENTS)
@@ -62,8 +63,8 @@ def _is_read(path: str) -> bool:
 def _of_parser(module: Module) -> Iterator[tuple[str, ...]]:
     """List the options that calls of `add_argument` add."""
     lines = module.lines(["add_argument"])
-    for statement in (each for each in _statements(module) if spans(each, lines)):
-        for node in ast.walk(statement):
+    for statement in _statements(module):
+        for node in ast.walk(statement) if spans(statement, lines) else ():
             match node:
                 case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
                     if names := tuple(_strings(arguments)):
@@ -77,7 +78,7 @@ def _statements(module: Module) -> Iterator[ast.stmt]:
 
 
 def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
-    """List the options of annotated fields, which newer versions make their parser from."""
+    """List the options of annotated fields, from which newer versions make their parser."""
     if not module.path.startswith(_FIELDS):
         return
     for definition in module.classes:
@@ -89,42 +90,27 @@ def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
                         value=ast.Name(id="A"), slice=ast.Tuple(elts=[_, meta])
                     ),
                 ):
-                    yield from _annotated_option(field, meta)
-
-
-def _annotated_option(field: str, meta: ast.expr) -> Iterator[tuple[str, ...]]:
-    keywords = {k.arg: k.value for k in meta.keywords} if isinstance(meta, ast.Call) else {}
-    if "no_cli" in keywords:
-        return
-    own = list(_strings([keywords["cli_name"]])) if "cli_name" in keywords else []
-    aliases = keywords.get("aliases")
-    others = _strings(aliases.elts) if isinstance(aliases, ast.List) else ()
-    yield (*(own or ["--" + field.replace("_", "-")]), *others)
-
-
-def _choices(module: Module) -> Iterator[str]:
-    for _, meaning in module.scope.get(_CHOICES, ()):
-        if isinstance(meaning, ast.List):
-            yield from _strings(meaning.elts)
+                    stated = meta.keywords if isinstance(meta, ast.Call) else ()
+                    keywords = {each.arg: [each.value] for each in stated}
+                    own = list(_strings(keywords.get("cli_name", ())))
+                    lists = (n.elts for n in keywords.get("aliases", ()) if isinstance(n, ast.List))
+                    aliases = _strings(chain.from_iterable(lists))
+                    if "no_cli" not in keywords:
+                        yield (*(own or ["--" + field.replace("_", "-")]), *aliases)
 
 
 def read_aliases(index: Index) -> Mapping[str, str]:
-    """Read the old names of backends that the server replaces, each with what replaces it."""
+    """Read the backend names that the server replaces, each with its new name."""
     aliases: dict[str, str] = {}
     for path in index.containing(b"speculative_draft_attention_backend"):
         is_arguments = path == ARGUMENTS or path.startswith(_GROUPS)
         if is_arguments and b"deprecated" in index.tree.files[path]:
-            module = index.parse(path)
-            for each in _statements(module) if module else ():
-                if isinstance(each, Function) and any(map(_is_over_slots, ast.walk(each))):
+            for each in chain.from_iterable(map(_statements, index.modules([path]))):
+                loops = [node.iter for node in ast.walk(each) if isinstance(node, ast.For)]
+                flags = chain.from_iterable(o.elts for o in loops if isinstance(o, ast.Tuple))
+                if isinstance(each, Function) and _SLOT in _strings(flags):
                     aliases |= _replaced(each)
     return dict(sorted(aliases.items()))
-
-
-def _is_over_slots(node: ast.AST) -> bool:
-    """Return whether a loop goes over the flags that name backends."""
-    names = node.iter if isinstance(node, ast.For) else None
-    return isinstance(names, ast.Tuple) and _SLOT in set(_strings(names.elts))
 
 
 def _replaced(function: Function) -> dict[str, str]:

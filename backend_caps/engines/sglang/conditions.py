@@ -1,4 +1,4 @@
-"""SGLang's conditions in our vocabulary, and the rules that a version forces something by."""
+"""SGLang's conditions as `Given`, and the rules by which a version forces capabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from backend_caps.engines.source.guards import (
     in_turn,
     returns,
 )
-from backend_caps.engines.source.index import FunctionDef, Index
+from backend_caps.engines.source.index import Index
 from backend_caps.resolution.engine import ENGINES
 from backend_caps.resolution.rules import Rule, RuleSet
 
@@ -37,14 +37,14 @@ _SWITCHES = frozenset(
     }
 )
 _ALGORITHMS = {"is_dspark": "DSPARK", "is_ngram": "NGRAM"}
-"""Methods of SGLang's `SpeculativeAlgorithm` that ask for one algorithm."""
+"""Methods of SGLang's `SpeculativeAlgorithm` that test for one algorithm."""
 _ARGS = (
     r"(?:(?:self\.)?(?:\w*runner\.)?server_args|args|get_global_server_args\(\)"
     r"|get_(?:exec|parallel|schedule|spec)\(\)(?:\.(?:graph|overlap))?)"
 )
-"""What holds the server's flags; a word of theirs may mean anything elsewhere."""
+"""Expressions for the server's arguments; on another object a flag's name may differ in meaning."""
 _RUNNERS = r"(?:(?:self\.)?(?:draft_|model_|draft_model_)?runner|get_global_server_args\(\))"
-"""What knows whether the model has MLA."""
+"""Objects with `use_mla_backend`, which is true for MLA models."""
 _TEST = re.compile(
     rf"_*(?P<platform>is_[a-z]+)\(\)|_+(?P<module_platform>is_[a-z]+)"
     rf"|{_ARGS}\.(?P<switch>{'|'.join(sorted(_SWITCHES))})"
@@ -54,11 +54,11 @@ _TEST = re.compile(
     r"|decode_backend == '(?P<decode_attention_backend>[^'\\]*)'"
     r"|(?P<sharding>self\._kv_shard_pool is not None)"
 )
-"""A test of SGLang's that flags and facts decide, as `ast.unparse` writes it."""
+"""A test in SGLang that flags and facts decide, as `ast.unparse` writes it."""
 _Fields = Mapping[str, object]
-_Asked = tuple[_Fields, _Fields | None]
-"""What of ours must hold for a test to hold, and for it not to hold; None where nothing says."""
-_PLATFORMS: Mapping[str, _Asked] = {
+_Required = tuple[_Fields, _Fields | None]
+"""The facts required for a test to hold, and for it to fail; None where none decide it."""
+_PLATFORMS: Mapping[str, _Required] = {
     **{f"is_{each}": ({"device": {each}}, {"device": _DEVICES - {each}}) for each in _DEVICES},
     "is_cuda": ({"device": {"cuda"}, "rocm": False}, None),  # torch calls ROCm's devices so too
     "is_hip": ({"rocm": True}, {"rocm": False}),
@@ -69,74 +69,69 @@ _FLAG = "needs_cpu_seq_lens"
 _JOIN = re.compile(rf"any\(\(?getattr\([^,]+, '{_FLAG}', True\) for .*\)")
 _ALWAYS = "it runs at all"
 KNOWN_VERSIONS = tuple(name.removeprefix("sglang-") for name in ENGINES)
-"""The versions whose source the reader was checked with."""
+"""The versions with which the reader was checked."""
 IN_SOURCE = ("two-batch-overlap", "piecewise-cuda-graph", "ngram")
-"""The rules that SGLang's function states; the others are in no version's source."""
+"""The rules that SGLang's function states; no version's source has the others."""
 
 
 def given_of(guards: Iterable[ast.expr]) -> Given | None:
-    """Write guards as a condition of ours; None where there are none.
+    """Translate guards into a `Given`; None without guards.
 
-    What flags and facts do not decide stays in the source's own words, and open.
+    Guards that flags and facts do not decide become its `expression`, which stays open.
     """
     fields: dict[str, object] = {}
-    left: list[ast.expr] = []
+    untranslated: list[ast.expr] = []
     for guard in conditions(guards):
-        both = _together(fields, _fields(guard))
-        if both is None:
-            left.append(guard)
+        more = _fields(guard)
+        joined = None if more is None else _together(fields, more)
+        if joined is None:
+            untranslated.append(guard)
         else:
-            fields = both
-    if left:
-        fields["expression"] = condition(left)
+            fields = joined
+    if untranslated:
+        fields["expression"] = condition(untranslated)
     return Given.model_validate(fields) if fields else None
 
 
 def can_hold(guards: Iterable[ast.expr]) -> bool:
-    """Return whether guards can hold together, as far as the platform decides.
+    """Return whether the guards' tests of the platform can hold together.
 
-    It is one for the whole process. What else two guards ask may have changed between them.
+    Only the platform is fixed for the process: other values may change between two guards.
     """
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        asked = _fields(guard, {"platform", "module_platform"})
-        both = fields if asked is None else _together(fields, asked)
-        if both is None:
+        joined = _together(fields, _fields(guard, {"platform", "module_platform"}) or {})
+        if joined is None:
             return False
-        fields = both
+        fields = joined
     return True
 
 
-def _together(fields: dict[str, object], asked: _Fields | None) -> dict[str, object] | None:
-    """Join two sets of required values; None where one is unknown or they contradict."""
-    if asked is None:
-        return None
-    both = {name: _both(fields.get(name), value) for name, value in asked.items()}
-    return None if None in both.values() else {**fields, **both}
-
-
-def _both(one: object, other: object) -> object:
-    """Ask for two things of one name at once; None where nothing is both."""
-    if one is None:
-        return other
-    if isinstance(one, AbstractSet) and isinstance(other, AbstractSet):
-        return (one & other) or None
-    return one if one == other else None
+def _together(fields: dict[str, object], more: _Fields) -> dict[str, object] | None:
+    """Join two sets of required values; None where they contradict."""
+    joined = {**fields, **more}
+    for name in fields.keys() & more.keys():
+        one, other = fields[name], more[name]
+        if isinstance(one, AbstractSet) and isinstance(other, AbstractSet) and one & other:
+            joined[name] = one & other
+        elif one != other:
+            return None
+    return joined
 
 
 def _fields(guard: ast.expr, kinds: Collection[str] = _TEST.groupindex) -> _Fields | None:
-    """Translate a condition of SGLang's into required values; None where none decides it."""
+    """Translate a condition of SGLang into required values; None where none decide it."""
     is_not = isinstance(guard, ast.UnaryOp) and isinstance(guard.op, ast.Not)
     test = guard.operand if isinstance(guard, ast.UnaryOp) and is_not else guard
     found = _TEST.fullmatch(ast.unparse(test))
     kind = found.lastgroup if found else None
     if found is None or kind is None or kind not in kinds:
         return None
-    asked = _asked(kind, found[kind])
-    return asked and asked[is_not]
+    required = _required(kind, found[kind])
+    return required and required[is_not]
 
 
-def _asked(kind: str, word: str) -> _Asked | None:
+def _required(kind: str, word: str) -> _Required | None:
     match kind:
         case "platform" | "module_platform":
             return _PLATFORMS.get(word)
@@ -153,7 +148,7 @@ def _asked(kind: str, word: str) -> _Asked | None:
 
 
 def read_rules(index: Index) -> RuleSet:
-    """Read what the version forces; what is not known is a problem, and counts as open."""
+    """Read the rules of a version; an unknown one becomes a problem, and stays open."""
     is_known = index.note_unless_known(KNOWN_VERSIONS)
     expected = RuleSet.builtin(index.label if is_known else ENGINES[-1])
     found = {rule.name: rule for rule in _read(index)}
@@ -172,21 +167,23 @@ def read_rules(index: Index) -> RuleSet:
 
 
 def _read(index: Index) -> Iterator[Rule]:
-    function = _function(index)
-    if function is None:
+    module = index.module(_MODULE)
+    meanings = module.scope.get(_DECIDES, ()) if module else ()
+    function = next((node for _, node in meanings if isinstance(node, Function)), None)
+    if module is None or function is None:
         index.note_missing(f"{_DECIDES}()", _MODULE)
         yield _unknown("nothing is known of what the engine forces")
         return
     known = {rule.given: rule for name in ENGINES for rule in RuleSet.builtin(name).rules}
-    for guards in _forcing(function.node):
+    for guards in _forcing(function):
         given = given_of(guards)
         if given in known:
             yield known[given]
         else:
             words = condition(guards) or _ALWAYS
-            index.note_of_version("engine-rule-unknown", condition=words, at=function.at)
+            index.note_of_version("engine-rule-unknown", condition=words, at=module.at(function))
             yield _unknown(words)
-    if not any(_is_join(case.value) for case in returns(function.node)):
+    if not any(_is_join(case.value) for case in returns(function)):
         index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
 
 
@@ -199,17 +196,10 @@ def _unknown(words: str) -> Rule:
     )
 
 
-def _function(index: Index) -> FunctionDef | None:
-    module = index.module(_MODULE)
-    found = [node for _, node in module.scope.get(_DECIDES, ())] if module else []
-    functions = (FunctionDef(module, n) for n in found if module and isinstance(n, Function))
-    return next(functions, None)
-
-
 def _forcing(function: Function) -> Iterator[Guards]:
-    """List the conditions under which the function may answer True before it asks the backends.
+    """List the conditions under which the function may return True without the backends.
 
-    What an earlier answer needs not to hold is left out of the conditions of a later one.
+    The negated conditions of earlier returns are left out of those of later ones.
     """
     for case in in_turn(returns(function)):
         match case.value:
@@ -222,5 +212,5 @@ def _forcing(function: Function) -> Iterator[Guards]:
 
 
 def _is_join(value: ast.expr) -> bool:
-    """Return whether it is the or over the backends, a missing flag counted as True."""
+    """Return whether a value is `any` over the backends' flags, where a missing one is True."""
     return isinstance(value, ast.Call) and _JOIN.fullmatch(ast.unparse(value)) is not None

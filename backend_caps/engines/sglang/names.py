@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from backend_caps.engines.reading import not_followed
@@ -13,15 +13,18 @@ from backend_caps.engines.sglang.conditions import can_hold
 from backend_caps.engines.source.classes import Classes, Factories, Made, is_none
 from backend_caps.engines.source.guards import (
     Function,
+    Guarded,
     Guards,
+    as_expression,
     branches,
     condition,
+    grouped,
     guarded,
     returns,
-    words,
+    under,
 )
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef, grouped
+from backend_caps.engines.source.module import ClassDef
 
 _REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
@@ -54,20 +57,20 @@ class Name:
 
     name: str
     made: dict[Runner, list[Made]] = field(default_factory=dict)
-    """By runner, the classes that it may mean; a runner that is not there is refused."""
+    """By runner, the classes that it may mean; a runner without an entry refuses the name."""
     lost: FunctionDef | None = None
-    """The function that makes something whose class was not found, where one does."""
+    """The function that makes an instance whose class was not found, if there is one."""
 
 
 @dataclass(slots=True)
 class _Registration:
-    """A function that makes what one name stands for."""
+    """A function that is registered to make the backend of one name."""
 
     function: FunctionDef
     guards: Guards
-    """When it is registered."""
+    """The conditions under which it is registered."""
     is_replaced: bool
-    """Whether another decorator makes something of the function before it is registered."""
+    """Whether another decorator replaces the function before it is registered."""
 
 
 def is_usable(index: Index, name: str, at: str) -> bool:
@@ -102,8 +105,7 @@ class Names:
                 if one.is_replaced:
                     made.append(self._not_found(own, one.function, one.guards))
                 else:
-                    found = self._followed(own, one.function)
-                    made += [(one.guards + guards, each) for guards, each in found]
+                    made += under(one.guards, self._followed(own, one.function))
             own.made[Runner.TARGET] = _possible(made)
         self._read_drafts(names)
         return dict(sorted(names.items()))
@@ -120,79 +122,74 @@ class Names:
             for name, value in _entries(method):
                 if is_usable(self._index, name, factory.module.at(value)):
                     own = names.setdefault(name, Name(name))
-                    made = self._of_entry(own, value, factory, method)
+                    around = FunctionDef(factory.module, method, factory)
+                    made = self._of_entry(own, value, factory, around)
                     own.made.setdefault(runner, []).extend(made)
 
     def _of_entry(
-        self, name: Name, value: ast.expr, factory: ClassDef, around: Function
+        self, name: Name, value: ast.expr, factory: ClassDef, around: FunctionDef
     ) -> Iterator[Made]:
         """Follow one entry of a map: a method, or a choice of methods."""
         for case in branches(value, ()):
             match case.value:
                 case ast.Attribute(value=ast.Name(id="self"), attr=method) if (
-                    function := factory.methods.get(method)
+                    node := factory.methods.get(method)
                 ):
-                    found = self._followed(name, FunctionDef(factory.module, function), factory)
-                    found = [(case.guards + guards, made) for guards, made in found]
+                    found = self._followed(name, replace(around, node=node))
+                    yield from _possible(under(case.guards, found))
                 case _:
-                    found = [self._not_found(name, FunctionDef(factory.module, around), ())]
-            yield from _possible(found)
+                    yield self._not_found(name, around, ())
 
-    def _followed(
-        self, name: Name, function: FunctionDef, factory: ClassDef | None = None
-    ) -> list[Made]:
-        """List what a function makes; where the draft's factory makes none, its runner's own."""
+    def _followed(self, name: Name, function: FunctionDef) -> list[Made]:
+        """List the classes that a function makes; the target's where a draft factory makes none."""
         found = [
-            (guards, made) if made else self._not_found(name, function, guards)
-            for guards, made in self._factories.made(function, factory)
+            made if made.value else self._not_found(name, function, made.guards)
+            for made in self._factories.made(function)
         ]
         makes_none = [case.guards for case in returns(function.node) if is_none(case.value)]
         for guards in makes_none or ([] if found else [()]):
-            if factory is None:
+            if function.owner is None:
                 found.append(self._not_found(name, function, guards))
             else:
-                own = name.made.get(Runner.TARGET, [])
-                found += [(guards + more, made) for more, made in own]
+                found += under(guards, name.made.get(Runner.TARGET, []))
         return _possible(found)
 
     def _not_found(self, name: Name, function: FunctionDef, guards: Guards) -> Made:
         self._index.add(not_followed("sglang", name.name, function.at, condition(guards)))
         name.lost = name.lost or function
-        return guards, None
+        return Guarded(guards, None)
 
 
-def _possible(made: list[Made]) -> list[Made]:
-    """Leave out what contradicting conditions guard."""
-    return [(guards, each) for guards, each in made if can_hold(guards)]
+def _possible(made: Iterable[Made]) -> list[Made]:
+    """Leave out classes whose conditions contradict each other."""
+    return [each for each in made if can_hold(each.guards)]
 
 
 def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
-    """List the names of a factory's method with the methods that they are made by.
+    """List the names in a factory's method with the methods that make their backends.
 
-    A branch of its own, on `self.<name>_profile is not None`, belongs to that name.
+    A branch on `self.<name>_profile is not None` belongs to that name.
     """
-    for statement in guarded(method.body):
-        match statement.node:
+    for guards, node in guarded(method.body):
+        match node:
             case ast.Assign(value=ast.Dict(keys=keys, values=values)):
                 for key, value in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
                         yield key.value, value
             case ast.Return(value=ast.Call(func=ast.Attribute() as made)):
-                for guard in statement.guards:
+                for guard in guards:
                     if profile := _PROFILE.fullmatch(ast.unparse(guard)):
                         yield profile[1], made
 
 
 def _registrations(index: Index) -> dict[str, list[_Registration]]:
-    """List the registrations of each name; of several files' it is open which runs last."""
-    modules = [index.parse(path) for path in index.containing(_REGISTER.encode())]
+    """List the registrations of each name; if several files have one, the last to run is open."""
     found = grouped(
         (name, one)
-        for module in modules
-        if module is not None
-        for statement in module.body
-        if isinstance(statement.node, Function)
-        for name, one in _registered(FunctionDef(module, statement.node), statement.guards)
+        for module in index.modules(index.containing(_REGISTER.encode()))
+        for guards, node in module.body
+        if isinstance(node, Function)
+        for name, one in _registered(FunctionDef(module, node), guards)
         if is_usable(index, name, one.function.at)
     )
     for name, own in found.items():
@@ -200,12 +197,12 @@ def _registrations(index: Index) -> dict[str, list[_Registration]]:
             files = ", ".join(each.function.at for each in own)
             index.note("engine-name-registered-twice", engine="sglang", name=name, files=files)
             for one in own:
-                one.guards += (words(f"{one.function.at} is the one that counts"),)
+                one.guards += (as_expression(f"{one.function.at} is the one that counts"),)
     return found
 
 
 def _registered(function: FunctionDef, guards: Guards) -> Iterator[tuple[str, _Registration]]:
-    """List the names that decorators register; those that stand below one run before it."""
+    """List the names that decorators register; Python applies the lowest decorator first."""
     is_replaced = False
     for decorator in reversed(function.node.decorator_list):
         match decorator:

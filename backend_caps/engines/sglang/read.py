@@ -10,7 +10,7 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.engines.reading import EngineReading, record
+from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of, read_rules
@@ -19,15 +19,15 @@ from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes, free_label, labels
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.methods import Stated
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import Stated
 from backend_caps.resolution.uses import PAIR
 
 _BASE = "sglang.srt.layers.attention.base_attn_backend"
 _WRAPPER = "sglang.srt.layers.attention.hybrid_attn_backend.HybridAttnBackend"
 _ROOT = "AttentionBackend"
 _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
-"""Flags that SGLang reads without its base class having them."""
+"""Flags that SGLang reads although its base class does not define them."""
 _FLAG_TYPES = frozenset(
     {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
 )
@@ -40,7 +40,7 @@ _ROLES: Mapping[Runner, tuple[tuple[Role, frozenset[Phase]], ...]] = {
     Runner.DRAFT_DECODE: ((Role.DRAFT, frozenset({Phase.DECODE})),),
     Runner.DRAFT_EXTEND: ((Role.DRAFT_EXTEND, frozenset(Phase)),),
 }
-"""The uses that a class made for a place gets. The draft's own runner prefills."""
+"""The roles and phases of a class, by its runner. The draft model's own runner prefills."""
 
 
 def is_wanted(path: str) -> bool:
@@ -49,14 +49,14 @@ def is_wanted(path: str) -> bool:
 
 
 def read_sglang(tree: Tree) -> EngineReading:
-    """Read a version of SGLang; what is not where it should be is a problem, the rest is read."""
+    """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read."""
     index = Index(tree)
     records = list(_Records(index).all())
     return index.reading(records, read_rules(index), read_engine_options(index))
 
 
 class _Records:
-    """A record for each class, for each name that flags use, and for what is not followed."""
+    """Makes the records of classes, of names that flags use, and of names not followed."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -76,7 +76,7 @@ class _Records:
         self._backends = self._of_classes({*taken, *self._lost.values()})
 
     def all(self) -> Iterator[Backend]:
-        """List the classes, then the names, each alias too; and the wrapper of two backends."""
+        """List the records of classes, names, aliases and the wrapper of two backends."""
         yield from self._backends.values()
         for name, own in self._names.items():
             yield self._of_name(name, own)
@@ -87,7 +87,7 @@ class _Records:
         yield from pair_of(self._backends.values())
 
     def _of_classes(self, taken: Collection[str]) -> Mapping[ClassDef, Backend]:
-        """Make a record for each class, called as nothing else is."""
+        """Make a record for each class, with a unique label."""
         root = self._index.class_in(_BASE, _ROOT)
         if root is None:
             return {}
@@ -98,28 +98,30 @@ class _Records:
         records = Backends(self._classes, attributes, root, flags)
         found = list(self._definitions(attributes, root))
         named = labels([(each.path, each) for each in found], taken=taken)
-        return {
-            definition: records.record(definition, label, sorted(places), _roles(places.values()))
-            for definition, label in zip(found, named, strict=True)
-            for places in [self._placed.get(definition, {})]
-        }
+        backends: dict[ClassDef, Backend] = {}
+        for definition, label in zip(found, named, strict=True):
+            places = self._placed.get(definition, {})
+            runners = set[Runner]().union(*places.values())
+            roles = frozenset(role for each in runners for role, _ in _ROLES[each])
+            backends[definition] = records.record(definition, label, sorted(places), roles)
+        return backends
 
     def _definitions(self, attributes: Attributes, root: ClassDef) -> Iterator[ClassDef]:
         """List the backends: by their base, by their registration, or by the flag they state."""
         index = self._index
-        texts = index.tree.files
         by_base = index.heads.files_below({root.name})
         names = index.heads.names_below({root.name})
-        by_flag = {p for p in index.containing(NEEDS.encode()) if _STATES.search(texts[p])}
+        by_flag = {
+            p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])
+        }
         by_name = [definition.module.path for definition in self._placed]
-        for path in sorted({*by_base, *by_flag, *by_name}):
-            for each in index.classes_of(path):
-                if each is not root and (
-                    each in self._placed
-                    or (each.name in names and self._classes.descends(each, root.path))
-                    or (path in by_flag and _decides(attributes.stated(each, NEEDS)))
-                ):
-                    yield each
+        for each in index.classes_of(sorted({*by_base, *by_flag, *by_name})):
+            if each is not root and (
+                each in self._placed
+                or (each.name in names and self._classes.descends(each, root.path))
+                or (each.module.path in by_flag and _decides(attributes.stated(each, NEEDS)))
+            ):
+                yield each
 
     def _of_name(self, label: str, name: Name) -> Backend:
         parts = [
@@ -134,27 +136,25 @@ class _Records:
             for role, phases in _ROLES[place]
             if made is None or made in self._backends
         ]
-        return record(label, self._index.source(), Declaration(parts=parts))
+        source = self._index.source()
+        return Backend(name=label, source=source, declaration=Declaration(parts=parts))
 
     def _of_lost(self, name: str, function: FunctionDef) -> Backend:
-        """Stand for what a name makes and no class was found for: it is undeclared."""
+        """Make the undeclared record of a name whose class was not found."""
         words = f"what {function.node.name}() makes could not be followed to a class"
         own = EngineClass(
             path=f"{function.module.name}.{function.node.name}",
             registered_as=(name,),
             readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
         )
-        return record(self._lost[name], self._index.source(function.at), Declaration(), own)
-
-
-def _roles(places: Iterable[set[Runner]]) -> frozenset[Role]:
-    return frozenset(role for each in places for place in each for role, _ in _ROLES[place])
+        label, source = self._lost[name], self._index.source(function.at)
+        return Backend(name=label, source=source, declaration=Declaration(), engine_class=own)
 
 
 def _flags(root: ClassDef) -> list[str]:
-    """List the flags that the base class has, and its methods that answer with a constant.
+    """List the base class's flags, and its methods that return a constant.
 
-    What a backend keeps of a step has a default there too, and is no flag.
+    Attributes of other types are a step's state with a default, and no flags.
     """
     found = []
     for statement in root.node.body:
@@ -173,8 +173,8 @@ def _flags(root: ClassDef) -> list[str]:
     return sorted({*found, *_EXTRA_FLAGS} - {NEEDS, LONGEST})
 
 
-def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Runner]]]:
-    """List, for each class, the names it is made for, and the places."""
+def _placed(names: Mapping[str, Name]) -> Mapping[ClassDef, Mapping[str, set[Runner]]]:
+    """List, for each class, the names and the runners that it is made for."""
     placed: dict[ClassDef, dict[str, set[Runner]]] = {}
     for name in names.values():
         for place, made in name.made.items():
@@ -184,7 +184,7 @@ def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Runner]]]
 
 
 def _decides(stated: Stated | None) -> bool:
-    """Return whether a class states the flag itself, not just keeps an argument of that name."""
+    """Return whether a class states the flag, and does not just store an argument."""
     return stated is not None and any(
         not (isinstance(each.value, ast.Name) and each.value.id == NEEDS)
         for each in stated.statements
@@ -192,14 +192,15 @@ def _decides(stated: Stated | None) -> bool:
 
 
 def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
-    """List a record for SGLang's wrapper of two backends, where it has no rule for their needs.
+    """Make the record of SGLang's wrapper of two backends, if it states no rule for needs.
 
-    So the pair counts as undeclared. Where there is a rule, it joins the two by phase, as the
-    resolver does by itself.
+    So the pair counts as undeclared. A stated rule joins the two by phase, and so does the
+    resolver without a record.
     """
     for backend in backends:
         own = backend.engine_class
         reading = own.readings.get("host_seq_lens") if own else None
         is_undeclared = reading is None or reading.origin is Origin.UNDECLARED
         if own is not None and own.path == _WRAPPER and is_undeclared:
-            yield record(PAIR, backend.source, Declaration(parts=[Part(backend.name)]))
+            joined = Declaration(parts=[Part(backend.name)])
+            yield Backend(name=PAIR, source=backend.source, declaration=joined)

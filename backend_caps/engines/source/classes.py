@@ -1,4 +1,4 @@
-"""The bases of classes, and the classes whose instances factories make."""
+"""The bases of classes, and the classes whose instances factories return."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
-from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Value
+from backend_caps.engines.source.guards import Function, Guarded, condition, returns, under, where
+from backend_caps.engines.source.index import External, FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
@@ -16,11 +16,12 @@ _DEEPEST = 100
 Base = ClassDef | External
 Order = tuple[Base, ...]
 _DEEPEST_CALLS = 12
-"""As many calls are followed one into another; no known engine builds a backend deeper."""
+"""The longest chain of calls that is followed; no known engine builds a backend deeper."""
 _MOST_CALLS = 50
-"""As many calls are followed for one factory, on all the ways that conditions open."""
-Made = tuple[Guards, ClassDef | None]
-"""A class, and when it is made; None where something is made whose class was not found."""
+"""The most calls that are followed for one factory, in all branches together."""
+Made = Guarded[ClassDef | None]
+"""A class, and when an instance is made; None for an instance whose class was not found."""
+_LOST: Made = Guarded((), None)
 
 
 class Classes:
@@ -40,21 +41,22 @@ class Classes:
             self._open.discard(definition)
         return self._orders[definition]
 
-    def ancestors(self, definition: ClassDef) -> tuple[ClassDef, ...]:
-        """List the classes of the tree in a class's order, itself first."""
-        return tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+    def ancestors(
+        self, definition: ClassDef, *, after: ClassDef | None = None
+    ) -> tuple[ClassDef, ...]:
+        """List the tree's classes in a class's order, itself first, or those `after` one."""
+        order = tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+        return order if after is None else order[order.index(after) + 1 :]
 
-    def method(
+    def definer(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
-    ) -> Method | None:
-        """Find the method that a class has under a name; what `super()` finds `after` one."""
-        order = self.ancestors(definition)
-        left = order if after is None else order[order.index(after) + 1 :]
-        owner = next((base for base in left if name in base.methods), None)
-        return Method(owner.module, owner.methods[name], owner) if owner else None
+    ) -> ClassDef | None:
+        """Find the class that defines a class's method; `after` one, as `super()` does."""
+        order = self.ancestors(definition, after=after)
+        return next((base for base in order if name in base.methods), None)
 
     def descends(self, definition: ClassDef, root: str) -> bool:
-        """Return whether a class is below the one of a dotted path."""
+        """Return whether a class is a subclass of the one at a dotted path."""
         return any(base.path == root for base in self.ancestors(definition)[1:])
 
     def _linear(self, definition: ClassDef) -> Order:
@@ -76,12 +78,18 @@ class Classes:
             self._note("engine-class-defined-twice", twins[0], others=others)
 
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
-        """Resolve one base; of several that a condition chooses from, the first counts."""
-        found = self.index.resolve(node, definition.module, self._around(definition, node))
-        targets = [target for _, target in found]
+        """Resolve one base; of several alternatives, the first that can be resolved counts."""
+        module = definition.module
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        around = [module.scope_in(function) for function in definition.functions]
+        # A module may rebind a base's name after the class statement.
+        scopes = around or [module.scope_before(definition.node.lineno, names)]
+        targets = [target for _, target in self.index.resolve(node, module, scopes)]
         for target in targets:
             if isinstance(target, External):
-                return self._outside(definition, target)
+                if target.path.partition(".")[0] == self.index.tree.package:
+                    self._note("engine-base-not-found", definition, base=target.path)
+                return [] if target.path == "builtins.object" else [target]
             if isinstance(target, ClassDef) and self._is_closed(target):
                 return [target]
         is_circle = any(isinstance(target, ClassDef) for target in targets)
@@ -90,24 +98,11 @@ class Classes:
         self._note(code, definition, base=ast.unparse(node))
         return []
 
-    def _around(self, definition: ClassDef, node: ast.expr) -> list[Scope]:
-        """List what is bound where a class statement stands, when it runs."""
-        module = definition.module
-        if definition.functions:
-            return [module.scope_in(function) for function in definition.functions]
-        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        return [module.scope_before(definition.node.lineno, names)]
-
     def _is_closed(self, definition: ClassDef) -> bool:
-        """Return whether a class's bases are known, or may be resolved now."""
+        """Return whether a class's bases are resolved, or can be without a circle."""
         if definition in self._orders:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
-
-    def _outside(self, definition: ClassDef, target: External) -> list[Base]:
-        if target.path.partition(".")[0] == self.index.tree.package:
-            self._note("engine-base-not-found", definition, base=target.path)
-        return [] if target.path == "builtins.object" else [target]
 
 
 def _merged(orders: list[list[Base]]) -> list[Base] | None:
@@ -115,41 +110,41 @@ def _merged(orders: list[list[Base]]) -> list[Base] | None:
     merged: list[Base] = []
     while orders := [order for order in orders if order]:
         heads = (order[0] for order in orders)
-        good = next((h for h in heads if not any(h in order[1:] for order in orders)), None)
-        if good is None:
+        first = next((h for h in heads if not any(h in order[1:] for order in orders)), None)
+        if first is None:
             return None
-        merged.append(good)
-        orders = [[base for base in order if base != good] for order in orders]
+        merged.append(first)
+        orders = [[base for base in order if base != first] for order in orders]
     return merged
 
 
 def labels(classes: Sequence[tuple[str, ClassDef]], *, taken: Collection[str]) -> list[str]:
-    """Name classes by their own names; those of one name by more, as little as tells them apart.
+    """Label classes by name; namesakes by the shortest path that tells them apart.
 
     Args:
         classes: each with its dotted path.
-        taken: names that stand for something else.
+        taken: labels that other records have.
     """
     spelled = [list(_spellings(path, definition)) for path, definition in classes]
-    found: dict[int, str] = {}
+    unique: dict[int, str] = {}
     for level in range(max(map(len, spelled), default=0)):
         names = [each[min(level, len(each) - 1)] for each in spelled]
-        often = Counter([*names, *taken])
+        counts = Counter([*names, *taken])
         for at, name in enumerate(names):
-            if often[name] == 1:
-                found.setdefault(at, name)
-    return [found.get(at) or free_label(each[-1], taken) for at, each in enumerate(spelled)]
+            if counts[name] == 1:
+                unique.setdefault(at, name)
+    return [unique.get(at) or free_label(each[-1], taken) for at, each in enumerate(spelled)]
 
 
 def free_label(label: str, taken: Collection[str]) -> str:
-    """Name what has a name that stands for something else."""
+    """Append ` here` to a label until no other record has it."""
     while label in taken:
         label += " here"
     return label
 
 
 def _spellings(path: str, definition: ClassDef) -> Iterator[str]:
-    """List the names of a class, from the shortest to the one that no other has."""
+    """List the labels that a class may get, from the shortest to a unique one."""
     *_, name = words = path.split(".")
     yield name
     yield f"{definition.module.name.rpartition('.')[2]}.{name}"
@@ -167,13 +162,13 @@ def is_none(value: ast.expr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value stands, for the names in it."""
+    """Where a value is, to resolve the names in it."""
 
     module: Module
     scope: Scope
     owner: ClassDef | None
     around: tuple[Function, ...]
-    """The functions that are followed, outermost first."""
+    """The functions being followed, outermost first."""
 
 
 class Factories:
@@ -182,84 +177,77 @@ class Factories:
     def __init__(
         self, classes: Classes, tables: Mapping[str, Mapping[str, FunctionDef]] | None = None
     ) -> None:
-        """Take the bases of classes, and the functions of tables that code looks them up in."""
+        """Take the classes, and by name the tables of functions that code looks up by key."""
         self._classes = classes
         self._tables = tables or {}
         self._num_calls = 0
 
-    def made(self, function: FunctionDef, owner: ClassDef | None = None) -> list[Made]:
-        """List the classes of what a function returns, each with its guards, the lost ones last.
-
-        Args:
-            function: the factory.
-            owner: the class it is a method of, if it is one.
-        """
+    def made(self, function: FunctionDef) -> list[Made]:
+        """List the classes whose instances a function returns; those not found come last."""
         self._num_calls = 0
-        found = {
-            (condition(guards), made): (guards, made)
-            for guards, made in self._of_function(function, owner, ())
-        }
-        return sorted(found.values(), key=lambda each: each[1] is None)
+        every = self._of_function(function, ())
+        distinct = {(condition(made.guards), made.value): made for made in every}
+        return sorted(distinct.values(), key=lambda made: made.value is None)
 
-    def _of_function(
-        self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
-    ) -> Iterator[Made]:
-        """Follow what a function returns; a call of one that is being followed adds nothing."""
+    def _of_function(self, function: FunctionDef, around: tuple[Function, ...]) -> Iterator[Made]:
+        """Follow what a function returns; a recursive call adds nothing."""
         if function.node in around:
             return
         self._num_calls += 1
         if len(around) > _DEEPEST_CALLS or self._num_calls > _MOST_CALLS:
-            yield (), None
+            yield _LOST
             return
         scope = function.module.scope_in(function.node)
-        place = _Place(function.module, scope, owner, (*around, function.node))
+        place = _Place(function.module, scope, function.owner, (*around, function.node))
         cases = [case for case in returns(function.node) if not is_none(case.value)]
-        found = [(case.guards, list(self._of_value(case.value, place))) for case in cases]
-        for guards, own in found:
-            if any(made for _, made in own):
-                yield from ((guards + more, made) for more, made in own)
-            elif own:
-                yield guards, None
-        if (cases or around) and not any(own for _, own in found):
-            yield (), None
+        by_case = [(case.guards, list(self._of_value(case.value, place))) for case in cases]
+        for guards, every in by_case:
+            if any(made for _, made in every):
+                yield from under(guards, every)
+            elif every:
+                yield Guarded(guards, None)
+        if (cases or around) and not any(every for _, every in by_case):
+            yield _LOST
 
     def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
-        """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
+        """Follow a returned value: a call, a name of one, or a tuple that ends in one."""
         match value:
             case ast.Tuple(elts=[*_, last]):
                 yield from self._of_value(last, place)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
-                method := place.owner and self._classes.method(place.owner, name)
+                definer := place.owner and self._classes.definer(place.owner, name)
             ):
-                yield from self._of_function(method, place.owner, place.around)
+                method = FunctionDef(definer.module, definer.methods[name], place.owner)
+                yield from self._of_function(method, place.around)
             case ast.Call(
                 func=ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(key)))
             ) if key in self._tables.get(table, {}):
-                yield from self._of_function(self._tables[table][key], None, place.around)
+                yield from self._of_function(self._tables[table][key], place.around)
             case ast.Call(func=called):
                 yield from self._named(called, place, is_called=True)
             case ast.Name():
                 yield from self._named(value, place, is_called=False)
             case _:
-                yield (), None
+                yield _LOST
 
     def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
         """Follow a name to what a call of it makes, or to the call that gives it its value."""
         targets = self._classes.index.resolve(expression, place.module, (place.scope,))
         if not targets:
-            yield (), None
+            yield _LOST
         for guards, target in targets:
-            found: Iterable[Made] = [((), None)]
+            found: Iterable[Made] = [_LOST]
             match target:
                 case ClassDef():
-                    found = [((), target)] if is_called else []
+                    found = [Guarded((), target)] if is_called else []
                 case FunctionDef() if is_called:
-                    found = self._of_function(target, place.owner, place.around)
+                    # A function that gets `self` passed may call methods of the same class.
+                    found = self._of_function(replace(target, owner=place.owner), place.around)
                 case Value(node=ast.Name()) if is_called and len(targets) > 1:
-                    continue  # `Name = Name` says nothing of what the name stands for
+                    continue  # `Name = Name` adds no meaning to the other targets
                 case Value(module=module, node=ast.Call() as call) if not is_called:
                     scope = place.scope if module is place.module else {}
                     found = self._of_value(call, replace(place, module=module, scope=scope))
                 case Value(node=ast.Constant(value=None)) if not is_called:
                     continue
-            yield from ((guards + more, made) for more, made in found)
+            yield from under(guards, found)

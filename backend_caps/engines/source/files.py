@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -31,7 +32,7 @@ LARGEST_BYTES = 5 * 10**6
 LARGEST_TOTAL_BYTES = 250 * 10**6
 """As much is read of one source. SGLang 0.5.23 has 36 MB."""
 _FIRST_READ_BYTES = 2**16
-"""Most files are smaller; asking for the limit would set its memory aside for each."""
+"""Most files are smaller, and `read(limit)` would allocate the limit for each of them."""
 _DAMAGE = (
     OSError,
     EOFError,
@@ -49,16 +50,15 @@ _VERSION = re.compile(
     re.MULTILINE,
 )
 _DEEPEST = 80
-"""As deep may statements and expressions stand in one another; SGLang's and vLLM's have 40.
+"""The deepest nesting that is read; SGLang and vLLM nest 40 deep.
 
-All that reads them recurses, and Python's stack has 1000 places.
+The readers are recursive: each level takes several frames of the 1000 that Python allows.
 """
 _LONGEST_LINE = 400
 _MOST_BRACKETS = 40
 _NO_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
 _TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
 _Opener = Callable[[], AbstractContextManager[IO[bytes]]]
-_Wanted = Callable[[str], bool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,11 +71,13 @@ class Tree:
     """Where it was read: a folder's or a wheel's name, or `installed`."""
     files: dict[str, bytes] = field(default_factory=dict)
     """By path, with slashes, from the folder that the package is imported from."""
+    is_wanted: Callable[[str], bool] = lambda _: True
+    """Whether the file of a path is read."""
     problems: list[Problem] = field(default_factory=list)
     num_bytes_left: int = LARGEST_TOTAL_BYTES
 
     def note(self, code: str, **values: object) -> None:
-        """Keep what is wrong with the source."""
+        """Record a problem of the source."""
         self.problems.append(problem(code, **values))
 
     def add(self, path: str, opened: _Opener) -> None:
@@ -116,26 +118,31 @@ class Tree:
                 return
 
 
-def open_tree(package: str, source: Path | None, *, within: _Wanted = lambda _: True) -> Tree:
+def open_tree(
+    package: str, source: Path | None, *, within: Callable[[str], bool] = lambda _: True
+) -> Tree:
     """Read a package's Python files.
 
     Args:
         package: such as `sglang`.
         source: a wheel, or a folder that has the package's folder in it or is it; the
             installed package if None.
-        within: whether the file of a path is wanted.
+        within: returns whether the file of a path is read.
 
     Raises:
         EngineError: `engine-not-installed`, or `engine-source-unusable`.
     """
-    tree = Tree(package=package, source=INSTALLED if source is None else source.name)
+    name = INSTALLED if source is None else source.name
+    tree = Tree(package=package, source=name, is_wanted=within)
     try:
         if source is None:
-            _read_installed(tree, within)
-        elif source.is_dir():
-            _read_folder(tree, source, within)
+            _read_installed(tree)
+        elif not source.is_dir():
+            _read_wheel(tree, source)
+        elif (folder := _package_folder(package, source)) is not None:
+            _read_package(tree, folder, (folder.parent,))
         else:
-            _read_wheel(tree, source, within)
+            raise unusable(package, source, f"has no {package}/ in it")
     except OSError as error:
         raise unusable(package, source, f"cannot be read ({_cause(error)})") from error
     return tree
@@ -156,7 +163,7 @@ def _cause(error: Exception) -> str:
     return known or str(error) or type(error).__name__
 
 
-def _read_wheel(tree: Tree, source: Path, within: _Wanted) -> None:
+def _read_wheel(tree: Tree, source: Path) -> None:
     package = tree.package
     try:
         open_regular(str(source)).close()  # zipfile would wait for a pipe
@@ -170,7 +177,7 @@ def _read_wheel(tree: Tree, source: Path, within: _Wanted) -> None:
         ours = [n for n in sorted(openers) if n.startswith(f"{package}/") and n.endswith(".py")]
         if not ours:
             raise unusable(package, source, f"has no Python file of {package} in it")
-        for name in filter(within, ours):
+        for name in filter(tree.is_wanted, ours):
             tree.add(name, openers[name])
         metadata = [n for n in openers if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
         stated = [f"{package}/{name}" for name in _VERSION_FILES]
@@ -182,7 +189,9 @@ def _openers(tree: Tree, archive: zipfile.ZipFile) -> Iterator[tuple[str, _Opene
     names = set()
     for entry in archive.infolist():
         name = entry.filename
-        if _leads_out(name):
+        parts = name.removesuffix("/").split("/")
+        # A path that leads out of the archive on any system.
+        if "\\" in name or ":" in parts[0] or not {"", ".", ".."}.isdisjoint(parts):
             tree.note("engine-path-unsafe", path=name)
             continue
         if name in names:
@@ -191,22 +200,16 @@ def _openers(tree: Tree, archive: zipfile.ZipFile) -> Iterator[tuple[str, _Opene
         yield name, partial(_open_entry, archive, entry)
 
 
-def _leads_out(name: str) -> bool:
-    """Return whether an entry's path leads out of the archive, on any system."""
-    parts = name.removesuffix("/").split("/")
-    return "\\" in name or ":" in parts[0] or not {"", ".", ".."}.isdisjoint(parts)
-
-
 def _open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
     if entry.compress_type not in BOUNDED_METHODS:
         raise zipfile.BadZipFile(f"it is packed by method {entry.compress_type}, no wheel's")
     return archive.open(entry)
 
 
-def _read_installed(tree: Tree, within: _Wanted) -> None:
+def _read_installed(tree: Tree) -> None:
     site = [Path(folder) for folder in sys.path]
     for folder in _installed_folders(tree.package, site):
-        _read_package(tree, folder, site, within)
+        _read_package(tree, folder, site)
         if tree.files or tree.problems:
             return
     raise EngineError(
@@ -217,7 +220,8 @@ def _read_installed(tree: Tree, within: _Wanted) -> None:
 
 
 def _installed_folders(package: str, site: Iterable[Path]) -> Iterator[Path]:
-    """List where it may be imported from, without a hook or an import: a namespace comes last."""
+    """List the package's folders on the import path, a namespace package's last."""
+    # `importlib.util.find_spec` would also run the finders that other packages install.
     spec = importlib.machinery.PathFinder.find_spec(package, sys.path)
     places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     yield from (place for place in places if (place / "__init__.py").is_file())
@@ -239,13 +243,6 @@ def _editable_folder(package: str, path: Path) -> Path | None:
         return None
 
 
-def _read_folder(tree: Tree, source: Path, within: _Wanted) -> None:
-    folder = _package_folder(tree.package, source)
-    if folder is None:
-        raise unusable(tree.package, source, f"has no {tree.package}/ in it")
-    _read_package(tree, folder, (folder.parent,), within)
-
-
 def _package_folder(package: str, source: Path) -> Path | None:
     """Find the package's folder: in a checkout too, which may keep it in `python/`."""
     for folder in (source / package, source / "python" / package, source / "src" / package):
@@ -255,10 +252,8 @@ def _package_folder(package: str, source: Path) -> Path | None:
     return source if is_it and (source / "__init__.py").is_file() else None
 
 
-def _read_package(
-    tree: Tree, folder: Path, metadata_folders: Iterable[Path], within: _Wanted
-) -> None:
-    for path, entry in _python_files(tree, folder, within):
+def _read_package(tree: Tree, folder: Path, metadata_folders: Iterable[Path]) -> None:
+    for path, entry in _python_files(tree, folder):
         tree.add(path, partial(open_regular, entry))
     tree.files = dict(sorted(tree.files.items()))
     pattern = f"{tree.package}-*.dist-info/METADATA"
@@ -269,7 +264,7 @@ def _read_package(
     tree.read_version((each.name, partial(open_regular, str(each))) for each in files)
 
 
-def _python_files(tree: Tree, folder: Path, within: _Wanted) -> Iterator[tuple[str, str]]:
+def _python_files(tree: Tree, folder: Path) -> Iterator[tuple[str, str]]:
     """List the wanted Python files; links to folders are problems, and not followed."""
     pending = [(str(folder), tree.package)]
     while pending:
@@ -284,9 +279,9 @@ def _python_files(tree: Tree, folder: Path, within: _Wanted) -> Iterator[tuple[s
             inner = f"{name}/{entry.name.encode('utf-8', 'backslashreplace').decode()}"
             if entry.is_dir(follow_symlinks=False):
                 pending.append((entry.path, inner))
-            elif entry.name.endswith(".py") and within(inner):
+            elif entry.name.endswith(".py") and tree.is_wanted(inner):
                 yield inner, entry.path
-            elif within(f"{inner}/__init__.py") and entry.is_symlink() and entry.is_dir():
+            elif tree.is_wanted(f"{inner}/__init__.py") and entry.is_symlink() and entry.is_dir():
                 error_text = "links to folders are not followed"
                 tree.note("engine-file-unreadable", path=f"{inner}/", error=error_text)
 
@@ -315,21 +310,20 @@ def parsed(text: bytes) -> ast.Module:
 
 
 def _may_be_deep(text: bytes) -> bool:
-    """Return whether a text has what deep nesting is written with; most have not.
+    """Return whether a text may nest deeper than `_DEEPEST`; most texts cannot.
 
-    Looking into every tree would take a fifth of the time that parsing does.
+    To walk every tree instead would take a fifth of the time that parsing does.
     """
     if text.count(b"elif ") > _DEEPEST or text.count(b"\\\n") > _DEEPEST:
         return True
     if max(map(len, text.split(b"\n"))) > _LONGEST_LINE:
         return True
-    left = text.translate(None, _NO_BRACKETS)
-    for _ in range(_MOST_BRACKETS):
-        inner = left.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
-        if inner == left:
-            return False
-        left = inner
-    return True
+    brackets = text.translate(None, _NO_BRACKETS)
+    # Brackets in strings and comments count too, and may close more than is open: stay above 0.
+    depths = accumulate(
+        brackets, lambda d, each: d + 1 if each in b"([{" else max(d - 1, 0), initial=0
+    )
+    return max(depths) > _MOST_BRACKETS
 
 
 def _is_deep(tree: ast.Module) -> bool:

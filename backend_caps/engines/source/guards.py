@@ -1,7 +1,7 @@
-"""Statements and values of a body, each with the conditions under which control comes to it.
+"""Statements and values of a body, each with the conditions under which control reaches it.
 
-Conditions are expressions of the source itself. What is no expression there, such as an `except`
-clause, stands in one as a name that reads like it.
+Conditions are expressions of the source. A clause that is no expression, such as `except`,
+becomes an `ast.Name` with the text of the clause.
 """
 
 from __future__ import annotations
@@ -9,37 +9,35 @@ from __future__ import annotations
 import ast
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Guards = tuple[ast.expr, ...]
 """Conditions that must all hold."""
 _MOST = 60
-"""As many conditions, or cases of a `match`, are told apart; more are one, left open."""
+"""The most conditions, or cases of a `match`, kept apart; more become one open condition."""
 _SWALLOWS = frozenset({"suppress", "ignoring"})
-"""Context managers that may cut their body short, by name."""
+"""Names of context managers that suppress exceptions of their body."""
 _NEVER: Guards = (ast.Constant(value=False),)
 _Loop = ast.For | ast.AsyncFor | ast.While
+_Item = TypeVar("_Item")
+_Item_co = TypeVar("_Item_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """A simple statement, or a definition, and when it runs."""
+class Guarded(NamedTuple, Generic[_Item_co]):
+    """A statement, value or definition with the conditions under which it counts."""
 
-    node: ast.stmt
     guards: Guards
+    """Empty where it always counts."""
+    value: _Item_co
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A value, and when it holds; always, without guards."""
-
-    value: ast.expr
-    guards: Guards
+Case = Guarded[ast.expr]
+"""A value, and when it holds."""
 
 
-def words(text: str) -> ast.expr:
-    """Write what is no expression as one."""
+def as_expression(text: str) -> ast.expr:
+    """Return an `ast.Name` with this text, for use in a condition."""
     return ast.Name(id=text, ctx=ast.Load())
 
 
@@ -54,12 +52,12 @@ def spans(node: ast.AST, lines: Sequence[int]) -> bool:
 
 
 def has_attribute(value: ast.expr, name: str) -> bool:
-    """Return whether a value is made from some object's attribute of a name."""
+    """Return whether an expression reads an attribute `name` of any object."""
     return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
 
 
 def negated(test: ast.expr) -> ast.expr:
-    """Turn a condition over."""
+    """Negate a condition; `not x` becomes `x`."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return operand
@@ -69,7 +67,7 @@ def negated(test: ast.expr) -> ast.expr:
 
 
 def decided(test: ast.expr, known: Callable[[ast.expr], bool | None]) -> bool | None:
-    """Return whether a condition holds, by what is `known` of its parts; None where it depends."""
+    """Evaluate a condition from the `known` truth of its parts; None where it is open."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = decided(operand, known)
@@ -87,15 +85,26 @@ def _constant(test: ast.expr) -> bool | None:
 
 
 def met(guards: Guards) -> Guards | None:
-    """Leave out the conditions that always hold; None where one never does."""
-    left: list[ast.expr] = []
-    for guard in guards:
-        holds = decided(guard, _constant)
-        if holds is False:
-            return None
-        if holds is None:
-            left.append(guard)
-    return tuple(left) if len(left) <= _MOST else (words("many conditions hold"),)
+    """Drop the conditions that always hold; None where one never holds."""
+    truths = [decided(guard, _constant) for guard in guards]
+    if False in truths:
+        return None
+    still_open = tuple(guard for guard, truth in zip(guards, truths, strict=True) if truth is None)
+    # Each condition is copied into the guards of every later statement of its body.
+    return still_open if len(still_open) <= _MOST else (as_expression("many conditions hold"),)
+
+
+def under(guards: Guards, items: Iterable[Guarded[_Item]]) -> Iterator[Guarded[_Item]]:
+    """Add guards in front of the guards of each item."""
+    return (Guarded(guards + inner, item) for inner, item in items)
+
+
+def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+    """Group items by name."""
+    groups: dict[str, list[_Item]] = {}
+    for name, item in pairs:
+        groups.setdefault(name, []).append(item)
+    return groups
 
 
 def _any_of(tests: Sequence[ast.expr]) -> ast.expr:
@@ -103,41 +112,41 @@ def _any_of(tests: Sequence[ast.expr]) -> ast.expr:
 
 
 def all_of(guards: Iterable[ast.expr]) -> ast.expr:
-    """Join conditions into one that holds where they all do."""
+    """Join conditions by `and`."""
     parts = conditions(guards) or [ast.Constant(value=True)]
     return parts[0] if len(parts) == 1 else ast.BoolOp(op=ast.And(), values=parts)
 
 
 def conditions(guards: Iterable[ast.expr]) -> list[ast.expr]:
-    """List the single conditions of guards, each once, `a and b` as two; `True` is none."""
-    found: dict[str, ast.expr] = {}
+    """List the distinct conditions of guards; `a and b` gives two, `True` none."""
+    by_text: dict[str, ast.expr] = {}
     for guard in guards:
         is_and = isinstance(guard, ast.BoolOp) and isinstance(guard.op, ast.And)
         for part in guard.values if isinstance(guard, ast.BoolOp) and is_and else [guard]:
             if not (isinstance(part, ast.Constant) and part.value is True):
-                found.setdefault(ast.unparse(part), part)
-    return list(found.values())
+                by_text.setdefault(ast.unparse(part), part)
+    return list(by_text.values())
 
 
 def condition(guards: Iterable[ast.expr]) -> str:
-    """Write guards as one expression; nothing where there is none."""
+    """Write guards as one expression; an empty text if none is needed."""
     parts = conditions(guards)
     return ast.unparse(all_of(parts)) if parts else ""
 
 
 def where(text: str, guards: Iterable[ast.expr]) -> str:
-    """Add the condition under which a text holds, if there is one."""
+    """Append to a text the condition under which it holds, if there is one."""
     when = condition(guards)
     return f"{text} where {when}" if when else text
 
 
 def branches(value: ast.expr, guards: Guards) -> list[Case]:
-    """Take conditional expressions apart; what never holds is no case."""
+    """Split a conditional expression into its cases, without those that never hold."""
     held = met(guards)
     if held is None:
         return []
     if not isinstance(value, ast.IfExp):
-        return [Case(value, held)]
+        return [Guarded(held, value)]
     return [
         *branches(value.body, (*held, value.test)),
         *branches(value.orelse, (*held, negated(value.test))),
@@ -145,118 +154,146 @@ def branches(value: ast.expr, guards: Guards) -> list[Case]:
 
 
 def returns(function: Function) -> tuple[Case, ...]:
-    """List what a function returns, in the order of its text; of a bare `return`, nothing."""
+    """List the values that a function returns, in text order; not of a bare `return`."""
     return tuple(
         case
         for statement in guarded(function.body)
-        if isinstance(statement.node, ast.Return) and statement.node.value is not None
-        for case in branches(statement.node.value, statement.guards)
+        if isinstance(statement.value, ast.Return) and statement.value.value is not None
+        for case in branches(statement.value.value, statement.guards)
     )
 
 
 def in_turn(cases: Iterable[Case]) -> Iterator[Case]:
-    """Leave out of the guards of each case that the ones before it have not held."""
+    """Drop from the guards of each case the negated conditions of earlier cases."""
     failed: set[str] = set()
     for case in cases:
-        left = tuple(each for each in conditions(case.guards) if ast.unparse(each) not in failed)
-        yield Case(case.value, left)
-        if left:
-            failed.add(ast.unparse(negated(all_of(left))))
+        new = tuple(each for each in conditions(case.guards) if ast.unparse(each) not in failed)
+        yield Guarded(new, case.value)
+        if new:
+            failed.add(ast.unparse(negated(all_of(new))))
 
 
-def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> list[Guarded]:
+def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> list[Guarded[ast.stmt]]:
     """List the statements of a body in order, each with its guards.
 
-    What follows a branch that returns is guarded by that branch not being taken, and what
-    follows a `return` is left out. A branch that raises guards nothing: where it is taken there
-    is nothing to be read. What an exception may cut short is guarded by its not being caught.
+    Statements after a branch that returns are guarded by its negated test, and those after a
+    `return` are left out. A branch that raises adds no guard: a run through it gives no value.
+    Statements that a caught exception may skip are guarded by `not except ...`.
     """
-    found: list[Guarded] = []
-    _flow(body, guards, found)
-    return found
+    flow = _Flow()
+    flow.through(body, guards)
+    return flow.statements
 
 
-def _flow(body: Sequence[ast.stmt], guards: Guards, found: list[Guarded]) -> Guards | None:
-    """Collect the statements of a body.
+class _Flow:
+    """Follows control through a body.
 
-    Returns:
-        What must hold for control to come past the body; None where it never does.
+    The methods return the conditions under which control passes the end; None where it never does.
     """
-    reached = met(guards)
-    past: Guards = ()
-    for statement in body:
-        own = _through(statement, _NEVER if reached is None else reached, found)
-        if own is None:
-            return None
-        past += own
-        if isinstance(statement, ast.Raise):
-            reached = None
-        elif reached is not None and own:
-            reached = met((*reached, *own))
-    return met(past)
 
+    def __init__(self) -> None:
+        self.statements: list[Guarded[ast.stmt]] = []
 
-def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guards | None:
-    """Do what `_flow` does for one statement that may hold others."""
-    match statement:
-        case ast.If():
-            return _through_if(statement, guards, found)
-        case ast.With() | ast.AsyncWith():
-            handlers = _swallowing(statement)
-            return _through_try(ast.Try(statement.body, handlers, [], []), guards, found)
-        case ast.For() | ast.AsyncFor() | ast.While():
-            return _through_loop(statement, guards, found)
-        case ast.Try() | ast.TryStar():
-            return _through_try(statement, guards, found)
-        case ast.Match():
-            return _through_match(statement, guards, found)
-    if guards is not _NEVER:
-        found.append(Guarded(statement, guards))
-    return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
+    def through(self, body: Sequence[ast.stmt], guards: Guards) -> Guards | None:
+        """Append the statements of a body, each with its guards."""
+        reached = met(guards)
+        past: Guards = ()
+        for statement in body:
+            passed = self._statement(statement, _NEVER if reached is None else reached)
+            if passed is None:
+                return None
+            past += passed
+            if isinstance(statement, ast.Raise):
+                # The body still counts as passed, so that code after the branch gets no guard.
+                reached = None
+            elif reached is not None and passed:
+                reached = met((*reached, *passed))
+        return met(past)
+
+    def _statement(self, statement: ast.stmt, guards: Guards) -> Guards | None:
+        match statement:
+            case ast.If():
+                return self._if(statement, guards)
+            case ast.With(body=body) | ast.AsyncWith(body=body):
+                return self._try(ast.Try(body, _swallowing(statement), [], []), guards)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                return self._loop(statement, guards)
+            case ast.Try() | ast.TryStar():
+                return self._try(statement, guards)
+            case ast.Match():
+                return self._match(statement, guards)
+        if guards is not _NEVER:
+            self.statements.append(Guarded(guards, statement))
+        return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
+
+    def _if(self, statement: ast.If, guards: Guards) -> Guards | None:
+        test, inverse = statement.test, negated(statement.test)
+        match test:
+            case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+                # Both branches bind the same names, so that neither depends on a condition.
+                self.through(statement.body, guards)
+                self.through(statement.orelse, guards)
+                return ()
+        taken = self.through(statement.body, (*guards, test))
+        other = self.through(statement.orelse, (*guards, inverse))
+        holds = decided(test, _constant)
+        if holds is not None:
+            return taken if holds else other
+        if taken is None:
+            return None if other is None else (inverse, *other)
+        if other is None:
+            return test, *taken
+        return *_unless(inverse, taken), *_unless(test, other)
+
+    def _loop(self, loop: _Loop, guards: Guards) -> Guards | None:
+        if isinstance(loop, ast.While):
+            head, test = f"while {ast.unparse(loop.test)}", loop.test
+        else:
+            head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
+            test = as_expression(head)
+        breaks = (as_expression(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
+        self.through(loop.body, (*guards, test))
+        after = self.through(loop.orelse, (*guards, *map(negated, breaks)))
+        returned = as_expression(f"returned from the loop {head}")
+        past = (negated(returned),) if _has(loop.body, ast.Return) else ()
+        if after is None:
+            return (*past, *breaks) if breaks else None
+        return *past, *(_unless(breaks[0], after) if breaks else after)
+
+    def _try(self, statement: ast.Try | ast.TryStar, guards: Guards) -> Guards | None:
+        handlers = [
+            (as_expression(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
+            for each in statement.handlers
+        ]
+        passed = (negated(test) for test, each in handlers if not _raises_again(each))
+        tried = (*guards, *passed)
+        body = self.through(statement.body, tried)
+        pasts = [(test, self.through(each.body, (*guards, test))) for test, each in handlers]
+        orelse = self.through(statement.orelse, tried)
+        last = self.through(statement.finalbody, guards)
+        completed = None if body is None or orelse is None else met(body + orelse)
+        past = _past_handlers(completed, pasts)
+        return None if last is None or past is None else past + last
+
+    def _match(self, statement: ast.Match, guards: Guards) -> Guards | None:
+        """Read a `match` as a chain of `if` and `else` that tests its subject."""
+        if len(statement.cases) > _MOST:  # the chain would be too deep for recursion
+            any_case = as_expression("it is one of many cases")
+            pasts = [self.through(case.body, (*guards, any_case)) for case in statement.cases]
+            return () if all(past == () for past in pasts) else (negated(any_case),)
+        rest: list[ast.stmt] = []
+        for case in reversed(statement.cases):
+            rest = [ast.If(_case_test(statement.subject, case), case.body, rest)]
+        return self.through(rest, guards)
 
 
 def _unless(test: ast.expr, guards: Guards) -> Guards:
-    """Ask for guards where a condition does not hold."""
+    """Return guards that must hold only where `test` does not."""
     return (_any_of([test, all_of(guards)]),) if guards else ()
 
 
-def _through_if(statement: ast.If, guards: Guards, found: list[Guarded]) -> Guards | None:
-    test, inverse = statement.test, negated(statement.test)
-    match test:
-        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
-            _flow(statement.body, guards, found)
-            _flow(statement.orelse, guards, found)
-            return ()
-    taken = _flow(statement.body, (*guards, test), found)
-    other = _flow(statement.orelse, (*guards, inverse), found)
-    holds = decided(test, _constant)
-    if holds is not None:
-        return taken if holds else other
-    if taken is None:
-        return None if other is None else (inverse, *other)
-    if other is None:
-        return test, *taken
-    return *_unless(inverse, taken), *_unless(test, other)
-
-
-def _through_loop(loop: _Loop, guards: Guards, found: list[Guarded]) -> Guards | None:
-    if isinstance(loop, ast.While):
-        head, test = f"while {ast.unparse(loop.test)}", loop.test
-    else:
-        head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
-        test = words(head)
-    breaks = (words(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
-    _flow(loop.body, (*guards, test), found)
-    after = _flow(loop.orelse, (*guards, *map(negated, breaks)), found)
-    returned = words(f"returned from the loop {head}")
-    past = (negated(returned),) if _has(loop.body, ast.Return) else ()
-    if after is None:
-        return (*past, *breaks) if breaks else None
-    return *past, *(_unless(breaks[0], after) if breaks else after)
-
-
 def _has(nodes: Iterable[ast.AST], kind: type[ast.Return | ast.Break]) -> bool:
-    """Return whether statements leave themselves so; functions and inner loops leave their own."""
+    """Return whether statements have a `return`, or a `break` out of their own loop."""
     for node in nodes:
         if isinstance(node, kind):
             return True
@@ -269,74 +306,42 @@ def _has(nodes: Iterable[ast.AST], kind: type[ast.Return | ast.Break]) -> bool:
 
 
 def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
-    """Write what a `with` swallows as handlers that do nothing."""
-    calls = [
-        each.context_expr for each in statement.items if isinstance(each.context_expr, ast.Call)
-    ]
+    """Return the exceptions that a `with` suppresses as empty `except` handlers."""
+    contexts = [each.context_expr for each in statement.items]
+    calls = [each for each in contexts if isinstance(each, ast.Call)]
     swallowed = [c.args for c in calls if ast.unparse(c.func).rpartition(".")[2] in _SWALLOWS]
     kinds = (ast.Tuple(elts=of) if len(of) > 1 else next(iter(of), None) for of in swallowed)
     return [ast.ExceptHandler(type=kind, body=[]) for kind in kinds]
 
 
-def _through_try(
-    statement: ast.Try | ast.TryStar, guards: Guards, found: list[Guarded]
-) -> Guards | None:
-    handlers = [
-        (words(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
-        for each in statement.handlers
-    ]
-    passed = (negated(test) for test, each in handlers if not _raises_again(each))
-    tried = (*guards, *passed)
-    body = _flow(statement.body, tried, found)
-    pasts = [(test, _flow(each.body, (*guards, test), found)) for test, each in handlers]
-    orelse = _flow(statement.orelse, tried, found)
-    last = _flow(statement.finalbody, guards, found)
-    own = None if body is None or orelse is None else met(body + orelse)
-    past = _past_handlers(own, pasts)
-    return None if last is None or past is None else past + last
-
-
 def _raises_again(handler: ast.ExceptHandler) -> bool:
-    """Return whether a handler always raises what it caught, so that nothing is cut short."""
+    """Return whether a handler always raises, so that control never passes it."""
     is_raised = any(isinstance(last, ast.Raise) for last in handler.body[-1:])
     return is_raised and not _has(handler.body, ast.Return)
 
 
 def _past_handlers(
-    own: Guards | None, pasts: Sequence[tuple[ast.expr, Guards | None]]
+    completed: Guards | None, pasts: Sequence[tuple[ast.expr, Guards | None]]
 ) -> Guards | None:
-    """Return when control comes past a body, by its own ways or by its handlers'."""
+    """Return the conditions to pass a `try`, by its completed body or by a handler."""
     caught = [all_of((test, *past)) for test, past in pasts if past is not None]
-    if own is None:
+    if completed is None:
         return (_any_of(caught),) if caught else None
-    found = (_any_of([*caught, all_of(own)]),) if own and caught else own
+    guards = (_any_of([*caught, all_of(completed)]),) if completed and caught else completed
     for test, past in pasts:
-        found += (negated(test),) if past is None else _unless(negated(test), past)
-    return found
-
-
-def _through_match(statement: ast.Match, guards: Guards, found: list[Guarded]) -> Guards | None:
-    """Read a `match` as the branches that ask the same of its subject."""
-    if len(statement.cases) > _MOST:
-        one = words("it is one of many cases")
-        pasts = [_flow(case.body, (*guards, one), found) for case in statement.cases]
-        return () if all(past == () for past in pasts) else (negated(one),)
-    rest: list[ast.stmt] = []
-    for case in reversed(statement.cases):
-        rest = [ast.If(_case_test(statement.subject, case), case.body, rest)]
-    return _flow(rest, guards, found)
+        guards += (negated(test),) if past is None else _unless(negated(test), past)
+    return guards
 
 
 def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr:
-    """Write what a case asks for."""
-    test: ast.expr
+    """Write the condition of a case as an expression."""
+    guards = filter(None, [case.guard])
     match case.pattern:
         case ast.MatchAs(pattern=None):
-            test = ast.Constant(value=True)
+            return all_of(guards)
         case ast.MatchValue(value=value):
-            test = ast.Compare(left=subject, ops=[ast.Eq()], comparators=[value])
+            return all_of((ast.Compare(subject, [ast.Eq()], [value]), *guards))
         case ast.MatchSingleton(value=value):
-            test = ast.Compare(left=subject, ops=[ast.Is()], comparators=[ast.Constant(value)])
-        case pattern:
-            test = words(f"{ast.unparse(subject)} matches {ast.unparse(pattern)}")
-    return all_of((test, case.guard) if case.guard else (test,))
+            return all_of((ast.Compare(subject, [ast.Is()], [ast.Constant(value)]), *guards))
+    text = f"{ast.unparse(subject)} matches {ast.unparse(case.pattern)}"
+    return all_of((as_expression(text), *guards))

@@ -1,4 +1,4 @@
-"""Find and follow names in a tree of files; files are parsed on demand."""
+"""Follows names through a tree of files, which are parsed on demand."""
 
 from __future__ import annotations
 
@@ -12,24 +12,33 @@ from backend_caps.capability.backend import Backend
 from backend_caps.capability.provenance import Problem, Source
 from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
-from backend_caps.engines.source.guards import Function, Guards, negated
-from backend_caps.engines.source.heads import Heads
-from backend_caps.engines.source.module import ClassDef, Import, Meanings, Module, Scope, mentions
+from backend_caps.engines.source.guards import Function, Guarded, as_expression, negated, under
+from backend_caps.engines.source.module import (
+    ClassDef,
+    Heads,
+    Import,
+    Meanings,
+    Module,
+    Scope,
+    mentions,
+)
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.rules import RuleSet
 
 _LONGEST_TRAIL = 60
-"""As many names are followed one into another; each takes several places on Python's stack."""
+"""The longest chain of names that is followed; each takes several frames of Python's stack."""
 _MOST_STEPS = 2000
-"""As many names are followed for one expression, on all the ways that conditions open."""
+"""The most names that are followed for one expression, in all branches together."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionDef:
-    """A function, and the file it stands in."""
+    """A function with its module."""
 
     module: Module
     node: Function
+    owner: ClassDef | None = None
+    """The class that `self` is an instance of, in a method."""
 
     @property
     def at(self) -> str:
@@ -38,38 +47,31 @@ class FunctionDef:
 
 
 @dataclass(frozen=True, slots=True)
-class Method(FunctionDef):
-    """A method, and the class whose body it stands in."""
-
-    owner: ClassDef
-
-
-@dataclass(frozen=True, slots=True)
 class External:
-    """What is not in the tree, by its dotted name."""
+    """A dotted name that the tree does not define."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression that a name stands for, and the file it stands in."""
+    """An expression that a name is bound to, with its module."""
 
     module: Module
     node: ast.expr
 
 
 Target = ClassDef | FunctionDef | External | Value | Module
-Found = tuple[Guards, Target]
-"""What an expression names, and when."""
+Found = Guarded[Target]
+"""One of the objects that an expression may name, and when it does."""
 Targets = list[Found]
 _Trail = tuple[str, ...]
-"""The names that were followed, to see a circle."""
+"""The names that were followed, to detect circles."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an expression stands, for the names in it."""
+    """Where an expression is, to resolve the names in it."""
 
     module: Module
     local: tuple[Scope, ...]
@@ -82,20 +84,15 @@ class Index:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.heads = Heads(tree.files)
-        """The class statements that the text of its files has, parsed or not."""
+        """The class statements in the text of all files, parsed or not."""
         self._modules: dict[str, Module | None] = {}
         self._problems: dict[Problem, None] = dict.fromkeys(tree.problems)
         self._num_steps = 0
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be read or followed so far, each once."""
+        """The distinct problems so far."""
         return tuple(self._problems)
-
-    @property
-    def num_parsed(self) -> int:
-        """The files that were parsed so far."""
-        return sum(module is not None for module in self._modules.values())
 
     def reading(
         self,
@@ -103,7 +100,7 @@ class Index:
         rules: RuleSet | None = None,
         command_line: Engine | None = None,
     ) -> EngineReading:
-        """Return what was read of the tree."""
+        """Return the reading of the tree with these records."""
         return EngineReading(
             engine=self.tree.package,
             version=self.tree.version,
@@ -113,16 +110,16 @@ class Index:
             command_line=command_line,
             problems=self.problems,
             num_files=len(self.tree.files),
-            num_parsed=self.num_parsed,
+            num_parsed=sum(module is not None for module in self._modules.values()),
         )
 
     def source(self, at: str | None = None) -> Source:
-        """Return where a record of the engine's comes from."""
+        """Return the source of one of the engine's records."""
         package, version = self.tree.package, self.tree.version
         return Source(distribution=package, version=version, declared_at=at)
 
     def note_unless_known(self, versions: Sequence[str]) -> bool:
-        """Keep that this version was not compared with the reader, unless it is one of these."""
+        """Record a problem unless the tree's version is one that the reader was checked with."""
         is_known = self.tree.version in versions
         if not is_known:
             self.note_of_version("engine-version-unknown", known=", ".join(versions))
@@ -134,48 +131,47 @@ class Index:
         return f"{self.tree.package}-{self.tree.version or 'unknown'}"
 
     def add(self, problem: Problem) -> None:
-        """Keep a problem that was met."""
+        """Record a problem; one already recorded keeps its place."""
         self._problems.setdefault(problem)
 
     def note(self, code: str, **values: object) -> None:
-        """Keep a problem that was met, by its code."""
+        """Record a problem by its code."""
         self.add(problem(code, **values))
 
     def note_of_version(self, code: str, **values: object) -> None:
-        """Keep a problem whose sentence begins with the engine and its version."""
+        """Record a problem whose text begins with the engine and its version."""
         version = self.tree.version or "of unknown version"
         self.note(code, engine=self.tree.package, version=version, **values)
 
     def note_missing(self, what: str, module: str) -> None:
-        """Keep that something is not in the module, or the file, where known versions have it."""
+        """Record that a module or a file lacks what it has in known versions."""
         path = module if "/" in module else f"{module.replace('.', '/')}.py"
         self.note_of_version("engine-anchor-missing", what=what, path=path)
 
-    def classes_of(self, path: str) -> Sequence[ClassDef]:
-        """List the class statements of a file; none of one that cannot be parsed."""
-        module = self.parse(path)
-        return module.classes if module else ()
+    def classes_of(self, paths: Iterable[str]) -> Iterator[ClassDef]:
+        """List the class statements of the files that can be parsed."""
+        return (each for module in self.modules(paths) for each in module.classes)
 
     def class_in(self, module: str, name: str) -> ClassDef | None:
-        """Find a class where known versions have it; one that is not there is a problem."""
-        found = self.classes_of(self._paths.get(module, ""))
-        definition = next((each for each in found if each.name == name), None)
+        """Find a class in its module of known versions; record a problem if it is missing."""
+        classes = self.classes_of([self._paths.get(module, "")])
+        definition = next((each for each in classes if each.name == name), None)
         if definition is None:
             self.note_missing(f"class {name}", module)
         return definition
 
     @cached_property
     def _paths(self) -> Mapping[str, str]:
-        """The file of each module name; of a package and a module, the package."""
+        """The file of each module name; Python prefers a package to a module of its name."""
         files = sorted(self.tree.files, key=lambda path: path.endswith("/__init__.py"))
         return {_module_name(path): path for path in files}
 
     def module(self, name: str) -> Module | None:
-        """Parse the module of a dotted name; None where the tree has none, or it is broken."""
+        """Parse the module of a dotted name; None if it is missing or cannot be parsed."""
         return self.parse(self._paths.get(name, ""))
 
     def parse(self, path: str) -> Module | None:
-        """Parse a file; None where the tree has none, or, with a problem, it cannot be parsed."""
+        """Parse a file; None if it is missing or, with a problem, cannot be parsed."""
         if path not in self._modules:
             self._modules[path] = self._parsed(path) if path in self.tree.files else None
         return self._modules[path]
@@ -191,18 +187,21 @@ class Index:
             return None
         return Module(_module_name(path), path, tree, text)
 
-    def containing(self, *texts: bytes) -> list[str]:
-        """List the files whose text has one of these."""
-        files = self.tree.files.items()
-        return sorted({path for each in texts for path, text in files if each in text})
+    def modules(self, paths: Iterable[str]) -> Iterator[Module]:
+        """Parse files, without those that cannot be parsed."""
+        return filter(None, map(self.parse, paths))
+
+    def containing(self, word: bytes) -> list[str]:
+        """List the files whose text contains a word."""
+        return sorted(path for path, text in self.tree.files.items() if word in text)
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
-        """Resolve what an expression names; what only running code knows comes as its expression.
+        """Resolve what an expression names; a `Value` where only running code knows it.
 
         Args:
             expression: a name, or names joined by dots.
-            module: the file it stands in.
-            local: what the functions around it bind, innermost first.
+            module: the file that contains it.
+            local: the scopes of the functions around it, innermost first.
         """
         self._num_steps = 0
         return list(self._resolved(expression, _Place(module, tuple(local), ())))
@@ -210,34 +209,32 @@ class Index:
     def _resolved(self, expression: ast.expr, place: _Place) -> Iterator[Found]:
         match expression:
             case ast.Name(id=name):
-                scope = next((own for own in place.local if name in own), None)
+                scope = next((scope for scope in place.local if name in scope), None)
                 step = f"{place.module.name}:{name}"
                 if scope is None:
                     yield from self._named(name, place.module, place.trail)
                 elif step in place.trail:
-                    yield (), Value(place.module, expression)
+                    yield Guarded((), Value(place.module, expression))
                 else:
                     inner = replace(place, trail=(*place.trail, step))
                     yield from self._meant(scope[name], name, inner)
-            case ast.Attribute(value=value, attr=attribute):
+            case ast.Attribute(value=value):
                 for guards, owner in self._resolved(value, place):
-                    found = self._attribute(owner, attribute, expression, place)
-                    yield from ((guards + more, target) for more, target in found)
+                    yield from under(guards, self._attribute(owner, expression, place))
             case ast.Subscript(value=value):
                 yield from self._resolved(value, place)
             case ast.IfExp(test=test, body=then, orelse=orelse):
                 for guard, branch in ((test, then), (negated(test), orelse)):
-                    for guards, target in self._resolved(branch, place):
-                        yield (guard, *guards), target
+                    yield from under((guard,), self._resolved(branch, place))
             case _:
-                yield (), Value(place.module, expression)
+                yield Guarded((), Value(place.module, expression))
 
     def _named(self, name: str, module: Module, trail: _Trail) -> Iterator[Found]:
-        """Follow a name of a module to where it comes from."""
+        """Follow a name of a module to its definition, through imports."""
         step = f"{module.name}.{name}"
         self._num_steps += 1
         if len(trail) > _LONGEST_TRAIL or self._num_steps > _MOST_STEPS:
-            yield (), Value(module, ast.Name(id=name, ctx=ast.Load()))
+            yield Guarded((), Value(module, as_expression(name)))
         elif step in trail:
             steps = (each for each in (*trail[trail.index(step) :], step) if ":" not in each)
             circle = " -> ".join(each.rpartition(".")[0] for each in steps)
@@ -245,7 +242,7 @@ class Index:
         elif name in module.scope:
             yield from self._meant(module.scope[name], name, _Place(module, (), (*trail, step)))
         elif hasattr(builtins, name):
-            yield (), External(f"builtins.{name}")
+            yield Guarded((), External(f"builtins.{name}"))
         else:
             yield from self._starred(name, module, (*trail, step))
 
@@ -265,38 +262,38 @@ class Index:
         for guards, meaning in meanings:
             match meaning:
                 case ClassDef():
-                    found = [((), meaning)]
+                    found = [Guarded((), meaning)]
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    found = [((), FunctionDef(place.module, meaning))]
+                    found = [Guarded((), FunctionDef(place.module, meaning))]
                 case ast.expr() if mentions(meaning, name):
-                    found = [((), Value(place.module, meaning))]
+                    found = [Guarded((), Value(place.module, meaning))]
                 case ast.expr():
                     found = self._resolved(meaning, place)
                 case Import(module=source, attribute=str(attribute)):
                     found = self._imported(source, attribute, place.trail)
                 case _:
-                    found = [((), self._module_or_external(meaning.module))]
-            yield from ((guards + more, target) for more, target in found)
+                    found = self._whole(meaning.module)
+            yield from under(guards, found)
 
     def _imported(self, source: str, attribute: str, trail: _Trail) -> Iterator[Found]:
         whole = f"{source}.{attribute}"
         module = self.module(source)
+        # `from . import part` in a package's `__init__` names the submodule, not itself again.
         is_own_part = whole in trail and whole in self._paths
         found = list(self._named(attribute, module, trail)) if module and not is_own_part else []
-        yield from found or [((), self._module_or_external(whole))]
+        yield from found or self._whole(whole)
 
-    def _attribute(
-        self, owner: Target, attribute: str, expression: ast.expr, place: _Place
-    ) -> Iterable[Found]:
+    def _attribute(self, owner: Target, node: ast.Attribute, place: _Place) -> Iterable[Found]:
         match owner:
             case Module(name=source):
-                return self._imported(source, attribute, place.trail)
+                return self._imported(source, node.attr, place.trail)
             case External(path=path):
-                return [((), self._module_or_external(f"{path}.{attribute}"))]
-        return [((), Value(place.module, expression))]
+                return self._whole(f"{path}.{node.attr}")
+        return [Guarded((), Value(place.module, node))]
 
-    def _module_or_external(self, name: str) -> Target:
-        return self.module(name) or External(name)
+    def _whole(self, name: str) -> Targets:
+        """Return the module of a dotted name, or the name as one outside the tree."""
+        return [Guarded((), self.module(name) or External(name))]
 
 
 def _module_name(path: str) -> str:

@@ -1,50 +1,43 @@
-"""One parsed file: what its names mean, without running it."""
+"""Class statements in the text of files, and what the names of a parsed file mean."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import NamedTuple
 
-from backend_caps.engines.source.guards import (
-    Case,
-    Function,
-    Guarded,
-    Guards,
-    branches,
-    guarded,
-    negated,
-    returns,
-    spans,
-    where,
-)
+from backend_caps.engines.source.guards import Function, Guarded, Guards, grouped, guarded, spans
+from backend_caps.engines.source.statements import Statement, bound, by_name, statements, surviving
 
-_IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
-"""The value that `|=` and `&=` give where their right side holds, or does not."""
-_SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
-_Item = TypeVar("_Item")
+_HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?\(")
+_IN_BASES = re.compile(rb"#[^\n]*|[()]|\n[ \t\f]*class[ \t]|[^()#\n]+|\n")
+_WORD = re.compile(rb"[\w\x80-\xff]+")
+_DOTTED = re.compile(rb"[\w.]{1,400}")
+_LONGEST_WORD = 200
+_FARTHEST = 4096
+"""The most bytes that are searched for the end of a class statement's bases."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassDef:
-    """A class statement. It has no slots: what its body has is cached."""
+    """A class statement. It has no slots, as properties are cached."""
 
     module: Module
     node: ast.ClassDef
     guards: Guards
-    """When the statement runs."""
+    """The conditions under which the statement runs."""
     outer: str = ""
-    """The functions and classes that it stands in, each with a dot."""
+    """The functions and classes around it, each with a dot after it."""
     functions: tuple[Function, ...] = ()
-    """The functions that it stands in, innermost first."""
+    """The functions around it, innermost first."""
 
     @property
     def name(self) -> str:
-        """The class's own name."""
+        """The name in the class statement."""
         return self.node.name
 
     @property
@@ -63,155 +56,39 @@ class ClassDef:
         return self.node.lineno
 
     @cached_property
-    def body(self) -> Sequence[Guarded]:
+    def body(self) -> Sequence[Guarded[ast.stmt]]:
         """The statements of its body, each with its guards."""
         return guarded(self.node.body)
 
     @cached_property
     def given(self) -> Sequence[Statement]:
-        """What its body gives names."""
+        """The statements of its body that set names."""
         return list(statements(self, self.body))
 
     @cached_property
     def statements(self) -> Mapping[str, Sequence[Statement]]:
-        """The same, by name."""
+        """The statements that set names, by name."""
         return by_name(self.given)
 
     @cached_property
-    def alternatives(self) -> Mapping[str, Sequence[tuple[Guards, Function]]]:
-        """The methods that it may have by each name: the last that always is, and those after."""
-        found = grouped(
-            (each.name, (each.guards, each.value))
+    def alternatives(self) -> Mapping[str, Sequence[Guarded[Function]]]:
+        """By name, the methods that it may call: the last unconditional one, and later ones."""
+        methods = grouped(
+            (each.name, Guarded(each.guards, each.value))
             for each in self.given
             if isinstance(each.value, Function)
         )
-        return {name: standing(own, lambda one: not one[0]) for name, own in found.items()}
+        return {name: surviving(each, lambda one: not one.guards) for name, each in methods.items()}
 
     @cached_property
     def methods(self) -> Mapping[str, Function]:
-        """The methods that its own body defines; of several of a name, the last."""
-        return {name: found[-1][1] for name, found in self.alternatives.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One statement that gives a name its value."""
-
-    name: str
-    owner: ClassDef
-    """The class whose body, or whose method, it stands in."""
-    value: ast.expr | Function
-    """A function where a method or a property has the name."""
-    guards: Guards
-    line: int
-    operator: type[ast.operator] | None = None
-    """Of `|=` and the like."""
-
-    @property
-    def at(self) -> str:
-        """`file:line`."""
-        return f"{self.owner.module.path}:{self.line}"
-
-    @property
-    def text(self) -> str:
-        """The statement as the source has it, with its condition."""
-        if not isinstance(self.value, ast.expr):
-            return where(f"def {self.name}", self.guards)
-        sign = "=" if self.operator is None else f"{_SIGNS.get(self.operator, '?')}="
-        return where(f"{self.name} {sign} {ast.unparse(self.value)}", self.guards)
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether it always runs, and leaves nothing of what the name had."""
-        return not self.guards and self.operator is None
-
-    @property
-    def cases(self) -> list[Case]:
-        """Its values, and when they hold; of a method or a property, what it returns.
-
-        `|=` is a case in which the value is true, `&=` one in which it is false; the branches of
-        a conditional expression are cases of their own.
-        """
-        if isinstance(self.value, Function):
-            return [Case(case.value, self.guards + case.guards) for case in returns(self.value)]
-        if self.operator is None:
-            return branches(self.value, self.guards)
-        value = _IN_PLACE.get(self.operator)
-        if value is None:
-            return []
-        held = self.value if value else negated(self.value)
-        return branches(ast.Constant(value=value), (*self.guards, held))
-
-
-def statements(owner: ClassDef, body: Iterable[Guarded], of: str = "") -> Iterator[Statement]:
-    """List what a class is given by statements: by plain names, or by attributes `of` a name."""
-    for each in body:
-        for target, value, operator in bound(each.node):
-            holder, name = attribute(target)
-            if holder == of:
-                yield Statement(name, owner, value, each.guards, each.node.lineno, operator)
-
-
-def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:
-    """Sort statements by what they give a value."""
-    return grouped((each.name, each) for each in found)
-
-
-def grouped(pairs: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
-    """List under each name what comes with it."""
-    found: dict[str, list[_Item]] = {}
-    for name, item in pairs:
-        found.setdefault(name, []).append(item)
-    return found
-
-
-def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> list[_Item]:
-    """List what is left of what a name is given: the last that is certain, and those after it."""
-    left: list[_Item] = []
-    for each in items:
-        if is_certain(each):
-            left = []
-        left.append(each)
-    return left
-
-
-_Bound = tuple[ast.expr, ast.expr | Function, type[ast.operator] | None]
-
-
-def bound(node: ast.AST) -> Iterator[_Bound]:
-    """List the targets that a statement gives a value, and by which operator, if by one."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            yield from ((*pair, None) for each in targets for pair in _unpacked(each, value))
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, value, None
-        case ast.AugAssign(target=target, op=operator, value=value):
-            yield target, value, type(operator)
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not _is_setter(node):
-            yield ast.Name(id=name, ctx=ast.Store()), node, None
-
-
-def attribute(target: ast.expr) -> tuple[str, str]:
-    """Read `self` and `x` of `self.x`; a plain name is an attribute of nothing."""
-    match target:
-        case ast.Name(id=name):
-            return "", name
-        case ast.Attribute(value=value, attr=name):
-            return ast.unparse(value), name
-    return ast.unparse(target), ""
-
-
-def _is_setter(function: Function) -> bool:
-    """Return whether a function sets or deletes the property that has its name."""
-    return any(
-        isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
-        for each in function.decorator_list
-    )
+        """The methods that its body defines; the last of each name."""
+        return {name: found[-1].value for name, found in self.alternatives.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A name that comes from another module, or is one."""
+    """What an import binds a name to."""
 
     module: str
     attribute: str | None
@@ -220,46 +97,27 @@ class Import:
 
 
 Meaning = Import | ast.expr | ClassDef | Function
-Meanings = Sequence[tuple[Guards, Meaning]]
+Meanings = Sequence[Guarded[Meaning]]
 Scope = Mapping[str, Meanings]
-"""What each name may mean, and under which conditions."""
+"""The possible meanings of each name, with their conditions."""
 
 
-def mentions(value: ast.expr, name: str) -> bool:
-    """Return whether a value is made from what a name stands for."""
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+def mentions(meaning: Meaning, name: str) -> bool:
+    """Return whether a meaning is an expression that uses a name."""
+    nodes = ast.walk(meaning) if isinstance(meaning, ast.expr) else ()
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
-def _left(scope: Scope) -> Scope:
-    """List what is left of each name's meanings once they have all run.
+def _final(scope: Scope) -> Scope:
+    """List the meanings that each name may have after all its bindings have run.
 
-    What is made of the name itself, such as `A = decorated(A)`, leaves the earlier ones standing.
+    A binding that uses the name itself, such as `A = decorated(A)`, keeps the earlier ones.
     """
 
-    def replaces(name: str, one: tuple[Guards, Meaning]) -> bool:
-        guards, meaning = one
-        return not guards and not (isinstance(meaning, ast.expr) and mentions(meaning, name))
+    def replaces(name: str, binding: Guarded[Meaning]) -> bool:
+        return not binding.guards and not mentions(binding.value, name)
 
-    return {name: standing(own, partial(replaces, name)) for name, own in scope.items() if own}
-
-
-def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    match target, value:
-        case ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(
-            elts=values
-        ) if len(targets) == len(values) and not any(
-            isinstance(each, ast.Starred) for each in [*targets, *values]
-        ):
-            for one, own in zip(targets, values, strict=True):
-                yield from _unpacked(one, own)
-        case ast.Tuple(elts=targets) | ast.List(elts=targets), _:
-            for at, one in enumerate(targets):
-                place = ast.copy_location(ast.Constant(value=at), value)
-                item = ast.Subscript(value=value, slice=place, ctx=ast.Load())
-                inner = one.value if isinstance(one, ast.Starred) else one
-                yield from _unpacked(inner, ast.copy_location(item, value))
-        case _:
-            yield target, value
+    return {name: surviving(each, partial(replaces, name)) for name, each in scope.items() if each}
 
 
 @dataclass(eq=False)
@@ -273,28 +131,28 @@ class Module:
     _lines: dict[frozenset[str], Sequence[int]] = field(default_factory=dict)
 
     def lines(self, words: Collection[str]) -> Sequence[int]:
-        """List the lines of the text that have one of some words, in their order."""
+        """List the numbers of the lines that contain any of `words`, in order."""
         key = frozenset(words)
         if key not in self._lines:
-            sought = "|".join(map(re.escape, sorted(key))).encode()
-            starts = [0, *(match.start() for match in re.finditer(sought, self.text))]
-            ends = (self.text.count(b"\n", *places) for places in pairwise(starts))
-            self._lines[key] = [1 + passed for passed in accumulate(ends)]
+            pattern = "|".join(map(re.escape, sorted(key))).encode()
+            starts = [0, *(match.start() for match in re.finditer(pattern, self.text))]
+            num_newlines = (self.text.count(b"\n", *places) for places in pairwise(starts))
+            self._lines[key] = [1 + before for before in accumulate(num_newlines)]
         return self._lines[key]
 
     @cached_property
     def classes(self) -> Sequence[ClassDef]:
-        """Every class statement of the file, inner ones too."""
+        """Every class statement of the file that may run, inner ones too."""
         return list(self._classes(self.body, (), ""))
 
     @cached_property
     def definitions(self) -> Mapping[ast.ClassDef, ClassDef]:
-        """The class of each statement that may run."""
+        """The classes by their statements; without those that never run."""
         return {each.node: each for each in self.classes}
 
     @cached_property
-    def body(self) -> Sequence[Guarded]:
-        """Its statements, each with its guards."""
+    def body(self) -> Sequence[Guarded[ast.stmt]]:
+        """The statements of the file, each with its guards."""
         return guarded(self.tree.body)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
@@ -303,50 +161,47 @@ class Module:
 
     @cached_property
     def stars(self) -> list[str]:
-        """The modules whose every name is imported."""
-        return [
-            self.absolute(statement.node)
-            for statement in self.body
-            if isinstance(statement.node, ast.ImportFrom)
-            and any(alias.name == "*" for alias in statement.node.names)
-        ]
+        """The modules that `from ... import *` names."""
+        return [star.module for _, star in self.bound.get("*", ()) if isinstance(star, Import)]
 
     @cached_property
     def bound(self) -> Scope:
-        """Everything that the module's own names are bound to, in the order of the text."""
+        """Every binding of the module's names, in text order."""
         return self._bindings(self.body)
 
     @cached_property
     def scope(self) -> Scope:
-        """What the module's own names mean once it has run."""
-        return _left(self.bound)
+        """The meanings of the module's names after it has run."""
+        return _final(self.bound)
 
     def scope_of(self, body: Sequence[ast.stmt]) -> Scope:
         """Return the meanings of the names that a body binds."""
-        return _left(self._bindings(guarded(body)))
+        return _final(self._bindings(guarded(body)))
 
     def scope_in(self, function: Function) -> Scope:
-        """Return the meanings of names in a function; an argument stands for itself."""
-        taken = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
-        given = {name: [((), ast.Name(id=name, ctx=ast.Load()))] for name in taken}
-        return {**given, **self.scope_of(function.body)}
+        """Return the meanings of names in a function; an argument means itself."""
+        names = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
+        arguments = {name: [Guarded((), ast.Name(id=name, ctx=ast.Load()))] for name in names}
+        return {**arguments, **self.scope_of(function.body)}
 
     def scope_before(self, line: int, names: Collection[str]) -> Scope:
-        """Return the meanings of some module names when control comes to a line."""
-        own = {name: self.bound.get(name, ()) for name in names}
-        return _left(
-            {name: [one for one in every if one[1].lineno < line] for name, every in own.items()}
+        """Return the meanings that some names of the module have at a line."""
+        return _final(
+            {
+                name: [each for each in self.bound.get(name, ()) if each.value.lineno < line]
+                for name in names
+            }
         )
 
-    def _bindings(self, body: Iterable[Guarded]) -> Scope:
+    def _bindings(self, body: Iterable[Guarded[ast.stmt]]) -> Scope:
         return grouped(
-            (name, (each.guards, meaning))
-            for each in body
-            for name, meaning in self._bound(each.node)
+            (name, Guarded(guards, meaning))
+            for guards, node in body
+            for name, meaning in self._bound(node)
         )
 
     def absolute(self, statement: ast.ImportFrom) -> str:
-        """Write the module that an import names in full."""
+        """Return the full name of the module that a `from` import names."""
         if not statement.level:
             return statement.module or ""
         parts = self.name.split(".")
@@ -376,22 +231,116 @@ class Module:
 
     def _classes(
         self,
-        body: Iterable[Guarded],
+        body: Iterable[Guarded[ast.stmt]],
         around: Guards,
         outer: str,
         functions: tuple[Function, ...] = (),
     ) -> Iterator[ClassDef]:
-        """List class statements, also in functions and classes."""
-        for statement in body:
-            guards = around + statement.guards
-            match statement.node:
-                case ast.ClassDef(name=name) as node:
-                    own = ClassDef(self, node, guards, outer, functions)
-                    yield own
-                    yield from self._classes(own.body, guards, f"{outer}{name}.", functions)
-                case (
-                    ast.FunctionDef(name=name, body=inner)
-                    | ast.AsyncFunctionDef(name=name, body=inner)
-                ) as node if spans(node, self.lines(["class"])):
-                    within = (node, *functions)
-                    yield from self._classes(guarded(inner), guards, f"{outer}{name}.", within)
+        """List the class statements of a body, and of its functions and classes."""
+        for inner_guards, node in body:
+            guards = around + inner_guards
+            if isinstance(node, ast.ClassDef):
+                definition = ClassDef(self, node, guards, outer, functions)
+                yield definition
+                yield from self._classes(definition.body, guards, f"{outer}{node.name}.", functions)
+            elif isinstance(node, Function) and spans(node, self.lines(["class"])):
+                inner, within = guarded(node.body), (node, *functions)
+                yield from self._classes(inner, guards, f"{outer}{node.name}.", within)
+
+
+class Head(NamedTuple):
+    """A class statement in a file's text."""
+
+    name: str
+    bases: frozenset[str]
+    """The last word of each base, as `B` of `a.B`."""
+    at: int
+    """The offset of the statement in the text."""
+
+
+class Heads:
+    """The class statements of a tree's files."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+
+    @cached_property
+    def by_file(self) -> Mapping[str, list[Head]]:
+        """The class statements of each file that has any."""
+        found = {path: list(_heads_of(text)) for path, text in self._files.items()}
+        return {path: heads for path, heads in found.items() if heads}
+
+    def files_below(self, roots: Collection[str]) -> list[str]:
+        """List the files with a direct or indirect subclass of any of `roots`."""
+        names = self.names_below(roots)
+        return sorted(p for p, heads in self.by_file.items() if any(h.name in names for h in heads))
+
+    def names_below(self, roots: Collection[str]) -> frozenset[str]:
+        """List the names of `roots` and of their direct and indirect subclasses."""
+        names = set(roots)
+        fresh = list(roots)
+        while fresh:
+            below = {name for base in fresh for name in self._below.get(base, ())}
+            fresh = sorted(below - names)
+            names |= below
+        return frozenset(names)
+
+    @cached_property
+    def _below(self) -> Mapping[str, list[str]]:
+        """The names of the direct subclasses of each base, also by the base's other names."""
+        known = frozenset(head.name for heads in self.by_file.values() for head in heads)
+        below: dict[str, list[str]] = {}
+        for path, heads in self.by_file.items():
+            by_base = grouped((base, head) for head in heads for base in head.bases)
+            for base, subclasses in by_base.items():
+                originals = self._originals(path, base, subclasses[0].at, is_class=base in known)
+                for name in (base, *originals):
+                    below.setdefault(name, []).extend(head.name for head in subclasses)
+        return below
+
+    def _originals(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
+        """List the names that a file renames to `name` before an offset of its text."""
+        text, word = self._files[path][:until], name.encode()
+        *aliases, _ = text.split(b" as " + word)
+        words = [_last_word(each[-_LONGEST_WORD:]) for each in aliases]
+        if not is_class:
+            _, *values = text.split(word + b" = ")
+            words += [_last_word(match[0]) for match in map(_DOTTED.match, values) if match]
+        return list(filter(None, words))
+
+
+def _heads_of(text: bytes) -> Iterator[Head]:
+    for match in _HEAD.finditer(text):
+        at = match.start()
+        before = text[text.rfind(b"\n", max(at - _FARTHEST, 0), at) + 1 : at]
+        if not before or before.isspace():
+            bases = _bases(text, match.end())
+            if bases is not None:
+                names = frozenset(word for base in bases.split(b",") if (word := _last_word(base)))
+                yield Head(match[1].decode(errors="replace"), names, at)
+
+
+def _bases(text: bytes, start: int) -> bytes | None:
+    """Return the bases without comments; None where they do not end.
+
+    Arguments of a call among the bases count as bases.
+    """
+    pieces, depth = [], 1
+    for match in _IN_BASES.finditer(text, start, start + _FARTHEST):
+        token = match[0]
+        depth += {b"(": 1, b")": -1}.get(token, 0)
+        # To stop at the next class statement keeps the search linear in the text's length.
+        if not depth or (token.startswith(b"\n") and token.strip()):
+            break
+        if not token.startswith(b"#"):
+            pieces.append(b"," if token in b"()" else token)
+    else:
+        return None
+    return b"".join(pieces)
+
+
+def _last_word(base: bytes) -> str:
+    """Return the last word of a base; an empty text if it ends in none."""
+    # Matched in the reversed text: a search for the last word could take quadratic time.
+    word = _WORD.match(base.partition(b"[")[0].rstrip()[::-1])
+    return word[0][::-1].decode(errors="replace") if word else ""

@@ -1,9 +1,9 @@
 """What a vLLM backend states of dtypes, sizes, devices, attention and graph replay.
 
-Not all of it fits our capabilities; each loss stands in the reading's words:
+Capabilities do not express all of it; the reading's words name what they leave out:
 
-- `auto` as the dtype of the KV cache is the model's own, and no dtype by itself;
-- a page may be any multiple of a kernel's block, and of several blocks any one will do;
+- `auto` as the dtype of the KV cache is the model's, and no dtype by itself;
+- a page may be any multiple of a kernel's block, and of any one of several blocks;
 - a sparse MLA backend takes only models that are both, which is `sparse` here.
 """
 
@@ -20,18 +20,18 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import AttentionArch, BatchKind
 from backend_caps.engines.reading import Finding
-from backend_caps.engines.source.guards import Guards
-from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.guards import Guarded, Guards, under
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.vllm.constants import (
+from backend_caps.engines.vllm.lookup import (
+    Answer,
     Item,
-    is_for_none,
-    items_of,
+    Lookup,
+    conditional,
+    finding,
     pages_of_blocks,
     pages_of_test,
     windows_of,
 )
-from backend_caps.engines.vllm.lookup import Answer, Lookup, Values, conditional, finding
 
 LEVELS: Mapping[str, frozenset[BatchKind]] = {
     "NEVER": frozenset(),
@@ -48,9 +48,9 @@ _ARCHS = {
     AttentionArch.SPARSE: "is_sparse",
     AttentionArch.SSM: "is_ssm",
 }
-_Levels = list[tuple[Guards, object]]
-Builders = list[tuple[Guards, ClassDef]]
-"""The metadata builders that a backend may have, and when."""
+_Levels = list[Guarded[object]]
+Builders = list[Guarded[ClassDef]]
+"""The metadata builders that a backend may have, with their conditions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,12 @@ class _List:
     name: str
     decided_by: str
     convert: Callable[[tuple[Item, ...]], object | None]
-    """None where the items have no value of ours."""
+    """Return the capability's value; None if it has none for these items."""
     loss: str = ""
 
 
 def _dtypes(items: tuple[Item, ...]) -> object | None:
-    names = frozenset(dtype(item) for item in items if item != AUTO)
-    return (names or None) if items else ANY
+    return (frozenset(dtype(item) for item in items if item != AUTO) or None) if items else ANY
 
 
 def _head_sizes(items: tuple[Item, ...]) -> object | None:
@@ -95,12 +94,11 @@ _LISTS = {
 class Findings:
     """Reads classes of backends, and of their metadata builders."""
 
-    def __init__(self, index: Index, lookup: Lookup) -> None:
-        self._index = index
+    def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
 
     def of(self, backend: ClassDef, builders: Builders | None) -> dict[str, Finding | None]:
-        """Return what a backend's class and its bases state, by capability."""
+        """Return the findings of a backend's class and its bases, by capability."""
         return {
             "graph_replay": self._graph_replay(backend, builders),
             **{name: self._list(backend, each) for name, each in _LISTS.items()},
@@ -108,37 +106,34 @@ class Findings:
             "attention_arch": self._attention_arch(backend),
         }
 
-    def _list(self, backend: ClassDef, asked: _List) -> Finding | None:
-        answer = self._lookup.below_root(backend, asked.name)
-        decider = self._lookup.below_root(backend, asked.decided_by)
-        if decider is not None and not _only_looks_up(decider, asked.name):
-            return self._decided(backend, decider, answer)
+    def _list(self, backend: ClassDef, stated: _List) -> Finding | None:
+        answer = self._lookup.below_root(backend, stated.name)
+        decider = self._lookup.below_root(backend, stated.decided_by)
+        if decider is not None and not _only_looks_up(decider, stated.name):
+            is_test = stated.decided_by == "supports_block_size"
+            sizes = pages_of_test(decider) if is_test else None
+            # The method decides in place of the list, which is named in the words only.
+            loss = answer.text if answer else ""
+            return finding(backend, decider, [Guarded((), sizes)], loss=loss)
         if answer is None:
             return None
-        lists = [items_of(self._index, case.value, answer) for case in answer.cases]
-        is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in lists if items)
-        values = [None if items is None else asked.convert(items) for items in lists]
-        cases = [(case.guards, each) for case, each in zip(answer.cases, values, strict=True)]
-        found = finding(backend, answer, cases, loss=asked.loss if is_lossy else "")
-        return _without_value(found) if None in values and None not in lists else found
-
-    def _decided(self, backend: ClassDef, decider: Answer, stated: Answer | None) -> Finding:
-        """Read what a method decides; the list that it has by its side is left in the words."""
-        is_test = decider.last.name == "supports_block_size"
-        sizes = pages_of_test(decider, self._index) if is_test else None
-        return finding(backend, decider, [((), sizes)], loss=stated.text if stated else "")
+        lists = [answer.items(case.value) for case in answer.cases]
+        is_lossy = stated.convert is not _dtypes or any(AUTO in items for items in lists if items)
+        values = [None if items is None else stated.convert(items) for items in lists]
+        cases = [Guarded(case.guards, v) for case, v in zip(answer.cases, values, strict=True)]
+        of_list = finding(backend, answer, cases, loss=stated.loss if is_lossy else "")
+        return _without_value(of_list) if None in values and None not in lists else of_list
 
     def _compute_capability(self, backend: ClassDef) -> Finding | None:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
         if answer is None:
             return None
-        argument = answer.argument or ""
-        windows = [(case.guards, windows_of(case.value, argument)) for case in answer.cases]
+        windows = [Guarded(c.guards, windows_of(c.value, answer.argument)) for c in answer.cases]
         return finding(backend, answer, windows)
 
     def _attention_arch(self, backend: ClassDef) -> Finding | None:
-        said = {arch: self._lookup.below_root(backend, name) for arch, name in _ARCHS.items()}
-        answers = {arch: answer for arch, answer in said.items() if answer is not None}
+        by_arch = {arch: self._lookup.below_root(backend, name) for arch, name in _ARCHS.items()}
+        answers = {arch: answer for arch, answer in by_arch.items() if answer is not None}
         if not answers:
             return None
         constants = {
@@ -146,40 +141,44 @@ class Findings:
         }
         is_known = len(constants) == len(answers)
         true = {arch for arch, value in constants.items() if value is True}
+        # A sparse MLA backend states both, and takes only models that are both: `sparse` here.
         archs = frozenset(true - {AttentionArch.MLA} or true)
         inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)
-        found = finding(backend, inherited_first[0], [((), (is_known and archs) or None)])
+        values = [Guarded((), (is_known and archs) or None)]
+        of_archs = finding(backend, inherited_first[0], values)
         words = "; ".join(answer.text for answer in answers.values())
-        found = replace(found, reading=replace(found.reading, words=words))
-        return _without_value(found) if is_known and not archs else found
+        of_archs = replace(of_archs, reading=replace(of_archs.reading, words=words))
+        return _without_value(of_archs) if is_known and not archs else of_archs
 
     def builders(self, backend: ClassDef) -> Builders | None:
-        """List a backend's builders, each with its conditions; None where one is not known."""
+        """List a backend's builders with their conditions; None if one is not found."""
         answer = self._lookup.below_root(backend, "get_builder_cls")
         if answer is None:
             return []
-        found: Builders = []
+        builders: Builders = []
         for case in answer.cases:
-            targets = self._index.resolve(case.value, answer.owner.module, answer.scopes)
-            for guards, target in targets:
+            for guards, target in under(case.guards, answer.resolve(case.value)):
                 if not isinstance(target, ClassDef):
                     return None
-                found.append(((*case.guards, *guards), target))
-        return found or None
+                builders.append(Guarded(guards, target))
+        return builders or None
 
     def _graph_replay(self, backend: ClassDef, builders: Builders | None) -> Finding | None:
-        """Return the batches that a backend's graphs may be replayed for, by its `builders`."""
+        """Return the batches that `builders` let a backend's graphs be replayed for."""
         if builders is None:
             answer = self._lookup.below_root(backend, "get_builder_cls")
             assert answer is not None, "no builder is unknown without a method that returns it"
             return finding(backend, answer, ())
-        findings = [(guards, self._of_builder(builder)) for guards, builder in builders]
+        findings = [Guarded(guards, self._of_builder(builder)) for guards, builder in builders]
         if len(findings) > 1:
             return _one_of(findings)
-        return findings[0][1] if findings else None
+        return findings[0].value if findings else None
 
     def _of_builder(self, builder: ClassDef) -> Finding:
-        answer = self._deciding(builder)
+        """Read the method, or the attribute if the method only returns that."""
+        answer = self._lookup.nearest(builder, _METHOD)
+        if answer is None or (answer.only and ast.unparse(answer.only) in _OWN):
+            answer = self._lookup.nearest(builder, _ATTRIBUTE)
         if answer is None or answer.owner in self._lookup.roots:
             root = f"; the root: {answer.text}" if answer else ""
             words = f"{builder.name}: states nothing{root}"
@@ -187,16 +186,9 @@ class Findings:
         levels = self._levels(builder, answer, ())
         return finding(builder, answer, levels or (), about=builder.name)
 
-    def _deciding(self, builder: ClassDef) -> Answer | None:
-        """Find the method, or the attribute where all that the method does is to return it."""
-        method = self._lookup.nearest(builder, _METHOD)
-        if method is not None and not (method.only and ast.unparse(method.only) in _OWN):
-            return method
-        return self._lookup.nearest(builder, _ATTRIBUTE)
-
     def _levels(self, builder: ClassDef, answer: Answer, guards: Guards) -> _Levels | None:
         """Read every case, following `cls._cudagraph_support` and `super()`."""
-        found: _Levels = []
+        levels: _Levels = []
         for case in answer.cases:
             around = (*guards, *case.guards)
             next_answer = None
@@ -204,35 +196,33 @@ class Findings:
                 case ast.Attribute(value=scale, attr=level) if level in LEVELS and ast.unparse(
                     scale
                 ).endswith(_SCALE):
-                    found.append((around, LEVELS[level]))
+                    levels.append(Guarded(around, LEVELS[level]))
                     continue
-                case ast.Attribute() as own if ast.unparse(own) in _OWN:
+                case ast.Attribute() as attribute if ast.unparse(attribute) in _OWN:
                     next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
                 case ast.Call(func=called) if ast.unparse(called) == f"super().{_METHOD}":
                     next_answer = self._lookup.nearest(builder, _METHOD, after=answer.owner)
             more = next_answer and self._levels(builder, next_answer, around)
             if not more:
                 return None
-            found += more
-        return found or None
+            levels += more
+        return levels or None
 
 
-def _without_value(found: Finding) -> Finding:
-    """Keep the words of what is stated and has no value of ours."""
-    return Finding(reading=replace(found.reading, origin=Origin.UNDECLARED), base=UNDECLARED)
+def _without_value(stated: Finding) -> Finding:
+    """Keep the words of a finding whose value no capability expresses."""
+    return Finding(reading=replace(stated.reading, origin=Origin.UNDECLARED), base=UNDECLARED)
 
 
 def _only_looks_up(decider: Answer, name: str) -> bool:
-    """Return whether a method, like the root's, just looks its argument up in the list."""
-    argument = decider.argument or ""
-    cases = [case for case in decider.cases if not is_for_none(case, argument)]
-    looks_up = f"{argument} in cls.{name}"
-    allowed = {looks_up, f"{argument} is None or {looks_up}"}
-    return [ast.unparse(case.value) in allowed for case in cases] == [True]
+    """Return whether a method only looks its argument up in the list, as the root's does."""
+    looks_up = f"{decider.argument} in cls.{name}"
+    allowed = {looks_up, f"{decider.argument} is None or {looks_up}"}
+    return [ast.unparse(each.value) in allowed for each in decider.cases_of_argument] == [True]
 
 
-def _one_of(findings: list[tuple[Guards, Finding]]) -> Finding:
-    """Join what several builders say of which a condition chooses one."""
+def _one_of(findings: list[Guarded[Finding]]) -> Finding:
+    """Join the findings of builders of which a condition chooses one."""
     readings = [each.reading for _, each in findings]
     reading = Reading(
         origin=Origin.CONDITIONAL,
@@ -241,7 +231,7 @@ def _one_of(findings: list[tuple[Guards, Finding]]) -> Finding:
     )
     if any(each.origin is not Origin.DECLARED for each in readings):
         return Finding(reading=reading)
-    values: Values = [(guards, each.base) for guards, each in findings]
+    values = [Guarded(guards, each.base) for guards, each in findings]
     only = readings[0].value
     if all(value == only for _, value in values):
         return Finding(reading=replace(reading, origin=Origin.DECLARED, value=only), base=only)

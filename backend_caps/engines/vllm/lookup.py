@@ -1,22 +1,47 @@
-"""The nearest statement of a name in a class's bases, and what can be declared of it."""
+"""The nearest statement of a name in a class's bases, and the values of its expressions.
+
+Numbers, dtypes, lists of them, page sizes and compute windows are read from expressions, without
+running any.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, reduce
 
 from backend_caps.capability.backend import Reading
 from backend_caps.capability.facts import Given
+from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
+from backend_caps.capability.sets import (
+    ComputeRange,
+    Exact,
+    MultipleOf,
+    OneOf,
+    Sizes,
+    Version,
+    Windows,
+    overlap,
+)
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Case, Function, Guards, condition, negated, where
-from backend_caps.engines.source.methods import Stated, left_standing
-from backend_caps.engines.source.module import ClassDef, Scope, by_name, statements
+from backend_caps.engines.source.guards import Function, Guarded, condition, grouped, negated, where
+from backend_caps.engines.source.index import Index, Targets, Value
+from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.statements import (
+    Stated,
+    StatedValue,
+    statements,
+    surviving_statements,
+)
 
-Values = Sequence[tuple[Guards, object]]
+Item = int | str
+"""A number, a name, or `multiple of 16`."""
+_MULTIPLE_OF = "multiple of "
+Values = Sequence[Guarded[object]]
 """A capability's value for each case, in the order of the source."""
 
 
@@ -24,39 +49,47 @@ Values = Sequence[tuple[Guards, object]]
 class Answer(Stated):
     """What one class states under a name: the value of an attribute, or what a method returns.
 
-    It has no slots: its texts are cached for all classes that inherit it.
+    It has no slots, as its texts are cached for all classes that inherit it.
     """
+
+    index: Index
 
     @property
     def owner(self) -> ClassDef:
-        """The class whose body states it."""
+        """The class whose body has the statement."""
         return self.last.owner
 
     @cached_property
-    def cases(self) -> tuple[Case, ...]:
-        """Each value, and when it holds."""
+    def cases(self) -> tuple[StatedValue, ...]:
+        """The values with their conditions."""
         return tuple(case for each in self.statements for case in each.cases)
 
     @property
     def function(self) -> Function | None:
-        """The method, where it is one."""
+        """The method, if the last statement defines one."""
         return self.last.value if isinstance(self.last.value, Function) else None
 
     @property
     def only(self) -> ast.expr | None:
-        """The value, where there is one and it always holds."""
+        """The value, if there is just one and it always holds."""
         match self.cases:
-            case [Case(value=value, guards=())]:
+            case [StatedValue(value=value, guards=())]:
                 return value
         return None
 
     @property
-    def argument(self) -> str | None:
-        """The method's first argument after `cls` or `self`."""
+    def argument(self) -> str:
+        """The method's first argument after `cls` or `self`; empty where it has none."""
         match self.function:
             case ast.FunctionDef(args=ast.arguments(args=[_, ast.arg(arg=name), *_])):
                 return name
-        return None
+        return ""
+
+    @property
+    def cases_of_argument(self) -> list[StatedValue]:
+        """The cases for an argument other than None."""
+        is_none = f"{self.argument} is None"
+        return [c for c in self.cases if all(ast.unparse(guard) != is_none for guard in c.guards)]
 
     @cached_property
     def text(self) -> str:
@@ -66,18 +99,38 @@ class Answer(Stated):
 
     @cached_property
     def text_in_full(self) -> str:
-        """The statement in the source's words, each value with its condition."""
-        return f"{self._verb} {'; else '.join(_in_turn(self.cases)) or 'nothing'}"
+        """The statement in the source's words, each value with its new conditions.
+
+        The negated conditions of earlier values are left out.
+        """
+        texts: list[str] = []
+        failed: set[str] = set()
+        for case in self.cases:
+            new = [guard for guard in case.guards if ast.unparse(guard) not in failed]
+            texts.append(where(ast.unparse(case.value), new))
+            failed.update(ast.unparse(negated(guard)) for guard in case.guards)
+        return f"{self._verb} {'; else '.join(texts) or 'nothing'}"
 
     @property
     def _verb(self) -> str:
         return f"{self.last.name} =" if self.function is None else f"{self.last.name}() returns"
 
-    @property
-    def scopes(self) -> tuple[Scope, ...]:
-        """What the functions around the values bind, innermost first."""
+    def resolve(self, value: ast.expr) -> Targets:
+        """Resolve a name in one of the values, also one that a function around it binds."""
         module = self.owner.module
-        return tuple(module.scope_of(function.body) for function in self._around)
+        scopes = [module.scope_of(function.body) for function in self._around]
+        return self.index.resolve(value, module, scopes)
+
+    def items(self, value: ast.expr) -> tuple[Item, ...] | None:
+        """List the items of a list or a tuple; None where only running code knows them.
+
+        Args:
+            value: such as `[16, MultipleOf(64)]`, `list(SIZES)` or `(*NAMES, torch.float16)`.
+        """
+        try:
+            return tuple(_items(self.index, Value(self.owner.module, value), self))
+        except _UnknownError:
+            return None
 
     def binds(self, name: str) -> bool:
         """Return whether a function around the values binds a name."""
@@ -88,39 +141,33 @@ class Answer(Stated):
             for node in nodes
         )
 
-    def reading(
-        self, definition: ClassDef, *, origin: Origin, words: str, value: object = None
+    def reading_for(
+        self, definition: ClassDef, origin: Origin, words: str, value: object = None
     ) -> Reading:
-        """Write what it comes to for a class; of a base's, as inherited."""
-        is_own = self.owner is definition
-        return Reading(
-            origin=origin if is_own else Origin.INHERITED,
-            words=words,
-            value=value,
-            declared_at=self.last.at,
-            inherited_from=None if is_own else self.owner.name,
-        )
+        """Return the reading of a class; the statement of a base is inherited."""
+        is_inherited = self.owner is not definition
+        return self.reading(Origin.INHERITED if is_inherited else origin, words, value)
 
     @property
     def _around(self) -> tuple[Function, ...]:
-        own = () if self.function is None else (self.function,)
-        return (*own, *self.owner.functions)
+        functions = self.owner.functions
+        return functions if self.function is None else (self.function, *functions)
 
 
 def finding(
     definition: ClassDef, answer: Answer, values: Values, *, about: str = "", loss: str = ""
 ) -> Finding:
-    """Return what can be declared of an answer.
+    """Return the finding of an answer, with the values that the class may declare.
 
-    What a class has from a base of its own family, and does not state again, stays undeclared:
-    its base's author did not speak of it. So does what cannot be read off, as a whole.
+    A class declares no value that it only inherits, as the base's author need not have thought
+    of it. It declares none at all where one of the values cannot be read.
 
     Args:
         definition: the class.
-        answer: what was found for it.
-        values: what the cases come to; None is one that cannot be read off.
-        about: whose words they are, where that is not the class.
-        loss: what the value leaves out of the words.
+        answer: the nearest statement for it.
+        values: the value of each case; None for one that cannot be read.
+        about: the class that the words are about, if another one.
+        loss: how the value differs from the words.
     """
     if any(value is None for _, value in values):
         values = ()
@@ -129,7 +176,7 @@ def finding(
     words = answer.text if distinct else answer.text_in_full
     stated = Origin.CONDITIONAL if only is None else Origin.DECLARED
     words = f"{about and f'{about}: '}{words}{loss and f' ({loss})'}"
-    reading = answer.reading(definition, origin=stated, words=words, value=only)
+    reading = answer.reading_for(definition, stated, words, only)
     if answer.owner is not definition or not values:
         return Finding(reading=reading)
     if only is not None:
@@ -138,7 +185,7 @@ def finding(
 
 
 def conditional(reading: Reading, values: Values) -> Finding:
-    """Make the case that always holds the base, or the last one, which is what is left."""
+    """Make the unconditional case the base, or else the last, where no other holds."""
     cases = [(condition(guards), value) for guards, value in values]
     always = next((number for number, (when, _) in enumerate(cases) if not when), -1)
     _, base = cases.pop(always)
@@ -147,49 +194,182 @@ def conditional(reading: Reading, values: Values) -> Finding:
 
 
 class Lookup:
-    """Finds what classes say, each class body read once."""
+    """Finds the statements of classes; each class body is read once."""
 
     def __init__(self, classes: Classes, roots: Collection[ClassDef]) -> None:
-        """Take the root classes: their values are defaults, and count as undeclared."""
+        """Take the root classes, whose values are defaults and count as undeclared."""
         self.roots = frozenset(roots)
         self._classes = classes
-        self._stated: dict[ClassDef, Mapping[str, Answer]] = {}
+        self.stated = cache(self._stated)
 
     def nearest(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
     ) -> Answer | None:
-        """Find the statement of a class, or of its nearest base that has one, a root too.
+        """Find the statement of a class, or of the nearest base or root that has one.
 
         Args:
             definition: the class.
             name: of an attribute or a method.
-            after: the class in whose method `super()` stands, if it does.
+            after: the class whose method calls `super()`, if one does.
         """
-        order = self._classes.ancestors(definition)
-        left = order if after is None else order[order.index(after) + 1 :]
-        return next((own[name] for own in map(self.stated, left) if name in own), None)
+        order = self._classes.ancestors(definition, after=after)
+        return next((own[name] for own in map(self.stated, order) if name in own), None)
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
         """Find the statement of a class or a base; None where only a root has one."""
         below = (each for each in self._classes.ancestors(definition) if each not in self.roots)
         return next((own[name] for own in map(self.stated, below) if name in own), None)
 
-    def stated(self, definition: ClassDef) -> Mapping[str, Answer]:
-        """List what a class's body binds, and what its module gives it afterwards."""
-        if definition not in self._stated:
-            module = definition.module
-            path = definition.path.removeprefix(f"{module.name}.")
-            found = [*definition.given, *statements(definition, module.body, path)]
-            own = by_name(each for each in found if each.operator is None)
-            left = {name: left_standing(each) for name, each in own.items()}
-            self._stated[definition] = {name: Answer(tuple(each)) for name, each in left.items()}
-        return self._stated[definition]
+    def _stated(self, definition: ClassDef) -> Mapping[str, Answer]:
+        """List the names that a class's body binds, and that its module sets on it later."""
+        module, index = definition.module, self._classes.index
+        path = definition.path.removeprefix(f"{module.name}.")
+        found = [*definition.given, *statements(definition, module.body, path)]
+        own = grouped((each.name, each) for each in found if each.operator is None)
+        return {
+            name: Answer(tuple(surviving_statements(each)), index) for name, each in own.items()
+        }
 
 
-def _in_turn(cases: Iterable[Case]) -> Iterator[str]:
-    """Write cases of which the first that holds counts, each without what has failed by then."""
-    failed: set[str] = set()
-    for case in cases:
-        left = [guard for guard in case.guards if ast.unparse(guard) not in failed]
-        yield where(ast.unparse(case.value), left)
-        failed.update(ast.unparse(negated(guard)) for guard in case.guards)
+class _UnknownError(Exception):
+    """Only running code knows a value."""
+
+
+def _items(index: Index, at: Value, local: Answer | None) -> Iterator[Item]:
+    at, local = _followed(index, at, local)
+    match at.node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            for part in parts:
+                yield from _of_part(index, replace(at, node=part), local)
+        case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
+            yield from _items(index, replace(at, node=inner), local)
+        case _:
+            raise _UnknownError
+
+
+def _of_part(index: Index, at: Value, local: Answer | None) -> Iterator[Item]:
+    at, local = _followed(index, at, local)
+    match at.node:
+        case ast.Starred(value=inner):
+            yield from _items(index, replace(at, node=inner), local)
+        case ast.Constant(value=int() | str() as item) if not isinstance(item, bool):
+            yield item
+        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            yield name
+        case ast.Call(func=ast.Name(id="MultipleOf"), args=[ast.Constant(value=int() as base)]):
+            yield f"{_MULTIPLE_OF}{base}"
+        case _:
+            raise _UnknownError
+
+
+def _followed(index: Index, at: Value, local: Answer | None) -> tuple[Value, Answer | None]:
+    """Follow a name of the module; the value of a function's variable is unknown."""
+    if not isinstance(at.node, ast.Name):
+        return at, local
+    if local is not None and local.binds(at.node.id):
+        raise _UnknownError
+    match index.resolve(at.node, at.module):
+        case [((), Value() as target)]:
+            return target, None
+    raise _UnknownError
+
+
+def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
+    """Return the pages that split into a kernel's blocks; None if no `Sizes` expresses them.
+
+    vLLM takes a page that is a multiple of any block, whether the block is exact or a multiple.
+    """
+    bases = {int(str(block).removeprefix(_MULTIPLE_OF)) for block in blocks}
+    least = [base for base in bases if not any(base % other == 0 for other in bases - {base})]
+    match least:
+        case []:
+            return ANY
+        case [only]:
+            return MultipleOf(only)
+    return None
+
+
+def pages_of_test(test: Answer) -> Sizes | None:
+    """Read a `supports_block_size`; None if it does not just test its argument."""
+    match test.cases_of_argument:
+        case [StatedValue(value=value, guards=guards)] if test.argument:
+            if all(test.argument in ast.unparse(guard) for guard in guards):
+                return _tested(value, test)
+    return None
+
+
+def _tested(value: ast.expr, test: Answer) -> Sizes | None:
+    argument = test.argument
+    match value:
+        case ast.BoolOp(op=ast.Or(), values=[none, rest]):
+            is_none = ast.unparse(none) == f"{argument} is None"
+            return _tested(rest, test) if is_none else None
+        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
+            is_ours = ast.unparse(left) in {argument, f"int({argument})"}
+            items = test.items(right) if is_ours else None
+            sizes = frozenset(item for item in items or () if isinstance(item, int))
+            return OneOf(sizes) if sizes else None
+    pattern = rf"(?:{argument}|int\({argument}\))(?: % (?P<base>\d+) == 0| == (?P<exact>\d+))"
+    size = re.fullmatch(pattern, ast.unparse(value))
+    if size is None:
+        return None
+    return MultipleOf(int(size["base"])) if size["base"] else Exact(int(size["exact"]))
+
+
+def windows_of(test: ast.expr, argument: str) -> Windows | None:
+    """Read a test of the compute capability; None if it tests anything else too.
+
+    Args:
+        test: such as `capability.major in [9, 10]`.
+        argument: the name of the capability in the test.
+    """
+    match test:
+        case ast.Constant(value=True):
+            return ANY
+        case ast.BoolOp(op=ast.And(), values=tests):
+            every = [windows_of(each, argument) for each in tests]
+            known = [each for each in every if each is not None]
+            return (reduce(overlap, known) or None) if len(known) == len(every) else None
+        case ast.Compare(left=left, ops=[sign], comparators=[right]):
+            return _compared(ast.unparse(left), sign, right, argument)
+    return None
+
+
+def _compared(left: str, sign: ast.cmpop, right: ast.expr, argument: str) -> Windows | None:
+    is_major = left == f"{argument}.major"
+    if not is_major and left not in {argument, f"({argument}.major, {argument}.minor)"}:
+        return None
+    match sign, right:
+        case ast.In(), ast.List(elts=values) | ast.Tuple(elts=values):
+            bounds = [_version(value, is_major=is_major) for value in values]
+        case ast.Eq() | ast.GtE() | ast.Gt() | ast.LtE() | ast.Lt(), _:
+            bounds = [_version(right, is_major=is_major)]
+        case _:
+            return None
+    starts = [bound for bound in bounds if bound is not None]
+    if not starts or len(starts) < len(bounds):
+        return None
+    ends = [(first + 1, 0) if is_major else (first, second + 1) for first, second in starts]
+    match sign:
+        case ast.GtE() | ast.Gt():
+            return (ComputeRange(starts[0] if isinstance(sign, ast.GtE) else ends[0]),)
+        case ast.LtE() | ast.Lt():
+            return (ComputeRange((0, 0), ends[0] if isinstance(sign, ast.LtE) else starts[0]),)
+    return overlap(tuple(map(ComputeRange, starts, ends)), ANY)
+
+
+def _version(value: ast.expr, *, is_major: bool) -> Version | None:
+    """Read `9` of a major version, else `DeviceCapability(9, 0)` or `(9, 0)`."""
+    match value:
+        case ast.Constant(value=int(major)) if is_major:
+            return major, 0
+        case (
+            ast.Call(
+                func=ast.Name(id="DeviceCapability"),
+                args=[ast.Constant(value=int(major)), ast.Constant(value=int(minor))],
+                keywords=[],
+            )
+            | ast.Tuple(elts=[ast.Constant(value=int(major)), ast.Constant(value=int(minor))])
+        ) if not is_major:
+            return major, minor
+    return None

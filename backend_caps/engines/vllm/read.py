@@ -1,36 +1,36 @@
-"""Read vLLM's attention backends out of its source.
+"""Read vLLM's attention backends from its source.
 
-A name of vLLM's registries, such as `FLASH_ATTN`, is a record whose parts are classes; each class
-below vLLM's `AttentionBackend` is a record of its own, also where no name is registered for it
-and a model asks for it by itself.
+A name of vLLM's registries, such as `FLASH_ATTN`, becomes a record whose parts are classes. Each
+subclass of vLLM's `AttentionBackend` becomes a record too, also one without a registered name
+that only a model uses.
 
-vLLM declares nothing about `host_seq_lens`: a builder takes from the batch what it needs. So that
-stays undeclared for every class, and counts as a need. Nothing is known of vLLM's rules or of its
-command line either.
+vLLM declares nothing about `host_seq_lens`: a builder takes from the batch what it needs. So it
+stays undeclared for every class, and counts as a need. vLLM's rules and its command line are not
+read.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given
 from backend_caps.capability.provenance import Origin, Status
-from backend_caps.engines.reading import EngineReading, class_record, not_followed, record
+from backend_caps.engines.reading import EngineReading, class_record, not_followed
 from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
-from backend_caps.engines.source.guards import Guards, condition, returns
+from backend_caps.engines.source.guards import Guarded, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm.capabilities import Findings
-from backend_caps.engines.vllm.constants import items_of
 from backend_caps.engines.vllm.lookup import Answer, Lookup
 
 KNOWN_VERSIONS = ("0.33.0",)
-"""The versions that the reader was compared with, row by row."""
+"""The versions whose records were compared with the source, row by row."""
 REGISTRY = "vllm.v1.attention.backends.registry"
 _ENUMS = ("AttentionBackendEnum", "MambaAttentionBackendEnum")
 ROOTS = "vllm.v1.attention.backend"
@@ -48,42 +48,42 @@ _AS_CAPABILITIES = frozenset(
     }
 )
 """Flags of the roots that are read as capabilities."""
-_QUESTIONS = ("supports_", "supported_", "is_")
+_PREDICATES = ("supports_", "supported_", "is_")
 _MORE = ("get_builder_cls", "get_supported_kernel_block_sizes")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A class that a dotted path stands for."""
+    """A class that a dotted path names."""
 
     path: str
     definition: ClassDef
-    """The class statement; one inside a function, where a call of it makes the class."""
+    """The class statement; inside a function if a call of that makes the class."""
     call: str | None = None
-    """The call that makes it, in the source's words."""
+    """The call that makes the class, in the source's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of a registry, and the classes that it stands for."""
+    """A registered name with its classes."""
 
     enum: str
     name: str
     at: str
     """`file:line`."""
-    made: tuple[tuple[Guards, Made], ...]
-    """Nothing where its class is not in the source."""
+    made: tuple[Guarded[Made], ...]
+    """Empty if the class is not in the source."""
 
 
 def read_vllm(tree: Tree) -> EngineReading:
-    """Read the backends of one vLLM; what is not where it is expected becomes a problem."""
+    """Read the backends of a vLLM; a missing anchor becomes a problem."""
     index = Index(tree)
     index.note_unless_known(KNOWN_VERSIONS)
     return index.reading(_Records(index).all())
 
 
 def _names(index: Index) -> Iterator[Name]:
-    """List the names of both registries; a placeholder without a class is none."""
+    """List the names of both registries, without placeholders that have no class."""
     for enum in _ENUMS:
         definition = index.class_in(REGISTRY, enum)
         for each in definition.given if definition else ():
@@ -98,18 +98,18 @@ def _names(index: Index) -> Iterator[Name]:
             index.add(not_followed("vllm", each.name, each.at))
 
 
-def _classes_at(index: Index, path: str) -> Iterator[tuple[Guards, Made]]:
-    """Follow a dotted path to the classes that it may stand for."""
+def _classes_at(index: Index, path: str) -> Iterator[Guarded[Made]]:
+    """Follow a dotted path to the classes that it may name."""
     source, _, name = path.rpartition(".")
     module = index.module(source)
     targets = [] if module is None else index.resolve(ast.Name(id=name, ctx=ast.Load()), module)
     for guards, target in targets:
         match target:
             case ClassDef():
-                yield guards, Made(target.path, target)
+                yield Guarded(guards, Made(target.path, target))
             case Value(module=made_in, node=ast.Call() as call):
                 for definition in _returned(index, call, made_in):
-                    yield guards, Made(path, definition, ast.unparse(call))
+                    yield Guarded(guards, Made(path, definition, ast.unparse(call)))
 
 
 def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef]:
@@ -124,7 +124,7 @@ def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef
 
 
 class _Records:
-    """A record for each name of the registries, and for each class."""
+    """Makes the records of the registries' names and of the classes."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -132,38 +132,41 @@ class _Records:
         roots = {name: index.class_in(ROOTS, name) for name in (BACKEND, BUILDER)}
         self._roots = {name: each for name, each in roots.items() if each is not None}
         self._lookup = Lookup(classes, self._roots.values())
-        self._findings = Findings(index, self._lookup)
-        self._names = dict(_labelled(list(_names(index))))
-        made = [one for each in self._names.values() for _, one in each.made]
-        known = {each.definition for each in made}
-        others = (Made(each.path, each) for each in self._below(classes) if each not in known)
-        every = list(dict.fromkeys([*made, *others]))
-        found = labels([(each.path, each.definition) for each in every], taken=self._names)
-        self._made = dict(zip(every, found, strict=True))
-
-    def _below(self, classes: Classes) -> Iterator[ClassDef]:
-        """List every class below the root of the backends."""
-        for path in self._index.heads.files_below({BACKEND}) if BACKEND in self._roots else ():
-            for each in self._index.classes_of(path):
-                if classes.descends(each, self._roots[BACKEND].path):
-                    yield each
+        self._findings = Findings(self._lookup)
+        names = list(_names(index))
+        counts = Counter(each.name for each in names)
+        self._names = {
+            each.name if counts[each.name] == 1 else f"{each.enum}.{each.name}": each
+            for each in names
+        }
+        registered = [made for name in self._names.values() for _, made in name.made]
+        known = {each.definition for each in registered}
+        below = index.heads.files_below({BACKEND}) if BACKEND in self._roots else ()
+        others = (
+            Made(each.path, each)
+            for each in index.classes_of(below)
+            if each not in known and classes.descends(each, self._roots[BACKEND].path)
+        )
+        every = list(dict.fromkeys([*registered, *others]))
+        every_label = labels([(each.path, each.definition) for each in every], taken=self._names)
+        self._labels = dict(zip(every, every_label, strict=True))
 
     def all(self) -> Iterator[Backend]:
         """List the names, then the classes."""
         for label, name in self._names.items():
             yield self._of_name(label, name)
-        for made, label in self._made.items():
+        for made, label in self._labels.items():
             yield self._of_class(label, made)
 
     def _of_name(self, label: str, name: Name) -> Backend:
-        """Make the record of a name; it is broken where its class is not in the source."""
+        """Make the record of a name; it is broken if its class is not in the source."""
         source = self._index.source(name.at)
         if not name.made:
             missing = not_followed("vllm", name.name, name.at)
             return Backend(name=label, status=Status.BROKEN, source=source, problems=(missing,))
-        cases = [(self._made[made], condition(guards)) for guards, made in name.made]
+        cases = [(self._labels[made], condition(guards)) for guards, made in name.made]
         parts = [Part(each, given=Given(expression=when) if when else None) for each, when in cases]
-        return record(label, source, Declaration(parts=parts))
+        return Backend(name=label, source=source, declaration=Declaration(parts=parts))
 
     def _of_class(self, label: str, made: Made) -> Backend:
         definition = made.definition
@@ -173,24 +176,24 @@ class _Records:
         match builders:
             case [(_, builder)]:
                 attributes |= self._readings(builder, self._flags(BUILDER))
-        names = (name for name, own in self._names.items() if made in [one for _, one in own.made])
-        own = EngineClass(
+        names = [n for n, name in self._names.items() if made in [each for _, each in name.made]]
+        engine_class = EngineClass(
             path=made.path,
             registered_as=tuple(sorted(names)),
             attributes=attributes,
             composite=made.call,
         )
-        return class_record(label, self._index.source(definition.at), findings, own)
+        return class_record(label, self._index.source(definition.at), findings, engine_class)
 
     def _flags(self, root: str) -> list[str]:
-        """List a root's flags: what its body assigns, and its methods that answer a question."""
-        own = self._lookup.stated(self._roots[root]).items() if root in self._roots else ()
-        flags = {n for n, each in own if not each.function or n.startswith(_QUESTIONS)}
+        """List a root's flags: its attributes, and its methods with the name of a predicate."""
+        stated = self._lookup.stated(self._roots[root]).items() if root in self._roots else ()
+        flags = {n for n, each in stated if not each.function or n.startswith(_PREDICATES)}
         return sorted(flags - _AS_CAPABILITIES)
 
     def _readings(self, definition: ClassDef, names: Iterable[str]) -> dict[str, Reading]:
-        found = {name: self._lookup.below_root(definition, name) for name in names}
-        return {name: self._reading(definition, each) for name, each in found.items() if each}
+        answers = {name: self._lookup.below_root(definition, name) for name in names}
+        return {name: self._reading(definition, each) for name, each in answers.items() if each}
 
     def _reading(self, definition: ClassDef, answer: Answer) -> Reading:
         value: object = None
@@ -200,18 +203,8 @@ class _Records:
             case ast.Name(id=name) if answer.last.name == "get_builder_cls":
                 value, is_known = name, True
             case only:
-                value = None if only is None else items_of(self._index, only, answer)
+                value = None if only is None else answer.items(only)
                 is_known = value is not None
-        return answer.reading(
-            definition,
-            origin=Origin.DECLARED if is_known else Origin.CONDITIONAL,
-            words=answer.text if is_known else answer.text_in_full,
-            value=value,
-        )
-
-
-def _labelled(names: Sequence[Name]) -> Iterator[tuple[str, Name]]:
-    """Label each name; one that another registry has too is written with its own."""
-    found = [each.name for each in names]
-    for each in names:
-        yield each.name if found.count(each.name) == 1 else f"{each.enum}.{each.name}", each
+        if is_known:
+            return answer.reading_for(definition, Origin.DECLARED, answer.text, value)
+        return answer.reading_for(definition, Origin.CONDITIONAL, answer.text_in_full)

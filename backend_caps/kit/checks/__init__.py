@@ -14,8 +14,12 @@ from backend_caps.kit.checks import (
 from backend_caps.report.check_catalog import CATALOG
 
 _MODULES = (growth, hygiene, mirror, numerics, overlap, preparation, replay, writes)
-_FOUND = (own for module in _MODULES for own in vars(module).values() if isinstance(own, Check))
-_BY_CODE = {own.code: own for own in _FOUND}
+_BY_CODE = {
+    value.code: value
+    for module in _MODULES
+    for value in vars(module).values()
+    if isinstance(value, Check)
+}
 CHECKS: tuple[Check, ...] = tuple(_BY_CODE[code] for code in CATALOG)
 """Every check, in the order in which they run."""
 

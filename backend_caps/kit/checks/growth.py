@@ -1,4 +1,4 @@
-"""However many steps a backend runs, it holds no more than after the first ones."""
+"""Check that the memory that a backend holds stops growing after its first steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Simulation
 
 _OBJECT_BYTES, _ENTRY_BYTES = 64, 16
-"""What an object counts, and each entry of a container: Python's own sizes grow by leaps."""
+"""Bytes counted for an object, and for each entry of a container. `sys.getsizeof` would jump, as
+containers allocate ahead."""
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque, defaultdict, OrderedDict)
 _CALLABLES = (MethodType, CellType, partial)
 _TEXTS = (str, bytes, bytearray)
@@ -31,23 +32,25 @@ _CACHED = type(lru_cache(int))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldMemory:
-    """What is held at one moment."""
+    """The memory that a backend holds at one moment."""
 
     device: int
-    """Blocks of the simulated device, or bytes of a real one; 0 of the CPU."""
+    """Blocks of the simulated device, or bytes of a CUDA device; 0 on the CPU."""
     host: Counter[str]
-    """Bytes, by the attribute of the object, a class or a module that leads to them."""
+    """Bytes by the attribute of the object, a class or a module that references them."""
 
 
 def growth(moments: Sequence[HeldMemory]) -> tuple[int, int]:
-    """Return what device and host hold more, each where it grew from moment to moment; else 0."""
-    sizes = zip(*((own.device, own.host.total()) for own in moments), strict=True)
-    device, host = (own[-1] - own[0] if all(starmap(lt, pairwise(own))) else 0 for own in sizes)
+    """Return the growth of device and host memory, each 0 unless it grew at every moment."""
+    columns = zip(*((each.device, each.host.total()) for each in moments), strict=True)
+    device, host = (
+        sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0 for sizes in columns
+    )
     return device, host
 
 
 def grown_place(moments: Sequence[HeldMemory]) -> str | None:
-    """Return what leads to the most that is more; None where nothing does."""
+    """Return the attribute whose host memory grew most; None where none grew."""
     more = moments[-1].host - moments[0].host
     return max(more, key=lambda name: (more[name], name)) if more else None
 
@@ -58,29 +61,29 @@ def held_memory(
     """Measure what a backend holds, after a garbage collection. Sync: the device.
 
     Args:
-        subject: whose modules and classes count.
-        backend: the object that runs.
+        subject: the backend, whose modules and classes count.
+        backend: its object.
         simulation: the simulated device; None on a real one.
-        device: where it runs.
+        device: the device's name.
     """
     gc.collect()
     on_device = 0 if simulation is None else simulation.num_live_blocks
     if simulation is None and device == "cuda":
         torch.cuda.synchronize()
         on_device = torch.cuda.memory_allocated()
-    modules, met = _modules_of(subject), set[int]()
+    modules, counted = _modules_of(subject), set[int]()
     host: Counter[str] = Counter()
     for name, value in _names_of(backend, modules):
-        host[name] += _size_of(value, modules, met)
+        host[name] += _size_of(value, modules, counted)
     return HeldMemory(device=on_device, host=host)
 
 
 @contextmanager
 def quickly_collected() -> Iterator[None]:
-    """Leave what is there out of garbage collections, for as long as a `with` block runs.
+    """Exclude all existing objects from garbage collections in a `with` block.
 
-    Python has one frozen generation: objects that are frozen already stay so, and none is added,
-    since both could not be told apart afterwards.
+    Python has one frozen generation, which `gc.unfreeze` empties. So where it holds objects
+    already, the block runs without a freeze.
     """
     if gc.get_freeze_count():
         yield
@@ -93,20 +96,20 @@ def quickly_collected() -> Iterator[None]:
 
 
 def _modules_of(subject: Subject) -> Mapping[str, ModuleType]:
-    """List the modules that are the backend's own code."""
-    # Lazy modules are of another type: looking at one would load it.
-    plain = {name: own for name, own in sorted(sys.modules.items()) if type(own) is ModuleType}
+    """Return the modules of the backend's code, by name."""
+    # Lazy modules are of a subclass, and `vars` would load them.
+    plain = {name: each for name, each in sorted(sys.modules.items()) if type(each) is ModuleType}
     files = {name: vars(module).get("__file__") for name, module in plain.items()}
     return {name: plain[name] for name, file in files.items() if file and subject.owns(file)}
 
 
 def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, object]]:
-    """List all that the backend can keep something under: in itself, its classes and modules."""
-    own = type(backend).__name__
+    """List the attributes of the backend, its classes and modules, with their values."""
+    kind = type(backend).__name__
     try:
-        yield from ((f"{own}.{name}", value) for name, value in sorted(vars(backend).items()))
-    except TypeError:  # it has slots alone
-        yield from ((own, value) for value in gc.get_referents(backend))
+        yield from ((f"{kind}.{name}", value) for name, value in sorted(vars(backend).items()))
+    except TypeError:  # an object with `__slots__` has no `__dict__`
+        yield from ((kind, value) for value in gc.get_referents(backend))
     for owner, module in modules.items():
         for name, value in sorted(vars(module).items()):
             if name == "__builtins__":
@@ -114,35 +117,35 @@ def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tu
             if not isinstance(value, type):
                 yield f"{owner}.{name}", value
             elif value.__module__ == owner:
-                yield from ((f"{name}.{each}", kept) for each, kept in sorted(vars(value).items()))
+                yield from ((f"{name}.{each}", held) for each, held in sorted(vars(value).items()))
 
 
-def _size_of(root: object, modules: Collection[str], met: set[int]) -> int:
-    """Sum up sizes of what an object leads to; what was met before counts no more.
+def _size_of(root: object, modules: Collection[str], counted: set[int]) -> int:
+    """Sum up the sizes of the objects that are reachable from one, each counted once.
 
     Args:
         root: the object.
-        modules: the names of those whose instances and functions are looked into.
-        met: the ids of what counts no more, to which others are added.
+        modules: the names of modules whose instances and functions are followed.
+        counted: ids of objects that were counted before; this call adds its own.
     """
-    size, left = 0, [root]
-    while left:
-        value = left.pop()
-        if id(value) in met or isinstance(value, (type, ModuleType)):
+    size, pending = 0, [root]
+    while pending:
+        value = pending.pop()
+        if id(value) in counted or isinstance(value, (type, ModuleType)):
             continue
-        met.add(id(value))
+        counted.add(id(value))
         size += _OBJECT_BYTES
         if isinstance(value, _TEXTS):
             size += len(value)
         elif isinstance(value, _CONTAINERS):
             size += _ENTRY_BYTES * len(value)
-        left.extend(_within(value, modules))
+        pending.extend(_referents(value, modules))
     return size
 
 
-def _within(value: object, modules: Collection[str]) -> Iterable[object]:
-    """List what an object leads to; nothing where it is neither plain nor the backend's."""
-    if isinstance(value, FunctionType):  # never its globals
+def _referents(value: object, modules: Collection[str]) -> Iterable[object]:
+    """List the objects that one references; none of objects of other packages."""
+    if isinstance(value, FunctionType):  # without its globals, which reach the whole module
         return (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
     is_plain = isinstance(value, _CONTAINERS + _CALLABLES)
     owner = value.__module__ if isinstance(value, _CACHED) else type(value).__module__
@@ -150,12 +153,12 @@ def _within(value: object, modules: Collection[str]) -> Iterable[object]:
 
 
 _FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
-"""The first that is taken names the case; its steps decode and verify."""
+"""Forwards of the case's scenario: the first supported one. Its steps decode and verify."""
 _ENOUGH = 1000
-"""Steps by whose half all is full that has a bound."""
+"""Steps by whose half each bounded cache is full."""
 _FEW, _MANY = 2, 8
-"""Parts of the second half, each of which has to leave more: few raise a suspicion, many show it,
-as what is kept of changing batches is now more and now less."""
+"""Parts of the second half, in each of which memory has to grow. Few parts give a suspicion, many
+prove it: what is kept of changing batches goes up and down."""
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
@@ -172,7 +175,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         if num_steps < _ENOUGH:
             if not any(growth(_measured(steady, measure, num_steps, _FEW))):
                 return
-            # What is kept for the latest batches grows at first, too.
+            # A bounded cache of recent batches grows at first, too, so more steps have to decide.
             num_steps = _ENOUGH
         moments = _measured(steady, measure, num_steps, _MANY)
     yield from _faults(moments, num_steps, rig.device)
@@ -181,7 +184,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
 def _measured(
     steady: SteadyRun, measure: Callable[[], HeldMemory], num_steps: int, num_parts: int
 ) -> Sequence[HeldMemory]:
-    """Run so many steps in all, and measure several times in the second half."""
+    """Run up to a total of `num_steps`, and measure after each part of the second half."""
     steady.run(max(0, num_steps // 2 - steady.num_steps))
     moments = []
     for num_more in (0, *[num_steps // 2 // num_parts] * num_parts):
@@ -193,14 +196,14 @@ def _measured(
 
 def _faults(moments: Sequence[HeldMemory], num_steps: int, device: str) -> Iterator[Fault]:
     first, last = moments[0], moments[-1]
-    (of_device, of_host), place = growth(moments), grown_place(moments)
+    (device_growth, host_growth), place = growth(moments), grown_place(moments)
     most = "" if place is None else f", most of it kept by {place}"
     expected = f"by the end of {num_steps} steps{most}; what the first half of them left was enough"
-    if of_device:
+    if device_growth:
         unit = "bytes" if device == "cuda" else "blocks"
         what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
         yield Fault(what=what)
-    elif of_host:
+    elif host_growth:
         held = f"from {first.host.total()} to {last.host.total()} bytes"
         yield Fault(what=f"host memory grew {held} {expected}")
 

@@ -1,4 +1,4 @@
-"""A declaration is data: cheap to read, the same everywhere, and this plugin's own words."""
+"""Check that a declaration is cheap data, the same everywhere, stated by its own plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Site
 
 _MOST_SECONDS = 1.0
-"""Of the processor, beyond a bare Python with backend_caps. Declarations take milliseconds."""
+"""CPU seconds of the import, without that of backend_caps. Declarations take milliseconds."""
 _ADAPTED = "its class is an engine's, which declares otherwise"
 _METHODS: Mapping[str, Sequence[str]] = {
     "init_forward_metadata": ("batch",),
@@ -23,7 +23,8 @@ _METHODS: Mapping[str, Sequence[str]] = {
     "init_forward_metadata_in_graph": ("batch",),
     "forward": ("q", "k", "v", "layer", "batch"),
 }
-"""What the runtime calls, and by how many arguments; `forward` gets `save_kv_cache` too."""
+"""The methods that the runtime calls, with their positional arguments; `forward` gets
+`save_kv_cache` too."""
 
 
 def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
@@ -32,7 +33,9 @@ def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
     if subject.source.declared_at is None:
         return
     found = import_declaration(subject)
-    if found["seconds"] > _MOST_SECONDS:  # once more: the machine may have been at something else
+    if (
+        found["seconds"] > _MOST_SECONDS
+    ):  # again, as the first import may compile or read cold files
         found = min(found, import_declaration(subject), key=itemgetter("seconds"))
     for what, at in found["faults"]:
         yield Fault(what=what, site=_site(at))
@@ -45,11 +48,11 @@ def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
 
 
 def _faults_of_methods(rig: Rig) -> Iterator[Fault]:
-    """Look for what the runtime calls, in an object: it may have another's methods for its own."""
+    """List missing and misshapen methods of a built object, which may get methods at run time."""
     try:
         with rig.running():
             backend = rig.build(draw(Scenario(forward=Forward.DECODE), seed=0).on(rig.device).pools)
-    except Exception:  # noqa: BLE001 - what cannot be built is every other check's
+    except Exception:  # noqa: BLE001 - every other check reports a backend that cannot be built
         return
     for name, arguments in _METHODS.items():
         try:
@@ -58,21 +61,21 @@ def _faults_of_methods(rig: Rig) -> Iterator[Fault]:
             kind = type(backend)
             yield Fault(what=f"{kind.__name__} has no {name}", site=_site_of(kind))
             continue
-        called = {"save_kv_cache": False} if name == "forward" else {}
+        keywords = {"save_kv_cache": False} if name == "forward" else {}
         try:
-            inspect.signature(method).bind(*arguments, **called)
+            inspect.signature(method).bind(*arguments, **keywords)
         except TypeError as error:
-            told = f"{name} is not called as the runtime calls it: {error}"
-            yield Fault(what=told, site=_site_of(method))
-        except ValueError:  # it does not say
+            what = f"{name} is not called as the runtime calls it: {error}"
+            yield Fault(what=what, site=_site_of(method))
+        except ValueError:  # some builtins have no signature
             continue
 
 
 def _site_of(code: object) -> Site | None:
-    """Find where a class or a method begins."""
+    """Return the first line of a class or method; None where its source is not known."""
     if not isinstance(code, type | FunctionType | MethodType):
         return None
-    with suppress(OSError, TypeError):  # its source is not there
+    with suppress(OSError, TypeError):  # built in, or without its source
         return Site(inspect.getfile(code), inspect.getsourcelines(code)[1])
     return None
 
@@ -84,7 +87,7 @@ def _site(place: str) -> Site:
 
 HYGIENE = Check(
     about=CATALOG["declaration-hygiene"],
-    excuse=lambda own: None if own.builder is None else _ADAPTED,
+    excuse=lambda subject: None if subject.builder is None else _ADAPTED,
     cases=lambda _subject, _effort: [Case(check="declaration-hygiene")],
     run=_run,
 )

@@ -1,6 +1,6 @@
-"""Outputs are those of attention as it is defined, in float64, and the same bits each time.
+"""Checks of outputs: beside attention in float64, and bit for bit.
 
-The same for the same batch, and for a request in any batch.
+Bits are compared between runs of the same batch, and of a request in several batches.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from backend_caps.simulator import OrderPolicy, Schedule
 
 
 def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
-    """Run a case's scene plainly, and compare it with float64.
+    """Run a case's scene by `Rig.plain`, and compare it with float64.
 
-    Every other seed has contexts share their first pages, where all are that long.
+    At odd seeds the contexts share their first pages, where each has a whole cached page.
     """
     scenario = scenario_of(case)
-    scene, told = scenarios.draw(scenario, case.seed), ""
+    scene, shared = scenarios.draw(scenario, case.seed), ""
     if case.seed % 2:
-        scene, told = _shared(scene)
+        scene, shared = _shared(scene)
     output = rig.plain(scene)
     if output.dtype != scene.q.dtype:
         yield Fault(what=f"its output is {output.dtype}, of queries of {scene.q.dtype}")
     if (differs := rig.difference(output, reference_attention(scene), scenario)) is not None:
         lengths, new = scene.batch.seq_lens.tolist(), scene.counts
-        contexts = f"contexts of {lengths} tokens, {new} of them new{told}"
+        contexts = f"contexts of {lengths} tokens, {new} of them new{shared}"
         yield Fault(what=f"beside float64 {differs}; {contexts}")
 
 
 def _shared(scene: Scene) -> tuple[Scene, str]:
-    """Let contexts begin alike by as many whole pages as all have cached, and say by how much."""
+    """Share the whole pages that all contexts have cached; return the scene and a description."""
     size = scene.pools.page_size
     num_tokens = min(cached for cached, _ in scene.requests) // size * size
     if num_tokens == 0 or len(scene.counts) == 1:
@@ -49,46 +49,45 @@ def _shared(scene: Scene) -> tuple[Scene, str]:
 
 
 _LONG = 400
-"""Tokens of a long context: over several blocks of most kernels, which add up parts of it."""
+"""Tokens of a long context: several blocks of most kernels, which sum up over blocks."""
 _HEADS = ((1, 1), (4, 4), (8, 1), (6, 2))
-"""Heads of queries, and of keys and values, beside four to two."""
+"""Query heads and KV heads, beside the default of four and two."""
 _TARGET = tuple(forward for forward in scenarios.CAUSAL if forward.role is Role.TARGET)
 
 
 def _variations(subject: Subject, base: Scenario) -> Iterator[Scenario]:
-    """Vary one thing at a time: dtype, head size, grouping, page, and how long contexts are."""
+    """Vary one size at a time: dtype, head size, head counts, page size, context length."""
     yield from (replace(base, dtype=dtype) for dtype in scenarios.dtypes_of(subject)[1:])
     yield from (replace(base, head_size=size) for size in scenarios.head_sizes_of(subject)[1:])
-    yield from (replace(base, num_heads=own, num_kv_heads=of_kv) for own, of_kv in _HEADS)
+    yield from (replace(base, num_heads=q, num_kv_heads=kv) for q, kv in _HEADS)
     yield from (replace(base, page_size=size) for size in scenarios.page_sizes_of(subject)[2:])
     yield replace(base, min_context_len=_LONG)
 
 
 def _scenarios_numerics(subject: Subject, seed: int) -> Iterator[Scenario]:
-    """Take each forward at two pages, and with all sizes drawn; then each variation, by turns.
+    """List each forward at two page sizes, each with all sizes drawn, and then each variation.
 
-    One seed takes the first variation of a prompt and the second of a decode or verify, the next
-    seed the other way round: every other seed has each variation of both.
+    A variation is applied to a prefill at one seed and to a decode or verify at the next.
     """
     plain = list(scenarios.scenarios_of(subject, _TARGET))
     yield from plain
     dice = dice_of(seed)
-    yield from (_combined(subject, own, dice) for own in plain)
+    yield from (_combined(subject, scenario, dice) for scenario in plain)
     phases = (
-        [own for own in plain if own.forward.phase is Phase.PREFILL],
-        [own for own in plain if own.forward.phase is not Phase.PREFILL],
+        [scenario for scenario in plain if scenario.forward.phase is Phase.PREFILL],
+        [scenario for scenario in plain if scenario.forward.phase is not Phase.PREFILL],
     )
     varied = zip(
         *(zip(*(_variations(subject, base) for base in bases), strict=True) for bases in phases),
         strict=True,
     )
-    for number, of_phases in enumerate(varied):
-        taken = of_phases[(number + seed) % len(of_phases)]
-        yield taken[(number + seed) // len(of_phases) % len(taken)]
+    for number, by_phase in enumerate(varied):
+        variations = by_phase[(number + seed) % len(by_phase)]
+        yield variations[(number + seed) // len(by_phase) % len(variations)]
 
 
 def _combined(subject: Subject, plain: Scenario, dice: random.Random) -> Scenario:
-    """Draw all sizes at once: what is wrong of two together is right of each."""
+    """Draw all sizes at once, as some faults need two unusual sizes together."""
     num_heads, num_kv_heads = dice.choice(_HEADS)
     return replace(
         plain,
@@ -108,7 +107,7 @@ NUMERICS = Check(
 
 
 _WIDTHS = (2, 3, 8)
-"""Trees that servers use; and one as wide as claimed, where that is at most `_WIDEST`."""
+"""Widths of trees that servers use; the claimed width, up to `_WIDEST`, comes on top."""
 _WIDEST = 16
 
 
@@ -119,9 +118,9 @@ def _excuse_roles(subject: Subject) -> str | None:
 
 
 def _scenarios_roles(subject: Subject) -> Iterator[Scenario]:
-    """Take the forwards of drafts and of trees, these in each width."""
+    """List the draft forwards, and the tree forwards at each width."""
     limit = scenarios.topk_of(subject)
-    widths = sorted({own for own in (*_WIDTHS, min(limit, _WIDEST)) if 1 < own <= limit})
+    widths = sorted({width for width in (*_WIDTHS, min(limit, _WIDEST)) if 1 < width <= limit})
     for plain in scenarios.scenarios_of(subject, (Forward.DRAFT, Forward.TREE)):
         yield from (replace(plain, topk=width) for width in widths)
     yield from scenarios.scenarios_of(subject, (Forward.DRAFT_EXTEND,))
@@ -133,19 +132,20 @@ def _scenarios_roles(subject: Subject) -> Iterator[Scenario]:
 ROLES = Check(
     about=CATALOG["roles"],
     excuse=_excuse_roles,
-    cases=lambda own, effort: cases_of("roles", _scenarios_roles(own), effort),
+    cases=lambda subject, effort: cases_of("roles", _scenarios_roles(subject), effort),
     run=fault_beside_float64,
 )
 
 
 def _bit_scenarios(subject: Subject, seed: int) -> Iterator[Scenario]:
-    """List scenarios for a seed: each forward, at one page after the other; then long contexts."""
+    """List each forward at one page size, which alternates by seed; then long contexts."""
     plain = list(scenarios.scenarios_of(subject, tuple(Forward)))
-    of_forward = {own.forward: own for own in (plain[::-1] if seed % 2 else plain)}
-    yield from of_forward.values()
+    # A later scenario of a forward replaces an earlier one, which has the other page size.
+    by_forward = {scenario.forward: scenario for scenario in (plain[::-1] if seed % 2 else plain)}
+    yield from by_forward.values()
     for forward in (Forward.PREFILL, Forward.DECODE, Forward.VERIFY):
-        if forward in of_forward:
-            yield replace(of_forward[forward], min_context_len=_LONG)
+        if forward in by_forward:
+            yield replace(by_forward[forward], min_context_len=_LONG)
 
 
 _ORDERS = (EAGER, Schedule(OrderPolicy.LAZY))
@@ -153,7 +153,7 @@ _TIMES_AGAIN = 2
 
 
 def _cases_determinism(subject: Subject, effort: Effort) -> Iterator[Case]:
-    """Take one order a seed, and each forward in it."""
+    """Make a case of each forward and seed; the schedule alternates by seed."""
     for case in cases_by_seed("determinism", _bit_scenarios, subject, effort):
         yield replace(case, schedule=_ORDERS[case.seed % len(_ORDERS)])
 
@@ -161,14 +161,14 @@ def _cases_determinism(subject: Subject, effort: Effort) -> Iterator[Case]:
 def _run_determinism(rig: Rig, case: Case) -> Iterator[Fault]:
     scene = scenarios.draw(scenario_of(case), case.seed)
     with rig.running(case.schedule):
-        there = rig.supply(scene).on(rig.device)
-        backend = rig.build(there.pools)
-        expected = baseline_of(lambda: on_host(there.attend(backend)))
-        again = [on_host(there.attend(backend)) for _ in range(_TIMES_AGAIN)]
-        elsewhere = rig.eager(scene)
-    for who, found in (*(("the same", one) for one in again), ("a new", elsewhere)):
-        if (differs := difference(found, expected, 0.0)) is not None:
-            yield Fault(what=f"the same batch again, in {who} backend: {differs}")
+        supplied = rig.supply(scene).on(rig.device)
+        backend = rig.build(supplied.pools)
+        expected = baseline_of(lambda: on_host(supplied.attend(backend)))
+        outputs = [("the same", on_host(supplied.attend(backend))) for _ in range(_TIMES_AGAIN)]
+        outputs.append(("a new", rig.eager(scene)))
+    for which, output in outputs:
+        if (differs := difference(output, expected, 0.0)) is not None:
+            yield Fault(what=f"the same batch again, in {which} backend: {differs}")
             return
 
 
@@ -185,24 +185,25 @@ def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
     dice = scenarios.dice_for(scenario, case.seed)
     scene = scenarios.draw_requests(scenario, dice, scenarios.MOST_REQUESTS, setting_seed=case.seed)
     expected = torch.split(rig.baseline(scene), scene.counts)
-    for company in _companies(dice):
-        some = scene.select(company)
-        for request, found in zip(company, torch.split(rig.plain(some), some.counts), strict=True):
-            if (differs := difference(found, expected[request], 0.0)) is not None:
-                others = ", ".join(str(other) for other in company if other != request)
+    for requests in _selections(dice):
+        batch = scene.select(requests)
+        outputs = torch.split(rig.plain(batch), batch.counts)
+        for request, output in zip(requests, outputs, strict=True):
+            if (differs := difference(output, expected[request], 0.0)) is not None:
+                others = ", ".join(str(other) for other in requests if other != request)
                 beside = f"beside {others}" if others else "alone"
                 bits = f"request {request} of {scenarios.MOST_REQUESTS} has other bits {beside}"
                 yield Fault(what=f"{bits}: of its own {differs}")
                 return
 
 
-def _companies(dice: random.Random) -> Iterator[Sequence[int]]:
+def _selections(dice: random.Random) -> Iterator[Sequence[int]]:
     """Draw requests and their order: one alone, all reversed, two, and three."""
-    everybody = range(scenarios.MOST_REQUESTS)
-    yield [dice.choice(everybody)]
-    yield everybody[::-1]
+    places = range(scenarios.MOST_REQUESTS)
+    yield [dice.choice(places)]
+    yield places[::-1]
     for count in range(2, scenarios.MOST_REQUESTS):
-        yield dice.sample(everybody, count)
+        yield dice.sample(places, count)
 
 
 BATCH_INVARIANCE = Check(

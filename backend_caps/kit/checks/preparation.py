@@ -1,4 +1,4 @@
-"""Metadata of a replay, and preparation without a host wait."""
+"""Checks of a replay's metadata, and of preparation without host waits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _, _DEVICE, _IN_GRAPH = GraphMetadata
 
 
 def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
-    """Return how a backend claims to rebuild metadata, in a forward's role and phase."""
+    """Return a backend's claim of `graph_metadata` for a forward."""
     return subject.claim_as(GraphMetadata, "graph_metadata", forward.role, forward.phase)
 
 
 def _faults_of(level: GraphMetadata, rig: Rig, case: Case) -> Iterator[Fault]:
-    """Hold replays to a level."""
+    """Replay scenes, and list what breaks a level of `graph_metadata`."""
     scenario = scenario_of(case)
     scenes = replay.story(scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
@@ -39,7 +39,7 @@ def _faults_of(level: GraphMetadata, rig: Rig, case: Case) -> Iterator[Fault]:
         graphs = Graphs(rig, scenario).capture()
         planner = Planner(graphs, rig.subject, simulation)
         graphs.proxy.init_forward_metadata_out_graph = (
-            planner.plan if level is _DEVICE else lambda _batch: None  # the graph has to
+            planner.plan if level is _DEVICE else lambda _batch: None  # the graph has to do it
         )
         wrong = replay.wrong_replay(graphs, scenes, expected)
     if level is _DEVICE:
@@ -52,15 +52,15 @@ class Planner:
     """Calls a backend's preparation of replays, and records its copies, waits and reads.
 
     Args:
-        graphs: whose backend.
-        subject: the same, with its files.
-        simulation: counts copies; None on a real device, where nothing does.
+        graphs: the graphs of the backend.
+        subject: the backend, with its files.
+        simulation: the simulated device, which counts copies; None on a real device.
     """
 
     def __init__(self, graphs: Graphs, subject: Subject, simulation: Simulation | None) -> None:
         self._backend, self._simulation = graphs.proxy.backend, simulation
         self._reads = Reads(subject)
-        self._spent: list[Counts] = []
+        self._counts: list[Counts] = []
         self._waits: list[HostSync] = []
 
     def plan(self, batch: ForwardBatch) -> None:
@@ -72,30 +72,32 @@ class Planner:
         before = self._simulation.counts
         with host_waits(self._simulation) as waits:
             self._backend.init_forward_metadata_out_graph(watched)
-        self._spent.append(self._simulation.counts - before)
+        self._counts.append(self._simulation.counts - before)
         self._waits += waits
 
     def faults(self) -> Iterator[Fault]:
-        """List what is no device work."""
+        """List reads of host values, host waits and copies."""
         where = "init_forward_metadata_out_graph"
         for read in self._reads.of(MIRROR | BOUND | CUTS)[:1]:
             yield Fault(what=f"{where} reads {read.name}, a host value", site=read.site)
         for wait in self._waits[:1]:
             yield Fault(what=f"{where} makes the host wait, by {wait.cause}", site=wait.site)
         for side in ("device", "host"):
-            if moved := max((getattr(own, f"bytes_to_{side}") for own in self._spent), default=0):
+            if moved := max(
+                (getattr(each, f"bytes_to_{side}") for each in self._counts), default=0
+            ):
                 yield Fault(what=f"{where} copies {moved} bytes to the {side}; none were expected")
 
 
 def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
-    """Try the levels above the claimed ones, the best first."""
-    levels = {own: level_of(subject, own) for own in replay.replayed_of(subject)}
-    below = [own for own, level in levels.items() if level is not _IN_GRAPH]
+    """Test the levels above the claimed ones, the best first."""
+    levels = {forward: level_of(subject, forward) for forward in replay.replayed_of(subject)}
+    below = [forward for forward, level in levels.items() if level is not _IN_GRAPH]
     if not below:
         return
     claimed = min(levels.values())
     cases = list(rotated_cases("metadata", subject, below, replay.HINTED))
-    above = [own for own in (_IN_GRAPH, _DEVICE) if own > claimed]
+    above = [level for level in (_IN_GRAPH, _DEVICE) if level > claimed]
     if (level := replay.first_right(above, _faults_of, rig, cases)) is not None:
         yield Hint(
             claim="graph_metadata",
@@ -106,9 +108,9 @@ def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterato
 
 METADATA = Check(
     about=CATALOG["metadata"],
-    excuse=replay.unless_held("graph_metadata", "it claims HOST, which asks for nothing"),
-    cases=lambda own, effort: rotated_cases(
-        "metadata", own, replay.held(own, "graph_metadata"), effort
+    excuse=replay.unless_claiming("graph_metadata", "it claims HOST, which asks for nothing"),
+    cases=lambda subject, effort: rotated_cases(
+        "metadata", subject, replay.claiming_forwards(subject, "graph_metadata"), effort
     ),
     run=lambda rig, case: _faults_of(level_of(rig.subject, scenario_of(case).forward), rig, case),
     hints=_hints_metadata,
@@ -118,75 +120,75 @@ METADATA = Check(
 
 _NO_WAITS = "on cpu the host does the work itself, and waits for nobody"
 _MOST_WAITS = 3
-"""Of one case: one line in a loop waits many times."""
+"""Faults of one case: a line in a loop waits many times."""
 
 
 class _TurnWait(NamedTuple):
-    """A wait in a turn of a story."""
+    """A host wait in a turn of a story."""
 
     method: str
-    """What waited: one of the backend's methods."""
+    """The backend's method that waited."""
     wait: HostSync
     turn: Turn
     place: int
-    """Of the turn."""
+    """The index of the turn."""
 
     @property
     def is_forward(self) -> bool:
-        """Whether layers waited, and not what comes before them."""
+        """Whether a layer's forward waited, rather than the preparation."""
         return self.method == "forward"
 
 
 def _run_prepare(rig: Rig, case: Case) -> Iterator[Fault]:
     first_of_line: dict[object, _TurnWait] = {}
-    # Another check reports what a backend raises.
-    for own in baseline_of(lambda: _seen(rig, case)):
-        use = own.turn.forward.role, own.turn.forward.phase
-        if own.is_forward or rig.subject.claim("sync_free_prepare", *use) is True:
-            first_of_line.setdefault((own.method, own.wait.site), own)
-    for own in islice(first_of_line.values(), _MOST_WAITS):
-        yield _fault(rig.subject, own)
+    # An exception of the backend is a fault of another check, so it is no answer here.
+    for each in baseline_of(lambda: _waits_of(rig, case)):
+        use = each.turn.forward.role, each.turn.forward.phase
+        if each.is_forward or rig.subject.claim("sync_free_prepare", *use) is True:
+            first_of_line.setdefault((each.method, each.wait.site), each)
+    for each in islice(first_of_line.values(), _MOST_WAITS):
+        yield _fault(rig.subject, each)
 
 
-def _fault(subject: Subject, seen: _TurnWait) -> Fault:
-    site, is_own = seen.wait.site, subject.owns(seen.wait.site.file)
-    reason = "its contract says Sync: none" if seen.is_forward else "sync_free_prepare is claimed"
-    count = len(seen.turn.scene.counts)
+def _fault(subject: Subject, found: _TurnWait) -> Fault:
+    site, turn = found.wait.site, found.turn
+    reason = "its contract says Sync: none" if found.is_forward else "sync_free_prepare is claimed"
+    count = len(turn.scene.counts)
     return Fault(
-        what=f"{seen.method} made the host wait, by {seen.wait.cause} at "
-        f"{Path(site.file).name}:{site.line}, in turn {seen.place}, {seen.turn.forward.value} of "
+        what=f"{found.method} made the host wait, by {found.wait.cause} at "
+        f"{Path(site.file).name}:{site.line}, in turn {found.place}, {turn.forward.value} of "
         f"{count} request{'s' if count > 1 else ''}; {reason}",
-        site=site if is_own else None,
+        site=site if subject.owns(site.file) else None,
     )
 
 
-def _seen(rig: Rig, case: Case) -> Sequence[_TurnWait]:
-    """Play a story, and take down every wait of the backend.
+def _waits_of(rig: Rig, case: Case) -> Sequence[_TurnWait]:
+    """Play a story, and list every host wait of the backend.
 
     Raises:
-        Exception: whatever the backend raises.
+        Exception: any that the backend raises.
     """
     story = story_of(rig.subject, scenario_of(case), case.seed)
-    # In the lazy order, whatever else a case is: where work runs as soon as it is launched, a loop
-    # that polls an event never gets a no, and looks like no wait.
+    # Always lazily: in the eager schedule work runs at its launch, so the first `event.query()` of
+    # a polling loop returns True, and the loop would not look like a wait.
     with rig.running("lazy") as simulation:
         player = Player(rig, story)
         if replayed_forwards(rig.subject):
-            sizes = ((own.scene.batch.batch_size, len(own.scene.q)) for own in story.turns)
+            sizes = ((turn.scene.batch.batch_size, len(turn.scene.q)) for turn in story.turns)
             player.backend.init_cuda_graph_state(*map(max, zip(*sizes, strict=True)))
-        found: list[_TurnWait] = []
+        turn_waits: list[_TurnWait] = []
         for place, turn in enumerate(story.turns):
             for method, call in _calls_of(rig.subject, player, turn):
                 with host_waits(simulation) as waits:
                     call()
-                found += [_TurnWait(method, own, turn, place) for own in waits]
-        return found
+                turn_waits += [_TurnWait(method, wait, turn, place) for wait in waits]
+        return turn_waits
 
 
 def _calls_of(
     subject: Subject, player: Player, turn: Turn
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """List what runs a turn eagerly, then prepares it as in front of a replay, by its names."""
+    """List the calls, by name, that run a turn eagerly and then prepare it for a replay."""
     scene, backend = player.bring(turn), player.backend
     yield "init_forward_metadata", partial(backend.init_forward_metadata, scene.batch)
     yield "forward", partial(scene.forward, backend)
@@ -199,9 +201,9 @@ def _calls_of(
 
 
 def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[Hint]:
-    """Look where preparing may wait, by what is claimed, and did not."""
+    """Suggest the claim where no case waited in preparation."""
     stated = subject.declaration.capabilities.sync_free_prepare
-    waits = (own for case in cases for own in _seen(rig, case) if not own.is_forward)
+    waits = (each for case in cases for each in _waits_of(rig, case) if not each.is_forward)
     if stated is True or not cases or any(waits):
         return
     claimed = "not declared, so False" if stated is UNDECLARED else "declared False"
@@ -213,8 +215,8 @@ def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterato
 
 SYNC_FREE_PREPARE = Check(
     about=CATALOG["sync-free-prepare"],
-    cases=lambda own, effort: rotated_cases(
-        "sync-free-prepare", own, list(Forward), effort, share=2
+    cases=lambda subject, effort: rotated_cases(
+        "sync-free-prepare", subject, list(Forward), effort, share=2
     ),
     run=_run_prepare,
     hints=_hints_prepare,

@@ -1,4 +1,4 @@
-"""What graphs give when they are replayed, and what they read; which are tried, and by what.
+"""Checks of graph replays: outputs, addresses, and the end of reads of shared tensors.
 
 Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 """
@@ -33,15 +33,15 @@ from backend_caps.simulator import DEVICE_NAME, OrderPolicy, Schedule, systemati
 
 _Level = TypeVar("_Level")
 GRAPHED = (Forward.DECODE, Forward.VERIFY, Forward.TREE, Forward.MIXED)
-"""Forwards whose graphs are tried: those of a draft model bring batches of the same shapes."""
+"""Forwards whose graphs are tested: a draft model's batches have the same shapes."""
 LAZY = Schedule(OrderPolicy.LAZY)
-"""The order that shows most: nothing runs before the host waits for it."""
+"""The schedule that finds most: device work runs only once the host waits for it."""
 NUM_STREAMS = 4
-"""The default one, the forward's, the scheduler's, and one of the backend's own."""
+"""The default, the forward and the schedule stream, and one that a backend makes."""
 HINTED = Effort(seeds=range(2))
-"""How much is tried before more is suggested than is claimed."""
-# Each has the same graph twice in a row, full ones and padded ones, small after large and large
-# after small.
+"""The effort before a hint suggests a stronger claim."""
+# Numbers of requests. Each story has the same graph twice in a row, full and padded graphs, small
+# after large and large after small.
 _STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 4, 2, 1, 1, 3))
 
 
@@ -51,33 +51,35 @@ def no_graphs(device: str) -> str | None:
 
 
 def replayed_of(subject: Subject) -> tuple[Forward, ...]:
-    """List the forwards of which a backend claims that their graphs may be replayed."""
-    return tuple(own for own in replayed_forwards(subject) if own in GRAPHED)
+    """List the forwards in `GRAPHED` whose graphs a backend claims to replay."""
+    return tuple(forward for forward in replayed_forwards(subject) if forward in GRAPHED)
 
 
 def unreplayed(subject: Subject) -> str | None:
-    """Excuse a backend that claims no graph."""
+    """Excuse a backend that claims no graph replay."""
     return None if replayed_of(subject) else "it claims no kind of batch in graph_replay"
 
 
-def held(subject: Subject, capability: str) -> Sequence[Forward]:
-    """List the replayed forwards of which more than a capability's worst value is claimed."""
+def claiming_forwards(subject: Subject, capability: str) -> Sequence[Forward]:
+    """List the replayed forwards whose claim is better than a capability's worst value."""
     forwards, worst = replayed_of(subject), CAPABILITIES[capability].worst
-    return [own for own in forwards if subject.claim(capability, own.role, own.phase) != worst]
+    return [each for each in forwards if subject.claim(capability, each.role, each.phase) != worst]
 
 
-def unless_held(capability: str, reason: str) -> Callable[[Subject], str | None]:
-    """Excuse a backend that claims no graph, or a capability's worst value of each."""
-    return lambda own: None if held(own, capability) else unreplayed(own) or reason
+def unless_claiming(capability: str, reason: str) -> Callable[[Subject], str | None]:
+    """Excuse a backend without graph replay, or with the capability's worst value everywhere."""
+    return lambda subject: (
+        None if claiming_forwards(subject, capability) else unreplayed(subject) or reason
+    )
 
 
 def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) -> Sequence[Scene]:
-    """Draw batches that come one after the other.
+    """Draw a sequence of batches.
 
     Args:
-        scenario: what they are made of.
-        seed: what they are drawn by.
-        counts: requests of each; None: as the seed says.
+        scenario: the kind of batches.
+        seed: the seed of the draws.
+        counts: the number of requests of each batch; None: one of `_STORIES`, by the seed.
     """
     counts = _STORIES[seed % len(_STORIES)] if counts is None else counts
     dice = dice_for(scenario, seed)
@@ -88,23 +90,23 @@ def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) ->
 
 
 def longest(scenario: Scenario, seed: int, count: int) -> Scene:
-    """Draw batches of so many requests, and take the one with the longest context."""
+    """Draw three batches of `count` requests, and return the one with the longest context."""
     drawn = story(scenario, seed, [count] * 3)
     return max(drawn, key=lambda scene: int(scene.batch.seq_lens.max()))
 
 
 def wrong_replay(graphs: Graphs, scenes: Sequence[Scene], expected: Sequence[Tensor]) -> str | None:
-    """Replay one scene after the other, and say what is wrong with the first that is; or None.
+    """Replay scenes in order, and describe the first wrong replay; None where all are right.
 
-    No replay waits for the one before, as in an engine that runs ahead of its results.
+    The host launches all replays before it reads a result, as an engine with overlap does.
 
     expected  [T, Hq, Dv], host, for each scene
     """
-    there = [graphs.bring(scene) for scene in scenes]
-    left = [graphs.launch(scene) for scene in there]
-    for number, (scene, eager, own) in enumerate(zip(scenes, expected, left, strict=True), 1):
-        wrong = difference(own.attended(), eager, graphs.tolerance)
-        if wrong is None and (slots := own.strays(scene)):
+    on_device = [graphs.bring(scene) for scene in scenes]
+    results = [graphs.launch(scene) for scene in on_device]
+    for number, (scene, eager, result) in enumerate(zip(scenes, expected, results, strict=True), 1):
+        wrong = difference(result.attended(), eager, graphs.tolerance)
+        if wrong is None and (slots := result.strays(scene)):
             wrong = f"it wrote to slots {slots}, which are not the batch's"
         if wrong is not None:
             size = f"of {scene.batch.batch_size} requests"
@@ -118,7 +120,7 @@ def first_right(
     rig: Rig,
     cases: Sequence[Case],
 ) -> _Level | None:
-    """Return the first level at which no case finds anything."""
+    """Return the first level at which no case finds a fault; None where there is none."""
     for level in levels:
         if all(is_right(partial(run, level), rig, case) for case in cases):
             return level
@@ -126,22 +128,22 @@ def first_right(
 
 
 def is_right(run: Callable[[Rig, Case], Iterable[Fault]], rig: Rig, case: Case) -> bool:
-    """Return whether a case finds nothing and raises nothing."""
+    """Return whether a case finds no fault and raises nothing."""
     with suppress(Exception):  # a plugin raises what it likes
         return not list(run(rig, case))
     return False
 
 
 def listed(forwards: Iterable[Forward]) -> str:
-    """Name forwards."""
-    return ", ".join(own.value for own in forwards)
+    """Join the names of forwards."""
+    return ", ".join(forward.value for forward in forwards)
 
 
 _OWN_STARVED = Schedule(OrderPolicy.STARVE, NUM_STREAMS - 1)
 
 
 def _cases_replay(subject: Subject, effort: Effort) -> Iterator[Case]:
-    """Try each forward in plain order, one over long contexts, and one in each of some orders."""
+    """Make a case of each forward, one over long contexts, and one in each of three schedules."""
     for seed in effort.seeds:
         one = Effort(seeds=(seed,))
         cases = list(rotated_cases("replay", subject, replayed_of(subject), one))
@@ -159,14 +161,14 @@ def _run_replay(rig: Rig, case: Case) -> Iterator[Fault]:
         wrong = wrong_replay(graphs, scenes, expected)
     if wrong is not None:
         read = _read_in_capture(rig, scenario)
-        told = "" if read is None else f"; its capture reads {read.name}, which a replay does not"
-        yield Fault(what=f"{wrong}{told}", site=None if read is None else read.site)
+        cause = "" if read is None else f"; its capture reads {read.name}, which a replay does not"
+        yield Fault(what=f"{wrong}{cause}", site=None if read is None else read.site)
 
 
 def _read_in_capture(rig: Rig, scenario: Scenario) -> Read | None:
-    """Find the first host length that is read where a graph is captured, in a capture of its own.
+    """Find the first host length that the backend reads in a capture, by capturing once more.
 
-    None where nothing is read, and where this capture fails: the fault stands without it.
+    None where it reads none, and where this capture fails: it only explains a fault.
     """
     reads = Reads(rig.subject)
     with suppress(Exception), rig.running():
@@ -177,11 +179,10 @@ def _read_in_capture(rig: Rig, scenario: Scenario) -> Read | None:
 
 
 def _hints_replay(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
-    """Try the kinds that are not claimed."""
-    claimed = replayed_of(subject)
-    others = [own for own in forwards_of(subject) if own in GRAPHED and own not in claimed]
+    """Replay the batch kinds that are not claimed."""
+    unclaimed = {*forwards_of(subject)} & {*GRAPHED} - {*replayed_of(subject)}
     for kind in BatchKind:
-        forwards = [own for own in others if own.batch_kind is kind]
+        forwards = [each for each in GRAPHED if each in unclaimed and each.batch_kind is kind]
         cases = list(rotated_cases("replay", subject, forwards, HINTED))
         if cases and all(is_right(_run_replay, rig, case) for case in cases):
             yield Hint(
@@ -202,9 +203,9 @@ REPLAY = Check(
 
 
 _SMALL = (1, 2)
-"""Requests of the graphs that are captured first."""
+"""Requests of the graphs that are captured before the buffers have to grow."""
 _COUNTS_ADDRESSES = (2, 2, 1)
-"""Requests of the batches that replay them, the first one before anything grows."""
+"""Requests of the batches that replay them; the first replay is before the growth."""
 
 
 def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -228,7 +229,7 @@ def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
 ADDRESSES = Check(
     about=CATALOG["addresses"],
     excuse=unreplayed,
-    cases=lambda own, effort: rotated_cases("addresses", own, replayed_of(own), effort),
+    cases=lambda subject, effort: rotated_cases("addresses", subject, replayed_of(subject), effort),
     run=_run_addresses,
     unfit=no_graphs,
 )
@@ -236,26 +237,27 @@ ADDRESSES = Check(
 
 _UNENDED = "it claims UNKNOWN: nobody writes before the forward's end"
 _COUNTS_READS_END = (3, 2)
-"""Requests of the batches of a case: a padded one, and another graph's."""
+"""Requests of a case's batches: a padded one, and one of another graph."""
 
 
 def reads_end_of(subject: Subject, forward: Forward) -> SharedReadsEnd:
-    """Return where a backend claims to end its reads of what is shared."""
+    """Return the point at which a backend claims to end its reads of shared tensors."""
     return subject.claim_as(SharedReadsEnd, "shared_reads_end", forward.role, forward.phase)
 
 
 def _cases_reads_end(subject: Subject, effort: Effort) -> Iterator[Case]:
-    """Try each forward lazily, which shows most, and one of them in each other order."""
-    others = [own for own in systematic_schedules(NUM_STREAMS) if own != LAZY]
+    """Make a lazy case of each forward, which finds most, and one case in each other schedule."""
+    others = [schedule for schedule in systematic_schedules(NUM_STREAMS) if schedule != LAZY]
+    forwards = claiming_forwards(subject, "shared_reads_end")
     for seed in effort.seeds:
-        cases = _lazy_cases(subject, held(subject, "shared_reads_end"), Effort(seeds=(seed,)))
+        cases = _lazy_cases(subject, forwards, Effort(seeds=(seed,)))
         yield from cases
         yield from reordered(cases, [*others, Schedule(OrderPolicy.RANDOM, seed)], seed)
 
 
 def _lazy_cases(subject: Subject, forwards: Sequence[Forward], effort: Effort) -> Sequence[Case]:
     cases = rotated_cases("reads-end", subject, forwards, effort)
-    return [replace(own, schedule=LAZY) for own in cases]
+    return [replace(case, schedule=LAZY) for case in cases]
 
 
 def _run_reads_end(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -263,7 +265,7 @@ def _run_reads_end(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
-    """Write to what is shared behind a point."""
+    """Overwrite the shared tensors of each replay behind a point, and compare its output."""
     scenario = scenario_of(case)
     scenes = story(scenario, case.seed, _COUNTS_READS_END)
     expected = [rig.baseline(scene) for scene in scenes]
@@ -273,6 +275,7 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
             wrong = difference(_overwritten(graphs, scene), eager, graphs.tolerance)
             if wrong is None:
                 continue
+            # A replay that is wrong in any case is a fault of `replay`.
             undisturbed = graphs.launch(graphs.bring(scene)).attended()
             if (same := difference(undisturbed, eager, graphs.tolerance)) is not None:
                 raise BaselineError(problem=f"in a replay that nobody disturbs, {same}")
@@ -282,27 +285,27 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 def _overwritten(graphs: Graphs, scene: Scene) -> Tensor:
-    """Replay a scene, and write to what is shared as early as the declared point allows."""
-    there = graphs.bring(scene)
-    batch = graphs.load(there)
-    done = graphs.replay(batch).reads_done
-    assert done is not None, "who declares a point has it marked"
-    graphs.schedule_stream.wait_event(done)
+    """Replay a scene, and overwrite the shared tensors as early as the declared point allows."""
+    on_device = graphs.bring(scene)
+    batch = graphs.load(on_device)
+    reads_done = graphs.replay(batch).reads_done
+    assert reads_done is not None, "a replay with a declared point records its event"
+    graphs.schedule_stream.wait_event(reads_done)
     with graphs.streams.using(graphs.schedule_stream):
         graphs.overwrite(batch)
     graphs.schedule_stream.synchronize()
-    return graphs.left(there).attended()
+    return graphs.result(on_device).attended()
 
 
 def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
-    """Try the points before the claimed ones, the first one first, in the order that shows most."""
-    ends = {own: reads_end_of(subject, own) for own in replayed_of(subject)}
-    late = [own for own, end in ends.items() if end > SharedReadsEnd.PRE_REPLAY]
+    """Test the points before the claimed ones, the earliest first, lazily."""
+    ends = {forward: reads_end_of(subject, forward) for forward in replayed_of(subject)}
+    late = [forward for forward, end in ends.items() if end > SharedReadsEnd.PRE_REPLAY]
     if not late or rig.device != DEVICE_NAME:
         return
     claimed = max(ends.values())
     cases = _lazy_cases(subject, late, HINTED)
-    earlier = [own for own in SharedReadsEnd if own < claimed]
+    earlier = [end for end in SharedReadsEnd if end < claimed]
     if (point := first_right(earlier, _faults_at, rig, cases)) is not None:
         yield Hint(
             claim="shared_reads_end",
@@ -313,7 +316,7 @@ def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterat
 
 READS_END = Check(
     about=CATALOG["reads-end"],
-    excuse=unless_held("shared_reads_end", _UNENDED),
+    excuse=unless_claiming("shared_reads_end", _UNENDED),
     cases=_cases_reads_end,
     run=_run_reads_end,
     hints=_hints_reads_end,

@@ -1,4 +1,4 @@
-"""A forward writes its tokens' keys and values to their slots alone, with padding or without.
+"""Checks that a forward writes to its tokens' slots alone, with padding and without.
 
 Shapes: S slots in the KV cache, T tokens in a batch, Tg with the padding, Hq query heads, Hk key
 and value heads, D and Dv their sizes.
@@ -31,24 +31,24 @@ from backend_caps.startup.graph_modes import Bucket
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneSnapshot:
-    """A batch and its pools, as they were."""
+    """A scene, and a copy of its earlier contents."""
 
     scene: Scene
-    """Where they are now."""
+    """The scene, which a forward may change."""
     before: Scene
-    """Copies of what they had, on the host."""
+    """The earlier contents, on the host."""
 
     @classmethod
     def of(cls, scene: Scene) -> Self:
-        """Keep a scene as it is now. Sync: the host waits."""
-        return cls(scene=scene, before=_apart(scene, "cpu"))
+        """Copy the present contents of a scene. Sync: the host waits."""
+        return cls(scene=scene, before=_copied(scene, "cpu"))
 
     def changes(self, writable: Collection[int]) -> Iterator[str]:
-        """List what changed, but for these slots of the KV cache. Sync: the host waits."""
-        for own in fields(ForwardBatch):
-            before, now = (getattr(each.batch, own.name) for each in (self.before, self.scene))
+        """Describe all changes, except in `writable` slots. Sync: the host waits."""
+        for each in fields(ForwardBatch):
+            before, now = (getattr(own.batch, each.name) for own in (self.before, self.scene))
             if not _is_same(before, now):
-                yield f"{own.name} of the batch was {_shown(before)}, and is {_shown(now)} now"
+                yield f"{each.name} of the batch was {_shown(before)}, and is {_shown(now)} now"
         rows = changed_rows(self.before.pools.req_to_token, on_host(self.scene.pools.req_to_token))
         if rows:
             yield f"rows {some(rows)} of the page table changed"
@@ -56,13 +56,15 @@ class SceneSnapshot:
             yield f"KV of slots {some(sorted(slots))} changed, which {self._owners(slots)}"
 
     def strays(self, writable: Collection[int]) -> set[int]:
-        """List the other slots whose keys or values changed. Sync: the host waits."""
+        """List changed slots that are not writable. Sync: the host waits."""
         return changed_slots(self.before.pools, self.scene.pools) - {*writable}
 
     def _owners(self, slots: Collection[int]) -> str:
-        """Name the owners of slots."""
+        """Describe which requests own slots."""
         table, batch = self.before.pools.req_to_token, self.scene.batch
-        rows, lengths = (on_host(own).tolist() for own in (batch.req_pool_indices, batch.seq_lens))
+        rows, lengths = (
+            on_host(tensor).tolist() for tensor in (batch.req_pool_indices, batch.seq_lens)
+        )
         owners = [
             str(place)
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
@@ -77,9 +79,9 @@ def changing_line(
     has_changed: Callable[[SceneSnapshot], object],
     run: Callable[[Scene], object],
 ) -> Site | None:
-    """Run a scene, and find the backend's first line behind which something in it has changed.
+    """Run a scene, and find the backend's first line whose operator changed something in it.
 
-    Sync: the host waits behind each operator.
+    Sync: the host waits after each operator.
     """
     watch = _ChangeWatch(subject, partial(has_changed, SceneSnapshot.of(scene)))
     with watch:
@@ -88,7 +90,7 @@ def changing_line(
 
 
 class _ChangeWatch(TorchDispatchMode):
-    """Look behind each operator, until something has changed."""
+    """Tests after each operator whether something has changed, until it has."""
 
     def __init__(self, subject: Subject, has_changed: Callable[[], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -102,7 +104,7 @@ class _ChangeWatch(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run an operator, and look."""
+        """Run an operator, then test for a change."""
         del types
         result = func(*args, **(kwargs or {}))
         if self.site is None and self._has_changed():
@@ -111,10 +113,10 @@ class _ChangeWatch(TorchDispatchMode):
 
 
 def _is_same(before: object, now: object) -> bool:
-    """Compare what a batch had, on the host, with what it has."""
+    """Compare a batch's earlier value, on the host, with its present value."""
     if isinstance(before, Tensor) and isinstance(now, Tensor):
-        is_alike = before.shape == now.shape and before.dtype == now.dtype
-        return is_alike and not changed_rows(before, on_host(now))
+        has_same_form = before.shape == now.shape and before.dtype == now.dtype
+        return has_same_form and not changed_rows(before, on_host(now))
     return type(before) is type(now) and before == now
 
 
@@ -126,10 +128,10 @@ def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
     drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
     with rig.running():
-        scene = _apart(drawn, rig.device)
-        held = SceneSnapshot.of(scene)
+        scene = _copied(drawn, rig.device)
+        snapshot = SceneSnapshot.of(scene)
         output = baseline_of(lambda: _forward(rig, scene))
-        yield from _changes(rig, drawn, held)
+        yield from _changes(rig, drawn, snapshot)
         yield from _not_stored(drawn, scene)
         yield from _without_saving(rig, scenario, drawn, output)
 
@@ -140,21 +142,22 @@ def _forward(rig: Rig, scene: Scene, *, save_kv_cache: bool = True) -> Tensor:
 
 
 def _changes(
-    rig: Rig, drawn: Scene, held: SceneSnapshot, *, save_kv_cache: bool = True
+    rig: Rig, drawn: Scene, snapshot: SceneSnapshot, *, save_kv_cache: bool = True
 ) -> Iterator[Fault]:
-    """List what changed that a forward may not change, with the line that did it."""
+    """List changes that a forward may not make, with the line of the first."""
     saved = drawn.batch.out_cache_loc.tolist() if save_kv_cache else ()
     writable = {*saved, *range(drawn.pools.page_size)}
-    if changes := list(held.changes(writable)):
+    if changes := list(snapshot.changes(writable)):
+        # Watching each operator is slow, so only a second run of a failed case does it.
         run = partial(_forward, rig, save_kv_cache=save_kv_cache)
-        again = _apart(drawn, rig.device)
-        site = changing_line(rig.subject, again, lambda own: any(own.changes(writable)), run)
+        again = _copied(drawn, rig.device)
+        site = changing_line(rig.subject, again, lambda kept: any(kept.changes(writable)), run)
         saving = "" if save_kv_cache else "with save_kv_cache=False "
         yield from (Fault(what=f"{saving}{what}", site=site) for what in changes)
 
 
 def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
-    """List new tokens that are not in the cache as they were given."""
+    """List new tokens whose keys or values differ in the cache."""
     slots, pools = drawn.batch.out_cache_loc, scene.pools
     for name, given, cache in (("keys", drawn.k, pools.keys), ("values", drawn.v, pools.values)):
         if wrong := changed_rows(given.to(cache.dtype), on_host(cache)[slots]):
@@ -165,15 +168,16 @@ def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
 def _without_saving(
     rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor
 ) -> Iterator[Fault]:
-    """Run it twice with save_kv_cache=False: where its tokens are not stored, and where they are.
+    """Run a scene twice with save_kv_cache=False.
 
-    In the first one it is seen whether they are stored all the same, in the other what comes out.
+    The first run has its tokens not in the cache, and must not store them. The second run has them
+    there, and must give the expected output.
     """
-    scene = _apart(drawn, rig.device)
-    held = SceneSnapshot.of(scene)
+    scene = _copied(drawn, rig.device)
+    snapshot = SceneSnapshot.of(scene)
     _forward(rig, scene, save_kv_cache=False)
-    yield from _changes(rig, drawn, held, save_kv_cache=False)
-    scene = _apart(drawn, rig.device)
+    yield from _changes(rig, drawn, snapshot, save_kv_cache=False)
+    scene = _copied(drawn, rig.device)
     scene.pools.set_kv_buffer(drawn.layer, scene.batch.out_cache_loc, scene.k, scene.v)
     output = _forward(rig, scene, save_kv_cache=False)
     if (differs := rig.difference(output, expected, scenario)) is not None:
@@ -181,56 +185,56 @@ def _without_saving(
         yield Fault(what=f"{saving}, {differs}; what comes out with it was expected")
 
 
-def _apart(drawn: Scene, device: str) -> Scene:
-    """Bring a scene to a device, in memory of its own there and on the host."""
-    scene = moved(drawn, lambda own: own.to(device, copy=True))
+def _copied(drawn: Scene, device: str) -> Scene:
+    """Copy all tensors of a scene, the device tensors to a device."""
+    scene = moved(drawn, lambda tensor: tensor.to(device, copy=True))
     batch = scene.batch
     batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound = (
-        None if own is None else own.clone()
-        for own in (batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound)
+        None if lengths is None else lengths.clone()
+        for lengths in (batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound)
     )
     return scene
 
 
 INPUTS_UNTOUCHED = Check(
     about=CATALOG["inputs-untouched"],
-    cases=lambda own, effort: rotated_cases("inputs-untouched", own, list(Forward), effort),
+    cases=lambda subject, effort: rotated_cases("inputs-untouched", subject, list(Forward), effort),
     run=_run_inputs,
 )
 
 
 _MOST_ROWS = 3
 _SPARE_ENTRIES = 7
-"""Of the buffer of tree masks, behind the last request's."""
+"""Entries of the buffer of tree masks behind the last request's mask."""
 
 
 _NAN = -torch.nan
-"""Of another sign than the poison of free slots, so that a write to those shows."""
+"""A NaN of another sign than the poison of free slots, so that writing it there is a change."""
 
 
 def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
     drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
-    make = partial(_as_graph, rig, drawn, scenario.forward.batch_kind)
+    pad = partial(_padded, rig, drawn, scenario.forward.batch_kind)
     run, (rows, tokens) = partial(_output, rig, len(drawn.q)), _drawn_padding(case, drawn)
     writable = {*drawn.batch.out_cache_loc.tolist(), *range(drawn.pools.page_size)}
     with rig.running():
-        expected = baseline_of(lambda: run(make(0, 0)))
-        scene = make(rows, tokens)
-        held = SceneSnapshot.of(scene)
+        expected = baseline_of(lambda: run(pad(0, 0)))
+        scene = pad(rows, tokens)
+        snapshot = SceneSnapshot.of(scene)
         if (differs := rig.difference(run(scene), expected, scenario)) is not None:
             padded = f"padded by {rows} requests and {tokens} tokens"
             yield Fault(what=f"{padded}, {differs}; what it gives without padding was expected")
-        if strays := held.strays(writable):
-            again = make(rows, tokens)
-            site = changing_line(rig.subject, again, lambda own: own.strays(writable), run)
+        if strays := snapshot.strays(writable):
+            again = pad(rows, tokens)
+            site = changing_line(rig.subject, again, lambda kept: kept.strays(writable), run)
             slots = some(sorted(strays))
             what = f"a padded batch wrote to slots {slots}, which are not the padding's"
             yield Fault(what=what, site=site)
 
 
 def _drawn_padding(case: Case, drawn: Scene) -> tuple[int, int]:
-    """Draw rows and tokens of padding: of a mixed batch each by itself."""
+    """Draw rows and tokens of padding; only a mixed batch's are independent."""
     dice = random.Random(f"padding of {case.name}")  # noqa: S311 - no secrets
     rows = dice.randint(1, _MOST_ROWS)
     if drawn.batch.extend_seq_lens is not None:
@@ -238,8 +242,8 @@ def _drawn_padding(case: Case, drawn: Scene) -> tuple[int, int]:
     return rows, rows * len(drawn.q) // len(drawn.counts)
 
 
-def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -> Scene:
-    """Load a batch to where a graph of this size reads it, with tokens of NaN behind its own."""
+def _padded(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -> Scene:
+    """Load a batch to the static tensors of a larger graph; the padding tokens are NaN."""
     scene, mask = with_last_tokens(drawn).on(rig.device), drawn.batch.tree_mask
     bucket = Bucket(
         kind=kind,
@@ -249,15 +253,15 @@ def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -
     mask_size = 0 if mask is None else len(mask) + _SPARE_ENTRIES
     buffers = GraphBuffers([bucket], scene.q.device, mask_size)
     q, k, v = (
-        torch.cat([own, own.new_full((tokens, *own.shape[1:]), _NAN)])
-        for own in (scene.q, scene.k, scene.v)
+        torch.cat([tensor, tensor.new_full((tokens, *tensor.shape[1:]), _NAN)])
+        for tensor in (scene.q, scene.k, scene.v)
     )
     batch = buffers.share_of(bucket, HostSeqLens.EXACT).load(scene.batch)
     return replace(scene, batch=batch, q=q, k=k, v=v)
 
 
 def _output(rig: Rig, num_tokens: int, scene: Scene) -> Tensor:
-    """Run it as in front of a capture, and return what its own tokens have: [T, Hq, Dv], host."""
+    """Run a scene as before a capture; return the output without padding, [T, Hq, Dv], host."""
     backend, batch = rig.build(scene.pools), scene.batch
     backend.init_cuda_graph_state(batch.batch_size, batch.num_tokens)
     backend.init_forward_metadata_out_graph(batch)
@@ -268,9 +272,9 @@ def _output(rig: Rig, num_tokens: int, scene: Scene) -> Tensor:
 _NOT_REPLAYED = "it claims no graph_replay, and only what is replayed is padded"
 PADDING_HARMLESS = Check(
     about=CATALOG["padding-harmless"],
-    excuse=lambda own: None if replayed_forwards(own) else _NOT_REPLAYED,
-    cases=lambda own, effort: rotated_cases(
-        "padding-harmless", own, replayed_forwards(own), effort
+    excuse=lambda subject: None if replayed_forwards(subject) else _NOT_REPLAYED,
+    cases=lambda subject, effort: rotated_cases(
+        "padding-harmless", subject, replayed_forwards(subject), effort
     ),
     run=_run_padding,
 )

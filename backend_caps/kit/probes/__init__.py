@@ -1,5 +1,5 @@
-"""What checks look through: graphs and their replays, host lengths, waits, memory, exact numbers.
+"""Probes of checks: graph replays, host lengths and waits, stories, server traces, imports.
 
-A probe runs a backend in some way, or watches it while it runs, and tells what was seen; which
-claim that speaks against is the check's to say.
+A probe runs a backend in some way, or watches a run, and returns its observations. The check
+decides which claim they break.
 """

@@ -1,7 +1,6 @@
-"""A declaration, imported alone in a new process, as discovery would.
+"""Import a declaration alone in a new process, as discovery does.
 
-`import_declaration` starts the process by this file's path: as a module of its package it would
-load torch.
+`import_declaration` runs this file by its path: `-m` would import its package, and so torch.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from backend_caps import Capabilities, Declaration
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.discovery.diagnosis import source_line
+from backend_caps.discovery.loading_child import source_line
 
 if TYPE_CHECKING:
     from backend_caps.kit.subject import Subject  # loads torch, which the new process must not
 
 HEAVY = frozenset({"cuda", "cupy", "flashinfer", "sglang", "torch", "triton", "vllm"})
-"""What no declaration needs, and what takes seconds or a device to import."""
+"""Packages that no declaration needs, and whose import takes seconds or a device."""
 
 
 class ImportRequest(TypedDict):
@@ -46,38 +45,38 @@ class ImportRequest(TypedDict):
     declared_at: str
     """`file:line` of the declaration."""
     distribution: str | None
-    """Who ships it."""
+    """The distribution that ships it."""
     implementation: str | None
-    """The module that computes."""
+    """The module of its implementation."""
     declaration: str
-    """What it declared before, as JSON."""
+    """The declaration as discovery read it, as JSON."""
 
 
-Seen = tuple[str, str]
-"""What is wrong, and the `file:line` of it."""
+ImportFault = tuple[str, str]
+"""A description, and its `file:line`."""
 
 
 class ImportedDeclaration(TypedDict):
-    """What was seen, as JSON."""
+    """Time and faults of the import, as JSON."""
 
     seconds: float
-    """Of the processor, for the import; 0 where a heavy package, which is a fault, explains it."""
-    faults: Sequence[Seen]
+    """CPU time of the import; 0 where it imports a heavy package, which is a fault by itself."""
+    faults: Sequence[ImportFault]
 
 
 class ImportWatch(MetaPathFinder):
     """Records the first import of each heavy package; finds no module."""
 
     def __init__(self, root: Path) -> None:
-        self.loaded: list[Seen] = []
+        self.loaded: list[ImportFault] = []
         self._root = str(root)
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Note a heavy package, with the innermost line of the plugin."""
+        """Record a heavy package, with the innermost line of the plugin; return None."""
         if name in HEAVY:
-            frame = sys._getframe(1)  # noqa: SLF001 - the stack is the answer
+            frame = sys._getframe(1)  # noqa: SLF001 - walks the stack of the import
             while frame.f_back is not None and not frame.f_code.co_filename.startswith(self._root):
                 frame = frame.f_back
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -107,11 +106,12 @@ class DeclarationPlace:
         return cls(module=module, root=root, file=file, line=int(line))
 
 
-def seen(work: ImportRequest) -> ImportedDeclaration:
-    """Import a declaration, and say all that there is to say of it."""
+def imported(work: ImportRequest) -> ImportedDeclaration:
+    """Import a declaration; return its CPU time and all faults."""
     place = DeclarationPlace.of(work["declared_at"])
-    sys.path[:] = [str(place.root), *(own for own in work["path"] if own != str(place.root))]
-    Declaration.model_validate_json(Declaration().model_dump_json())  # builds models, uncounted
+    sys.path[:] = [str(place.root), *(path for path in work["path"] if path != str(place.root))]
+    # pydantic builds a model's validators at its first use, which is no cost of the plugin.
+    Declaration.model_validate_json(Declaration().model_dump_json())
     watch = ImportWatch(place.root)
     sys.meta_path.insert(0, watch)
     started = time.process_time()
@@ -122,7 +122,9 @@ def seen(work: ImportRequest) -> ImportedDeclaration:
     if work["implementation"] in sys.modules:
         faults.append(("importing the declaration imports the implementation", at))
     declaration = _declaration(module, place)
-    faults += [(f"the declaration {what}", at) for what in _lost(declaration, work["declaration"])]
+    faults += [
+        (f"the declaration {what}", at) for what in _changes(declaration, work["declaration"])
+    ]
     faults += _borrowed(module, place, declaration)
     others = _others(place, work["distribution"])
     faults += [(f"its module is shipped by {other}", at) for other in others]
@@ -130,13 +132,13 @@ def seen(work: ImportRequest) -> ImportedDeclaration:
 
 
 def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
-    """Find the object that is bound at a line, in the module or in a class of it."""
+    """Return the object that the module, or a class of it, binds at the line."""
     names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
     inner = [
-        f"{name}.{own}"
+        f"{name}.{attribute}"
         for name, kind in names.items()
         if isinstance(kind, type) and kind.__module__ == place.module
-        for own in vars(kind)
+        for attribute in vars(kind)
     ]
     for name in (*names, *inner):
         if source_line(module, name) == f"{place.file}:{place.line}":
@@ -144,8 +146,8 @@ def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
     raise LookupError(f"nothing is bound at {place.file}:{place.line}")
 
 
-def _lost(declaration: object, before: str) -> Iterator[str]:
-    """List what a declaration loses on its way to another process."""
+def _changes(declaration: object, before: str) -> Iterator[str]:
+    """Describe how a declaration changes by pickling, by JSON and in a new process."""
     if type(declaration) is not Declaration:
         yield f"is of type {type(declaration).__name__!r}, expected Declaration itself"
         return
@@ -161,21 +163,23 @@ def _lost(declaration: object, before: str) -> Iterator[str]:
         yield f"is another one in a new process: {'; '.join(changes) or 'outside its capabilities'}"
 
 
-def _borrowed(module: ModuleType, place: DeclarationPlace, declaration: object) -> Iterator[Seen]:
-    """List the claims better than the worst that only another plugin's declaration states."""
+def _borrowed(
+    module: ModuleType, place: DeclarationPlace, declaration: object
+) -> Iterator[ImportFault]:
+    """List claims better than the worst that are taken from another plugin's declaration."""
     if not isinstance(declaration, Declaration):
         return
     tree = ast.parse(place.file.read_text("utf-8"))
     nodes = list(ast.walk(tree))
-    said: set[object] = {node.arg for node in nodes if isinstance(node, ast.keyword)}
-    said |= {node.value for node in nodes if isinstance(node, ast.Constant)}
+    written: set[object] = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    written |= {node.value for node in nodes if isinstance(node, ast.Constant)}
     for line, owner, theirs in _foreign(tree, module, place):
         names = [
             name
             for name, value in declaration.capabilities.stated().items()
             if theirs.stated().get(name) == value
             and value != CAPABILITIES[name].worst
-            and name not in said
+            and name not in written
         ]
         if names:
             yield f"{', '.join(names)}: stated by {owner}, and not here", f"{place.file}:{line}"
@@ -185,7 +189,7 @@ def _borrowed(module: ModuleType, place: DeclarationPlace, declaration: object) 
 def _foreign(
     tree: ast.AST, module: ModuleType, place: DeclarationPlace
 ) -> Iterator[tuple[int, str, Capabilities]]:
-    """List where a module names what another plugin declares: line, whose, and what."""
+    """List the uses of another plugin's declarations: line, owner and capabilities."""
     for node in ast.walk(tree):
         match node:
             case ast.alias(name=name, asname=renamed):
@@ -205,13 +209,13 @@ def _foreign(
 
 
 def _home(value: object, place: DeclarationPlace) -> str | None:
-    """Return the other plugin's module that binds an object; None: this plugin's own does."""
+    """Describe another plugin's binding of an object; None where only this plugin binds it."""
     for module, other in list(sys.modules.items()):
         file = vars(other).get("__file__")
         if not isinstance(file, str) or module in {place.module, "__main__"}:
             continue
-        for name, own in list(vars(other).items()):
-            if own is value and _owner(module, file) != _owner(place.module, place.file):
+        for name, bound in list(vars(other).items()):
+            if bound is value and _owner(module, file) != _owner(place.module, place.file):
                 return f"{module}.{name} ({source_line(other, name)})"
     return None
 
@@ -226,29 +230,29 @@ def _owner(module: str, file: str | Path) -> str:
 
 
 def _others(place: DeclarationPlace, distribution: str | None) -> Sequence[str]:
-    """List the distributions that ship the module, where the one that declares it does not.
+    """List the distributions that ship the module, unless the declaring one is among them.
 
-    An editable installation names none.
+    `packages_distributions` knows none for an editable installation.
     """
     owners = packages_distributions().get(place.module.partition(".")[0], [])
-    names = {re.sub(r"[-_.]+", "-", own).lower() for own in owners}
+    names = {re.sub(r"[-_.]+", "-", owner).lower() for owner in owners}
     return [] if distribution is None or distribution in names else sorted(names)
 
 
-def _unseen(what: str, declared_at: str) -> ImportedDeclaration:
+def _not_imported(what: str, declared_at: str) -> ImportedDeclaration:
     return ImportedDeclaration(seconds=0.0, faults=[(f"its declaration {what}", declared_at)])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look at what the first argument says, and write what was seen to the second's file."""
+    """Import the declaration of the first argument; write the result to the second's file."""
     work, target = json.loads(arguments[0]), arguments[1]
     try:
-        found = seen(work)
+        result = imported(work)
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         words = str(error).partition("\n")[0]
         what = f"is not imported in a new process: {type(error).__name__}: {words}"
-        found = _unseen(what, work["declared_at"])
-    Path(target).write_text(json.dumps(found), "utf-8")
+        result = _not_imported(what, work["declared_at"])
+    Path(target).write_text(json.dumps(result), "utf-8")
     return 0
 
 
@@ -260,7 +264,7 @@ _DEADLINE_S = 60.0
 
 
 def import_declaration(subject: Subject) -> ImportedDeclaration:
-    """Import a subject's declaration in a new process; what keeps it from that is its fault."""
+    """Import a subject's declaration in a new process; a failure is a fault of the declaration."""
     declaration = subject.declaration
     work = ImportRequest(
         path=sys.path,
@@ -280,8 +284,10 @@ def import_declaration(subject: Subject) -> ImportedDeclaration:
                 timeout=_DEADLINE_S,
             )
         except subprocess.TimeoutExpired:
-            return _unseen(f"takes more than {_DEADLINE_S:.0f} s to import", work["declared_at"])
+            return _not_imported(
+                f"takes more than {_DEADLINE_S:.0f} s to import", work["declared_at"]
+            )
         if not target.exists():
             last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            return _unseen(f"ends the process that imports it: {last}", work["declared_at"])
+            return _not_imported(f"ends the process that imports it: {last}", work["declared_at"])
         return cast("ImportedDeclaration", json.loads(target.read_text("utf-8")))

@@ -1,9 +1,8 @@
-"""Graphs of a backend, captured and replayed by the runtime's own runner.
+"""Capture and replay graphs of a backend, by the runtime's `GraphRunner`.
 
-What is captured is one layer's attention, from static tokens over static pools. Each scene is
-loaded into both, and its batch brought as the engine brings it: so a replay meets other lengths,
-page tables, numbers of requests and contents than the one before, and is padded where its graph is
-larger.
+A graph captures one layer's attention, from static tokens over static pools. A replay loads a
+scene into both, so that it has other lengths, page tables, requests and contents than the replay
+before, and is padded where its graph is larger.
 
 Shapes: T tokens in a batch, Tg in the largest graph, Hq query heads, Hk key and value heads, D and
 Dv their sizes, P rows in the request pool, L the longest context.
@@ -34,21 +33,21 @@ from backend_caps.startup.configuration import marked_reads_end
 from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
 
 BATCH_SIZES = (1, 2, MOST_REQUESTS)
-"""Requests that graphs are captured for; batches of other sizes are padded."""
+"""Batch sizes of captured graphs; batches of other sizes are padded."""
 _MIXED_TOKENS = 8
-"""Of a request in a mixed graph, on average; a drawn one has no more than five."""
+"""Room for tokens per request of a mixed graph; drawn batches average five at most."""
 _TOKENS = {Forward.DECODE: 1, Forward.VERIFY: VERIFIED, Forward.TREE: TREE_NODES}
 
 
 def buckets_of(scenario: Scenario, batch_sizes: Sequence[int]) -> tuple[Bucket, ...]:
-    """Make the sizes of graphs for so many requests."""
+    """Make the graph sizes for these batch sizes."""
     if scenario.forward is Forward.MIXED:
         return mixed_buckets(max(batch_sizes), (_MIXED_TOKENS * size for size in batch_sizes))
     return uniform_buckets(batch_sizes, _TOKENS[scenario.forward])
 
 
 class BackendProxy:
-    """A backend whose calls in front of and within a graph can be replaced or watched."""
+    """A backend whose preparation before and within a graph can be replaced or watched."""
 
     def __init__(self, backend: AttentionBackend) -> None:
         self.backend = backend
@@ -57,31 +56,31 @@ class BackendProxy:
         self.init_forward_metadata_out_graph: Callable[[ForwardBatch], None] = (
             backend.init_forward_metadata_out_graph
         )
-        """The host's share; a check may replace it."""
+        """The host's part of the preparation; a check may replace it."""
         self.watch: Callable[[ForwardBatch], ForwardBatch] = lambda batch: batch
-        """Applied to each batch that the backend gets in what a capture records."""
+        """Applied to each batch that the backend gets within a capture."""
 
     @property
     def forward(self) -> Callable[..., Tensor]:
-        """The backend's, as it is at the call: a backend may choose it as it prepares."""
+        """The backend's `forward`, looked up at each call: its preparation may replace it."""
         return self.backend.forward
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
-        """Prepare within the graph, by a watched batch."""
+        """Prepare within the graph, with a watched batch."""
         self.backend.init_forward_metadata_in_graph(self.watch(batch))
 
 
 class _Layer:
-    """A model of one layer, over static tokens that are all poison at first.
+    """A model of one layer, over static tokens that are all NaN at first.
 
     q, k, v   [Tg, Hq * D], [Tg, Hk * D] and [Tg, Hk * Dv], device
-    attended  [Tg, Hq * Dv], device  what came out for every token of the last forward
+    attended  [Tg, Hq * Dv], device  the last forward's output, of every token
     """
 
     def __init__(self, proxy: BackendProxy, whole: Scene, num_tokens: int) -> None:
         self._proxy, self._layer = proxy, whole.layer
         width = whole.layer.tp_q_head_num * whole.layer.v_head_dim
-        sizes = (*(own[0].numel() for own in (whole.q, whole.k, whole.v)), width)
+        sizes = (*(tokens[0].numel() for tokens in (whole.q, whole.k, whole.v)), width)
         self.q, self.k, self.v, self.attended = (
             whole.q.new_full((num_tokens, size), torch.nan) for size in sizes
         )
@@ -96,38 +95,38 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResult:
-    """What a forward left on the device: copies of its own."""
+    """Copies of a forward's output and of the KV cache behind it, on the device."""
 
     graphs: Graphs
-    """On whose forward stream it was copied, which the host waits for."""
+    """The graphs whose forward stream made the copies."""
     output: Tensor
     """[T, Hq, Dv], device."""
     pools: Pools
     """The KV cache, device."""
 
     def attended(self) -> Tensor:
-        """Bring the output to the host: [T, Hq, Dv]. Sync: the stream."""
+        """Copy the output to the host: [T, Hq, Dv]. Sync: the forward stream."""
         with self.graphs.streams.using(self.graphs.forward_stream):
             return on_host(self.output)
 
     def strays(self, scene: Scene) -> Sequence[int]:
-        """List slots that were written and are neither the scene's own nor padding's.
+        """List written slots that are neither the scene's new tokens' nor padding's.
 
-        Sync: the stream.
+        Sync: the forward stream.
         """
         with self.graphs.streams.using(self.graphs.forward_stream):
             changed = changed_slots(scene.pools, self.pools)
-        own = {*range(scene.pools.page_size), *scene.batch.out_cache_loc.tolist()}
-        return sorted(changed - own)
+        writable = {*range(scene.pools.page_size), *scene.batch.out_cache_loc.tolist()}
+        return sorted(changed - writable)
 
 
 class Graphs:
-    """Graphs of a scenario's forwards, on a stream of their own; within `Rig.running`.
+    """Graphs of a scenario's forwards, on a private stream; within `Rig.running`.
 
     Args:
-        rig: the backend, which is built anew.
-        scenario: what the batches are made of.
-        reads_end: the end of a forward's reads, which replays mark as far as the device can.
+        rig: builds the backend.
+        scenario: the kind of batches.
+        reads_end: the point whose event replays record, as far as the device supports it.
     """
 
     def __init__(
@@ -135,18 +134,18 @@ class Graphs:
     ) -> None:
         self._rig, self._scenario, self._reads_end = rig, scenario, reads_end
         self.tolerance = rig.subject.tolerance(scenario.dtype)
-        """How far a replay may be from its eager run."""
+        """The tolerance between a replay and its eager run."""
         self.streams = rig.streams()
         self.forward_stream = self.streams.private_stream()
-        """Where graphs are captured and replayed."""
+        """The stream of captures and replays."""
         self.schedule_stream = self.streams.private_stream()
-        """Where a scheduler writes."""
+        """The stream of a scheduler's writes."""
         buckets = buckets_of(scenario, BATCH_SIZES)
         with self.streams.using(self.forward_stream):
             whole = draw_requests(scenario, dice_for(scenario, 0), MOST_REQUESTS, setting_seed=0)
             static = whole.on(rig.device)
             self.pools = static.pools
-            """What the backend was built from."""
+            """The static pools, which the backend is built from."""
             self.proxy = BackendProxy(rig.build(self.pools))
             self._layer = _Layer(self.proxy, static, buckets[-1].num_tokens)
             longest = self.pools.req_to_token.shape[1]
@@ -160,17 +159,16 @@ class Graphs:
         self._runners: list[GraphRunner] = []
 
     def capture(self, batch_sizes: Sequence[int] = BATCH_SIZES) -> Self:
-        """Capture graphs for so many requests, from the largest down, beside those there are."""
+        """Capture further graphs of these batch sizes, from the largest down."""
         if self._rig.device != DEVICE_NAME:
-            gc.collect()  # a graph that dies in the middle of a capture would end it
+            gc.collect()  # freeing an old CUDA graph in the middle of a capture would abort it
         self.forward_stream.wait_stream(self.streams.current_stream())
-        phase = self._scenario.forward.phase
+        phase, layer = self._scenario.forward.phase, self._layer
         runner = GraphRunner(
-            self._layer,
-            self.proxy,
+            lambda contexts: layer(*contexts),
+            [(self.proxy, self._buffers)],
             self._site,
             buckets=buckets_of(self._scenario, batch_sizes),
-            buffers=self._buffers,
             host_seq_lens=self._rig.subject.claim_as(HostSeqLens, "host_seq_lens", phase=phase),
             shared_reads_end=marked_reads_end(self._reads_end, self.streams.traits),
         )
@@ -178,83 +176,91 @@ class Graphs:
         return self
 
     def bring(self, scene: Scene) -> Scene:
-        """Bring a scene to the device, with the host lengths that are claimed.
+        """Copy a scene to the device, with the claimed host lengths.
 
         Sync: the forward stream.
         """
         with self.streams.using(self.forward_stream):
             return self._rig.supply(with_last_tokens(scene)).on(self._rig.device)
 
-    def load(self, there: Scene) -> ForwardBatch:
-        """Write a scene that is on the device to the static tensors, and return its batch.
+    def load(self, on_device: Scene) -> ForwardBatch:
+        """Copy a scene on the device to the static tensors, and return its batch.
 
         Stream: the forward stream. Sync: none. Allocates: nothing. Keeps: nothing.
         """
-        pools, static, own = there.pools, self.pools, self._layer
+        pools, static, layer = on_device.pools, self.pools, self._layer
         with self.streams.using(self.forward_stream):
             static.req_to_token.copy_(pools.req_to_token)
             static.keys.copy_(pools.keys)
             static.values.copy_(pools.values)
-            for held, new in ((own.q, there.q), (own.k, there.k), (own.v, there.v)):
-                held[: len(new)].copy_(new.flatten(1))
-                held[len(new) :].fill_(torch.nan)
-        return there.batch
+            for kept, new in zip(
+                (layer.q, layer.k, layer.v), (on_device.q, on_device.k, on_device.v), strict=True
+            ):
+                kept[: len(new)].copy_(new.flatten(1))
+                kept[len(new) :].fill_(torch.nan)
+        return on_device.batch
 
     def replay(self, batch: ForwardBatch) -> Computed:
-        """Replay the graph of a batch that is loaded.
+        """Replay the graph of a loaded batch.
 
-        Stream: the forward stream. Sync: none; the backend may have its own.
+        Stream: the forward stream. Sync: none, but for the backend's preparation.
         """
         with self.streams.using(self.forward_stream):
-            return next(own for own in self._runners if own.holds(batch)).replay(batch)
+            return next(runner for runner in self._runners if runner.holds(batch)).replay(batch)
 
-    def launch(self, there: Scene) -> ForwardResult:
-        """Load and replay a scene that is on the device, and copy what that leaves.
+    def launch(self, on_device: Scene) -> ForwardResult:
+        """Load and replay a scene on the device, and copy its result.
 
-        Stream: the forward stream. Sync: none; the backend may have its own.
+        Stream: the forward stream. Sync: none, but for the backend's preparation.
         """
-        self.replay(self.load(there))
-        return self.left(there)
+        self.replay(self.load(on_device))
+        return self.result(on_device)
 
     def run(self, scene: Scene) -> ForwardResult:
-        """Run a scene without a graph, in the backend of the graphs, and copy what that leaves.
+        """Run a scene without a graph, in the backend of the graphs, and copy its result.
 
-        Stream: the forward stream. Sync: it, before the forward.
+        Stream: the forward stream. Sync: the forward stream, before the forward.
         """
-        there = self.bring(scene)
-        batch = self.load(there)
+        on_device = self.bring(scene)
+        batch = self.load(on_device)
         with self.streams.using(self.forward_stream):
             self.proxy.init_forward_metadata(batch)
             self._layer(ForwardContext(self.proxy, batch))
-        return self.left(there)
+        return self.result(on_device)
 
-    def left(self, there: Scene) -> ForwardResult:
-        """Copy what the last forward left: a scene's output, and the KV cache.
+    def result(self, on_device: Scene) -> ForwardResult:
+        """Copy the last forward's result: a scene's output, and the KV cache.
 
         Stream: the forward stream. Sync: none. Allocates: the copies. Keeps: nothing.
         """
-        heads = there.layer.tp_q_head_num, there.layer.v_head_dim
+        heads = on_device.layer.tp_q_head_num, on_device.layer.v_head_dim
         with self.streams.using(self.forward_stream):
-            output = self._layer.attended[: len(there.q)].clone().view(-1, *heads)
+            output = self._layer.attended[: len(on_device.q)].clone().view(-1, *heads)
             keys, values = self.pools.keys.clone(), self.pools.values.clone()
             pools = replace(self.pools, keys=keys, values=values)
             return ForwardResult(graphs=self, output=output, pools=pools)
 
     def overwrite(self, batch: ForwardBatch) -> None:
-        """Write to all that the scheduler shares with a forward: page table and batch.
+        """Overwrite the tensors that the scheduler shares with a forward: page table and batch.
 
         Stream: the current one. Sync: none. Allocates: nothing.
         """
         self.pools.req_to_token.zero_()
-        for own in (batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc, batch.positions):
-            own.zero_()
-        for extend in (batch.extend_seq_lens, batch.extend_prefix_lens, batch.last_token_indices):
-            if extend is not None:
-                extend.zero_()
+        for tensor in (
+            batch.req_pool_indices,
+            batch.seq_lens,
+            batch.out_cache_loc,
+            batch.positions,
+            batch.extend_seq_lens,
+            batch.extend_prefix_lens,
+            batch.last_token_indices,
+        ):
+            if tensor is not None:
+                tensor.zero_()
 
 
 def with_last_tokens(scene: Scene) -> Scene:
-    """Name each request's last token where it brings a number of its own, as the engine does."""
+    """Set `last_token_indices` where requests differ in new tokens, as the engine does."""
     extends = scene.batch.extend_seq_lens
     last = None if extends is None else extends.cumsum(0) - 1
     return replace(scene, batch=replace(scene.batch, last_token_indices=last))

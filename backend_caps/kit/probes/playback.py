@@ -1,8 +1,8 @@
-"""Play stories: plainly, or overlapped as an engine runs them.
+"""Play stories: one turn after the other, or overlapped as an engine runs them.
 
-Overlapped, the schedule stream is behind the last step's reads, makes a step's tensors and writes
-the page table; the forward stream waits for it, and runs the step. The host waits for nothing:
-it reads all results at the end.
+Overlapped, the schedule stream waits for the last turn's forward, copies the next batch to the
+device and writes the page table. The forward stream waits for that, and runs the turn. The host
+waits for neither: it reads all results at the end.
 
 Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 """
@@ -24,10 +24,10 @@ from backend_caps.kit.scenes import Scene, batch_of, moved, scene
 from backend_caps.runtime.staging import Staging
 
 SCHEDULE, FORWARD = 1, 2
-"""Handles of the two streams of an overlapped story on the simulated device; a backend's own
-come behind them."""
+"""Handles of the two streams of an overlapped story on the simulated device; streams that a
+backend makes have higher ones."""
 Supply = Callable[[Scene], Scene]
-"""Gives a scene the host lengths that it comes with."""
+"""Gives a scene its host lengths."""
 
 
 class Player:
@@ -35,9 +35,9 @@ class Player:
 
     Args:
         rig: builds the backend.
-        story: what is played.
+        story: the story to play.
         supply: gives each batch its host lengths; by default those that the backend claims.
-        overlapped: whether schedule and forward have a stream each, and the host waits for neither.
+        overlapped: whether schedule and forward have separate streams, without host waits.
     """
 
     def __init__(
@@ -48,47 +48,48 @@ class Player:
         self._staging = Staging(self._streams)
         stream = self._streams.private_stream if overlapped else self._streams.current_stream
         self._schedule, self._forward = stream(), stream()
-        self._pools = moved(story.pools, lambda own: own.to(self._streams.device, copy=True))
+        self._pools = moved(story.pools, lambda tensor: tensor.to(self._streams.device, copy=True))
         self.backend = rig.build(self._pools)
         self._streams.synchronize()
 
     def outputs(self) -> Sequence[Tensor]:
-        """Play it whole, and read all results at the end.
+        """Play the whole story, and read all results at the end.
 
         returns  [T, Hq, Dv] for each turn, host
         """
-        found = [self._run(turn) for turn in self._story.turns]
+        outputs = [self._run(turn) for turn in self._story.turns]
         with self._streams.using(self._forward):
-            read = [on_host(own) for own in found]
-        self._streams.synchronize()  # what a backend still has under way may read the pools
-        return read
+            outputs = [on_host(output) for output in outputs]
+        self._streams.synchronize()  # work on a backend's other streams may still read the pools
+        return outputs
 
     def output(self, turn: Turn) -> Tensor:
         """Play one turn, and read its result: [T, Hq, Dv], host."""
-        found = self._run(turn)
+        output = self._run(turn)
         with self._streams.using(self._forward):
-            return on_host(found)
+            return on_host(output)
 
     def bring(self, turn: Turn) -> Scene:
-        """Make a turn's tensors on the device, and write what comes before its forward.
+        """Copy a turn's tensors to the device, and apply its update of the pools.
 
-        Stream: the schedule stream, then the forward stream. Sync: none where there is pinned
+        Stream: the schedule stream, then the forward stream. Sync: none where the host has pinned
         memory.
         """
-        supplied, written = self._supply(turn.scene), turn.written
+        supplied, update = self._supply(turn.scene), turn.update
         with self._streams.using(self._schedule):
-            if written.entries.shape[1]:
-                rows, positions, slots = self._carry(written.entries).unbind()
+            if update.entries.shape[1]:
+                rows, positions, slots = self._carry(update.entries).unbind()
                 table = self._pools.req_to_token
                 table[rows, positions] = slots.to(table.dtype)
             batch = moved(supplied.batch, self._carry)
         self._forward.wait_stream(self._schedule)
         with self._streams.using(self._forward):
+            # Allocated on the schedule stream: its allocator must not reuse the memory too early.
             moved(batch, self._keep)
-            if len(written.slots):
-                carried = map(self._carry, (written.slots, written.keys, written.values))
+            if len(update.slots):
+                carried = map(self._carry, (update.slots, update.keys, update.values))
                 self._pools.set_kv_buffer(None, *carried)
-            q, k, v = (self._carry(own) for own in (turn.scene.q, turn.scene.k, turn.scene.v))
+            q, k, v = map(self._carry, (turn.scene.q, turn.scene.k, turn.scene.v))
         return replace(supplied, pools=self._pools, batch=batch, q=q, k=k, v=v)
 
     def _run(self, turn: Turn) -> Tensor:
@@ -103,7 +104,7 @@ class Player:
         return output
 
     def _carry(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor to the device; where that is the host, the story keeps its own."""
+        """Copy a tensor to the device; cloned, as on the CPU the story's tensor must not change."""
         return self._staging.carry(tensor.clone())
 
     def _keep(self, tensor: Tensor) -> Tensor:
@@ -114,19 +115,19 @@ class Player:
 _FORWARDS = (Forward.DECODE, Forward.VERIFY)
 _Shape = tuple[Forward, int, int]
 _NUM_LONGEST = 6
-"""Lengths that the longest context of a batch has; the others are below it, as the dice fall."""
+"""Distinct lengths of a batch's longest context; its other contexts are randomly shorter."""
 
 
 class SteadyRun:
-    """One backend that runs decode and verify steps, within `Rig.running`.
+    """Runs decode and verify steps in one backend, within `Rig.running`.
 
-    Batch sizes and longest contexts come round again and again, as buckets do; the other lengths
-    do not. So what is kept for a bucket is full after a round, and what is kept for a batch is not.
+    Batch sizes and longest contexts repeat in rounds, as buckets do; the other lengths do not. So a
+    cache by bucket is full after one round, and a cache by batch grows for ever.
 
     Args:
-        rig: backend and device.
+        rig: the backend and its device.
         scenario: the sizes of model and cache.
-        seed: of lengths and rows.
+        seed: the seed of lengths and rows.
     """
 
     def __init__(self, rig: Rig, scenario: Scenario, seed: int) -> None:
@@ -136,25 +137,25 @@ class SteadyRun:
         full = (self._longest - VERIFIED, VERIFIED)
         whole = scene([full] * MOST_REQUESTS, uniform=True, setting=scenario.setting(seed))
         for cache in (whole.pools.keys, whole.pools.values):
-            cache.nan_to_num_()  # steps read slots that none of them has written
+            cache.nan_to_num_()  # steps read slots that no step has written
         self._rows: list[int] = whole.batch.req_pool_indices.tolist()
         self._table_cpu = whole.pools.req_to_token.long()
         self._whole = whole.on(rig.device)
         self.backend = rig.build(self._whole.pools)
-        """The one that runs."""
+        """The backend that runs."""
         self._round: list[_Shape] = []
         self.num_steps = 0
-        """Steps that were run, those of `settle` aside."""
+        """Steps that ran, without those of `settle`."""
 
     @property
     def shapes(self) -> Sequence[_Shape]:
-        """List the forwards, batch sizes and longest contexts of a round."""
+        """The forwards, batch sizes and longest contexts of a round."""
         lengths = torch.linspace(VERIFIED, self._longest, _NUM_LONGEST).long().tolist()
-        forwards = [own for own in _FORWARDS if own.value not in self._rig.subject.without]
+        forwards = [each for each in _FORWARDS if each.value not in self._rig.subject.without]
         return list(product(forwards, range(1, MOST_REQUESTS + 1), lengths))
 
     def run(self, num_steps: int) -> None:
-        """Run so many steps, each of another batch."""
+        """Run steps, each with another batch."""
         for _ in range(num_steps):
             if not self._round:
                 self._round = self._dice.sample(self.shapes, len(self.shapes))
@@ -162,7 +163,7 @@ class SteadyRun:
         self.num_steps += num_steps
 
     def settle(self) -> None:
-        """Run the same few steps, so that what is kept of the last batches is always the same."""
+        """Run a few fixed steps, so that the state kept of recent batches is always the same."""
         dice = random.Random(0)  # noqa: S311 - no secrets
         for _ in range(3):
             self._step((Forward.DECODE, 2, self._longest), dice)
@@ -174,9 +175,9 @@ class SteadyRun:
         lengths[dice.randrange(num_requests)] = longest
         rows, whole = dice.sample(self._rows, num_requests), self._whole
         requests = [(length - new, new) for length in lengths]
-        taken = zip(rows, requests, strict=True)
-        slots = torch.cat([self._table_cpu[row, old : old + new] for row, (old, _) in taken])
+        starts = zip(rows, requests, strict=True)
+        slots = torch.cat([self._table_cpu[row, old : old + new] for row, (old, _) in starts])
         batch = batch_of(requests, torch.tensor(rows), slots, uniform=True)
-        q, k, v = (own[: len(slots)] for own in (whole.q, whole.k, whole.v))
-        brought = replace(whole, batch=batch, q=q, k=k, v=v)  # its other fields go unread
-        self._rig.supply(brought).on(self._rig.device).attend(self.backend)
+        q, k, v = (tokens[: len(slots)] for tokens in (whole.q, whole.k, whole.v))
+        step = replace(whole, batch=batch, q=q, k=k, v=v)  # a forward reads no other fields
+        self._rig.supply(step).on(self._rig.device).attend(self.backend)

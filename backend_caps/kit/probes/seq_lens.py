@@ -1,4 +1,4 @@
-"""What the host knows of lengths, what a backend reads of it, and where the host waits.
+"""Host lengths: which ones a batch has, which ones a backend reads, and host waits.
 
 Shapes: B requests and T tokens in a batch, Hq query heads, Dv the values' size.
 """
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,77 +33,79 @@ _CUDA_IS_SILENT, _CUDA_WARNS = 0, 1
 
 @contextmanager
 def host_waits(simulation: Simulation | None) -> Iterator[list[HostSync]]:
-    """Collect the waits of a `with` block, in the list that it gives, once the block has ended.
+    """Yield a list that holds the host waits of the `with` block once the block has ended.
 
     Args:
-        simulation: the one that runs; None is CUDA, where torch's own watch sees what blocks
-            within an operator and who waits for a stream, and neither waits for events or the whole
-            device nor what other libraries do.
+        simulation: the simulated device; None on CUDA. There torch's sync debug mode sees blocking
+            operators and stream waits. It misses waits for events or for the whole device, and
+            those of other libraries.
     """
-    found: list[HostSync] = []
+    waits: list[HostSync] = []
     if simulation is not None:
-        seen = len(simulation.hidden_syncs), len(simulation.host_waits)
-        yield found
-        found += simulation.hidden_syncs[seen[0] :] + simulation.host_waits[seen[1] :]
+        before = len(simulation.hidden_syncs), len(simulation.host_waits)
+        yield waits
+        waits += simulation.hidden_syncs[before[0] :] + simulation.host_waits[before[1] :]
         return
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode(_CUDA_WARNS)
         try:
-            yield found
+            yield waits
         finally:
             torch.cuda.set_sync_debug_mode(_CUDA_IS_SILENT)
-    found += [
+    waits += [
         HostSync(
             cause="an operator or a stream",
-            site=Site(own.filename, own.lineno),
+            site=Site(warning.filename, warning.lineno),
             waited=Waited(WaitKind.HIDDEN, None),
         )
-        for own in warned
-        if _CUDA_WORDS in str(own.message)
+        for warning in warned
+        if _CUDA_WORDS in str(warning.message)
     ]
 
 
 MIRROR = frozenset({"seq_lens_cpu", "seq_lens_sum"})
-"""What only a host wait makes true."""
+"""Exact lengths, for which the host has to wait."""
 BOUND = frozenset({"seq_lens_cpu_upper_bound"})
-"""What the host knows without waiting."""
+"""Bounds, which the host computes without a wait."""
 CUTS = frozenset({"extend_seq_lens_cpu", "extend_prefix_lens_cpu"})
-"""What the scheduler cut by itself."""
-_PASSING_ON = frozenset({"copy", "copyreg", "dataclasses"})
+"""Lengths of prompt chunks, which the scheduler chooses."""
+_HOST_LENGTHS = MIRROR | BOUND | CUTS
+_COPYING = frozenset({"copy", "copyreg", "dataclasses"})
+"""Modules that read all fields to copy a batch, which is no use of a length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read of a host length that was there."""
+    """One read of a host length that is not None."""
 
     name: str
     """The batch's field."""
     site: Site
-    """The line that looked: the backend's own, where one of its lines was running."""
+    """The reading line: the backend's, where one of its lines was running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The reads of the batches that it watches.
+    """The reads of watched batches.
 
     Args:
-        subject: whose reads they are.
+        subject: the backend that reads.
     """
 
     subject: Subject
     seen: list[Read] = field(default_factory=list)
-    """In their order, each as often as it was done."""
+    """All reads in their order, repetitions included."""
 
     def of(self, names: Collection[str]) -> Sequence[Read]:
         """List reads of some fields, each line once."""
-        return list(dict.fromkeys(own for own in self.seen if own.name in names))
+        return list(dict.fromkeys(read for read in self.seen if read.name in names))
 
     def watch(self, batch: ForwardBatch) -> ForwardBatch:
-        """Return a batch with the same values that records each read of a host length.
+        """Return a copy of a batch that records each read of a host length.
 
-        A length that is None is not recorded. A copy of the batch records its own reads; copying
-        it is none.
+        A length that is None is not recorded. Copies of the batch record reads, too; copying it is
+        no read.
         """
         note = self._note
 
@@ -117,39 +120,37 @@ class Reads:
                     note(name)
                 return value
 
+        # `__class__`, not a wrapper: backends may test `isinstance(batch, ForwardBatch)`.
         watched = copy(batch)
         watched.__class__ = Watched
         return watched
 
     def _note(self, name: str) -> None:
-        """Record the reader: the innermost line of the backend, else the line itself."""
-        frame = sys._getframe(2)  # noqa: SLF001 - the reader's, behind this and `__getattribute__`
-        if frame.f_globals["__name__"] in _PASSING_ON:
+        """Record a read at the innermost line of the backend, else at the reading line."""
+        frame = sys._getframe(2)  # noqa: SLF001 - skips this function and `__getattribute__`
+        if frame.f_globals["__name__"] in _COPYING:
             return
         reader = Site(frame.f_code.co_filename, frame.f_lineno)
         self.seen.append(Read(name, self.subject.running_line() or reader))
 
 
 def describe_reads(reads: Sequence[Read], root: Path) -> str:
-    """List what was read, and where, as seen from the folder of a backend's code."""
-    shown: dict[str, list[str]] = {}
-    for own in reads:
-        file = Path(own.site.file)
+    """List fields with the lines that read them, relative to the folder of a backend's code."""
+    lines_of: dict[str, list[str]] = {}
+    for read in reads:
+        file = Path(read.site.file)
         is_within = root.is_dir() and file.is_relative_to(root)
         name = file.relative_to(root) if is_within else file.name
-        shown.setdefault(own.name, []).append(f"{name}:{own.site.line}")
-    return " and ".join(f"{name} ({', '.join(lines)})" for name, lines in shown.items())
+        lines_of.setdefault(read.name, []).append(f"{name}:{read.site.line}")
+    return " and ".join(f"{name} ({', '.join(lines)})" for name, lines in lines_of.items())
 
 
-_HOST_LENGTHS = MIRROR | BOUND | CUTS
-
-
-RELAYED = tuple(own for own in Forward if own.phase is not Phase.PREFILL)
-"""Forwards whose lengths the host has only after a wait."""
+RELAYED = tuple(forward for forward in Forward if forward.phase is not Phase.PREFILL)
+"""Forwards whose lengths the host knows only after a wait."""
 
 
 def level_of(subject: Subject, scenario: Scenario) -> HostSeqLens:
-    """Return which host lengths a backend claims to read in forwards of a scenario."""
+    """Return a backend's claim of `host_seq_lens` for a scenario."""
     return subject.claim_as(
         HostSeqLens,
         "host_seq_lens",
@@ -164,44 +165,78 @@ def level_of(subject: Subject, scenario: Scenario) -> HostSeqLens:
 
 def relayed_scenarios(subject: Subject, *levels: HostSeqLens) -> Iterator[Scenario]:
     """List the scenarios without prompts in which a backend claims one of these levels."""
-    return (own for own in scenarios_of(subject, RELAYED) if level_of(subject, own) in levels)
+    return (each for each in scenarios_of(subject, RELAYED) if level_of(subject, each) in levels)
 
 
 def relayed_cases(
     code: str, subject: Subject, effort: Effort, *levels: HostSeqLens
 ) -> Iterator[Case]:
-    """Try each scenario without prompts in which a backend claims one of these levels.
+    """Make cases of the scenarios without prompts in which a backend claims one of these levels.
 
-    Each forward comes before any comes again: the first findings are of all that read.
+    Each forward comes once before any is repeated, so the first findings cover all forwards.
     """
     cases = cases_of(code, relayed_scenarios(subject, *levels), effort)
     yield from sorted(cases, key=lambda case: (case.seed, scenario_of(case).page_size))
 
 
-def scenes_of(subject: Subject, case: Case) -> tuple[Scene, Scene | None]:
-    """Draw a case's batch, and in every other case its prompts, which run before it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptedBatch:
+    """A batch, and the batch of its prompts, which may run before it."""
 
-    The scheduler knows the prompts' lengths: a backend that keeps those fails in the batch.
-    """
-    scene = draw(scenario_of(case), case.seed)
-    has_prompts = case.seed % 2 and Forward.PREFILL in forwards_of(subject)
-    return scene, prompts_of(scene) if has_prompts else None
+    rig: Rig
+    batch: Scene
+    prompts: Scene | None = None
+
+    @classmethod
+    def of(cls, rig: Rig, case: Case) -> Self:
+        """Draw a case's batch, at odd seeds with its prompts.
+
+        The host knows the prompts' lengths: a backend that reuses those fails in the batch.
+        """
+        batch = draw(scenario_of(case), case.seed)
+        has_prompts = case.seed % 2 and Forward.PREFILL in forwards_of(rig.subject)
+        return cls(rig=rig, batch=batch, prompts=prompts_of(batch) if has_prompts else None)
+
+    def run(
+        self, level: HostSeqLens, *, bounds: Tensor | None = None, reads: Reads | None = None
+    ) -> Tensor:
+        """Run the batch in a new backend, after its prompts.
+
+        returns  [T, Hq, Dv], host
+
+        Args:
+            level: the host lengths that the batch has.
+            bounds: replaces each host length, [B], host.
+            reads: records which host lengths are read.
+
+        Raises:
+            Exception: any that the backend raises.
+        """
+        with self.rig.running():
+            scene = supplied(self.batch, level, bounds).on(self.rig.device)
+            backend = self.rig.build(scene.pools)
+            if self.prompts is not None:
+                prompts = supplied(self.prompts, level).on(self.rig.device)
+                replace(prompts, pools=scene.pools).attend(backend)
+            if reads is not None:
+                scene = replace(scene, batch=reads.watch(scene.batch))
+            return on_host(scene.attend(backend))
 
 
 def prompts_of(scene: Scene) -> Scene | None:
-    """Make the batch that brought what is cached, to the same slots; None where nothing is."""
-    own = scene.select([place for place, (cached, _) in enumerate(scene.requests) if cached])
-    counts = [cached for cached, _ in own.requests]
+    """Make the prefill that writes a scene's cached tokens; None where no token is cached."""
+    prompts = scene.select([place for place, (cached, _) in enumerate(scene.requests) if cached])
+    counts = [cached for cached, _ in prompts.requests]
     if not counts:
         return None
-    contexts = [(k[:n], v[:n]) for (k, v), n in zip(own.contexts, counts, strict=True)]
+    contexts = [(k[:n], v[:n]) for (k, v), n in zip(prompts.contexts, counts, strict=True)]
     keys, values = (torch.cat(parts) for parts in zip(*contexts, strict=True))
-    rows, table = own.batch.req_pool_indices, own.pools.req_to_token
+    rows, table = prompts.batch.req_pool_indices, prompts.pools.req_to_token
     slots = torch.cat([table[row, :n] for row, n in zip(rows, counts, strict=True)]).long()
     return replace(
-        own,
+        prompts,
         batch=batch_of([(0, count) for count in counts], rows, slots, uniform=False),
-        q=own.q.new_zeros(len(keys), *own.q.shape[1:]),
+        q=prompts.q.new_zeros(len(keys), *prompts.q.shape[1:]),
         k=keys,
         v=values,
         contexts=contexts,
@@ -210,10 +245,10 @@ def prompts_of(scene: Scene) -> Scene | None:
 
 
 def loose_bounds(scene: Scene, case: Case) -> Tensor:
-    """Draw a bound for each length of a batch: [B] int64, host.
+    """Draw an upper bound for each length of a batch: [B] int64, host.
 
-    Each is the length itself, the longest there may be, or between the two; the first that can
-    be is not the length.
+    A bound is the length, the longest possible one, or between. At least one bound is loose where
+    a length is below the longest.
     """
     name = f"bounds of {scenario_of(case).name}#{case.seed}"
     dice = random.Random(name)  # noqa: S311 - no secrets
@@ -228,36 +263,3 @@ def loose_bounds(scene: Scene, case: Case) -> Tensor:
         if loose is not None:
             bounds[loose] = most
     return torch.tensor(bounds, dtype=torch.int64)
-
-
-def run_with_lengths(
-    rig: Rig,
-    scenes: tuple[Scene, Scene | None],
-    level: HostSeqLens,
-    *,
-    bounds: Tensor | None = None,
-    reads: Reads | None = None,
-) -> Tensor:
-    """Run a batch in a new backend, behind its prompts where there are some.
-
-    returns  [T, Hq, Dv], host
-
-    Args:
-        rig: where.
-        scenes: the batch and its prompts, whose lengths the host knows.
-        level: which lengths of the batch the host has.
-        bounds: replaces each length of the batch that the host has, [B], host.
-        reads: records what is read of them.
-
-    Raises:
-        Exception: whatever the backend raises.
-    """
-    with rig.running():
-        scene = supplied(scenes[0], level, bounds).on(rig.device)
-        backend = rig.build(scene.pools)
-        if scenes[1] is not None:
-            prompts = supplied(scenes[1], level).on(rig.device)
-            replace(prompts, pools=scene.pools).attend(backend)
-        if reads is not None:
-            scene = replace(scene, batch=reads.watch(scene.batch))
-        return on_host(scene.attend(backend))

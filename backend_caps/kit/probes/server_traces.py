@@ -1,7 +1,7 @@
-"""Random traces: what a few requests ask of an engine, and how it serves them.
+"""Random traces of requests, served by an engine with the backend under test.
 
-A trace is legal: each request fits into the KV cache alone, so that every one of them ends, however
-often it is retracted. All of them together do not fit.
+Each request fits into the KV cache alone, so every one ends, however often it is retracted. All
+requests together do not fit.
 """
 
 from __future__ import annotations
@@ -33,56 +33,56 @@ from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.stats import StepStats
 
 VOCAB_SIZE = 64
-"""Tokens of the models that serve."""
+"""The vocabulary of the served models."""
 _MOST_NEW = 8
 """Tokens of the longest output."""
 _SHORT = 2
-"""Of three requests, the one whose prompt is short."""
+"""The index among three requests of the one with a short prompt; earlier ones come at step 0."""
 _NUM_STEPS = 2
 """Steps of a draft."""
 _MOST_NODES = 8
 """Tokens of a draft tree."""
 _GRAPHS = (2, 4)
-"""Batch sizes that are captured; others are padded."""
+"""Batch sizes of captured graphs; batches of other sizes are padded."""
 _PROMPT_GRAPH = 8
-"""Tokens of the one graph of prompts."""
+"""Tokens of the only graph of prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """One request."""
+    """A request of a trace."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
     submitted_at: int
-    """The step before which it comes."""
+    """The step before which it is submitted."""
     aborted_at: int | None
-    """The step before which it is given up; None: never."""
+    """The step before which it is aborted; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTrace:
-    """What happens to one engine."""
+    """The requests, flags and options of one engine's run."""
 
-    asked: tuple[TraceRequest, ...]
+    requests: tuple[TraceRequest, ...]
     flags: ServerFlags
-    """How it is served; prompts may have a backend object of their own, by another name."""
+    """The server's flags; prompts may run in a second backend object, by another name."""
     options: EngineOptions
-    """Its room: the KV cache has fewer tokens than all requests need together."""
+    """The engine's options; the KV cache has fewer tokens than all requests need together."""
 
     @property
     def speculation(self) -> SpecSettings | None:
-        """What drafts; None where nothing does."""
+        """The settings of drafts; None without drafts."""
         return SpecSettings.from_flags(self.flags)
 
     @property
     def algorithm(self) -> Algorithm | None:
-        """How it drafts; None where nothing does."""
+        """The algorithm of drafts; None without drafts."""
         return None if self.speculation is None else self.speculation.algorithm
 
     @property
-    def told(self) -> str:
-        """How it is served, in a few words."""
+    def summary(self) -> str:
+        """The flags in a few words, for a fault."""
         flags = self.flags
         words = {
             f"{flags.page_size}-token pages": True,
@@ -97,18 +97,18 @@ class ServerTrace:
 
     @property
     def undrafted(self) -> ServerTrace:
-        """The same requests by the plain loop, a token a step."""
-        plain = self.plainly
+        """The same requests by the plain loop, without drafts."""
+        plain = self.plain
         return replace(plain, flags=plain.flags.model_copy(update=_UNDRAFTED))
 
     @property
-    def plainly(self) -> ServerTrace:
-        """The same requests and drafts by the plain loop, with room for all of them."""
-        count, num_tokens = len(self.asked), self.options.max_total_tokens
+    def plain(self) -> ServerTrace:
+        """The same requests and drafts by the plain loop, with room for all requests."""
+        count, num_tokens = len(self.requests), self.options.max_total_tokens
         assert num_tokens is not None, "a trace says how large the cache is"
         return replace(
             self,
-            asked=tuple(replace(own, aborted_at=None) for own in self.asked),
+            requests=tuple(replace(request, aborted_at=None) for request in self.requests),
             flags=self.flags.model_copy(update=_PLAIN),
             options=replace(
                 self.options,
@@ -120,7 +120,7 @@ class ServerTrace:
         )
 
     def plan(self, subject: Subject) -> Plan:
-        """Resolve the engine's plan by what the backend itself declares."""
+        """Resolve the engine's plan, by the backend's declaration."""
         backends = {
             name: Backend(
                 name=name, status=Status.OK, source=subject.source, declaration=subject.declaration
@@ -148,19 +148,19 @@ _PLAIN: Mapping[str, object] = {
 
 
 def longest_of(scenario: Scenario) -> int:
-    """Return the longest context of a trace: over a page and some tokens more."""
+    """Return the longest context of a trace: more than a page."""
     return max(40, scenario.page_size + 24)
 
 
 def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
-    """Draw a trace of what a backend claims.
+    """Draw a trace with the features that a backend claims.
 
-    The scenario's forward says what its steps are: `decode`, `mixed` and, with drafts, `verify` and
+    The scenario's forward is that of its steps: `decode`, `mixed` or, with drafts, `verify` or
     `tree`.
     """
     dice = dice_for(scenario, seed)
     drafts = _drafts(subject, scenario, dice, seed)
-    asked = tuple(_request(scenario, dice, place) for place in range(dice.randint(4, 6)))
+    requests = tuple(_request(scenario, dice, place) for place in range(dice.randint(4, 6)))
     kinds = subject.claim_as(frozenset, "graph_replay")
     is_tree = scenario.forward is Forward.TREE
     is_mixed = scenario.forward is Forward.MIXED or (
@@ -184,25 +184,25 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
     replays_prompts = replayed and BatchKind.MIXED_BATCH in kinds and not drafts
     options = EngineOptions(
         max_running_requests=4,
-        max_total_tokens=_num_pages(scenario, asked, flags) * scenario.page_size,
+        max_total_tokens=_num_pages(scenario, requests, flags) * scenario.page_size,
         chunked_prefill_size=chunk,
         graph_batch_sizes=_GRAPHS if replayed else (),
         graph_token_counts=(min(_PROMPT_GRAPH, chunk or _PROMPT_GRAPH),) if replays_prompts else (),
     )
-    return ServerTrace(asked=asked, flags=flags, options=options)
+    return ServerTrace(requests=requests, flags=flags, options=options)
 
 
 def _drafts(
     subject: Subject, scenario: Scenario, dice: random.Random, seed: int
 ) -> Mapping[str, object]:
-    """Draw what drafts, as flags: a model where the draft's roles are claimed, else the host."""
+    """Draw the flags of drafts: a draft model where its roles are claimed, else n-grams."""
     if scenario.forward not in {Forward.VERIFY, Forward.TREE}:
         return {}
     is_tree = scenario.forward is Forward.TREE
     drafts = {Forward.DRAFT_EXTEND, *([Forward.DRAFT] if is_tree else [])}
-    modelled = drafts <= set(forwards_of(subject)) and Role.DRAFT in roles_of(subject)
+    has_model = drafts <= set(forwards_of(subject)) and Role.DRAFT in roles_of(subject)
     models = (Algorithm.EAGLE, Algorithm.STANDALONE)
-    algorithm = (*models, Algorithm.NGRAM)[seed % 3] if modelled else Algorithm.NGRAM
+    algorithm = (*models, Algorithm.NGRAM)[seed % 3] if has_model else Algorithm.NGRAM
     topk = scenario.topk if is_tree else 1
     most = min(_MOST_NODES, topk + (_NUM_STEPS - 1) * topk * topk + 1)
     num_tokens = dice.randint(_NUM_STEPS + 2, most) if is_tree else _NUM_STEPS + 1
@@ -218,7 +218,7 @@ def _drafts(
 def _request(scenario: Scenario, dice: random.Random, place: int) -> TraceRequest:
     """Draw a request; most outputs cross the end of a page.
 
-    Those of the first two do, which run together, so that one of them is retracted.
+    The first two requests run together and always do, so that one of them is retracted.
     """
     size = scenario.page_size
     least, most = (4, 12) if place % 3 == _SHORT or size == 1 else (max(1, size - 3), size)
@@ -237,65 +237,65 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> TraceReques
     )
 
 
-def _num_pages(scenario: Scenario, asked: tuple[TraceRequest, ...], flags: ServerFlags) -> int:
-    """Count the pages of a cache in which two requests can begin, and not both go on.
+def _num_pages(scenario: Scenario, requests: tuple[TraceRequest, ...], flags: ServerFlags) -> int:
+    """Return the pages of a cache in which two requests can start, but not both finish.
 
-    The longest request fits, with what its steps write behind it.
+    The longest request fits, with the draft tokens that its steps write behind it.
     """
     size, settings = scenario.page_size, SpecSettings.from_flags(flags)
     behind = 0 if settings is None else settings.lookahead
-    longest = max(len(own.prompt) + own.sampling.max_new_tokens for own in asked)
+    longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
     # Decode rows join prompts only where there is room for both.
     beside = longest if flags.enable_mixed_chunk and size == 1 else 0
     return -(-(longest + behind + beside) // size) + 1
 
 
 _MOST_STEPS = 600
-"""More than any trace needs, retractions included."""
+"""More steps than any trace needs, retractions included."""
 _BEHIND = 32
-"""Positions of the models behind the longest context, of which drafts take some."""
+"""Positions of the models behind the longest context, for draft tokens."""
 
 
 @dataclass(slots=True)
 class StepWatch:
-    """Observes steps: their mode, retractions and accepted tokens."""
+    """Records steps: their mode, retractions and accepted tokens."""
 
     mode: ForwardMode | None = None
-    """Of the step whose result was processed last."""
+    """The mode of the step whose result was processed last."""
     num_retracted: int = 0
     accepted: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By request, then by the length of its output before the step: tokens that it got."""
+    """By request, then by the length of its output before the step: accepted tokens."""
 
     def observe(self, stats: StepStats) -> None:
-        """Keep what kind of step it was."""
+        """Record a step's mode and retractions."""
         self.mode = stats.mode
         self.num_retracted += stats.num_retracted
 
-    def take(self, made: Sequence[NewToken]) -> None:
-        """Count the tokens of the step that was processed, where it drafted."""
+    def take(self, tokens: Sequence[NewToken]) -> None:
+        """Count the tokens of the processed step by request, where it was a decode."""
         if self.mode is ForwardMode.DECODE:
-            for request, count in Counter(request for request, _ in made).items():
-                own = self.accepted.setdefault(request.number, {})
-                own[len(request.output) - count] = count
+            for request, count in Counter(request for request, _ in tokens).items():
+                accepted = self.accepted.setdefault(request.number, {})
+                accepted[len(request.output) - count] = count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTrace:
-    """What came of a trace."""
+    """The result of a served trace."""
 
     outputs: Sequence[Sequence[int]]
     """The tokens of each request."""
     accepted: Mapping[int, Mapping[int, int]]
-    """By request, then by the length of its output before a step without prompts: what it got. A
-    draft hangs on the tokens before it alone, so it is the same in every run that has the step."""
+    """By request, then by the length of its output before a step without prompts: accepted tokens.
+    A draft depends on the tokens before it alone, so any run with the step has the same count."""
     num_retracted: int
-    """How often a request was taken out of the KV cache."""
-    left_over: Sequence[str]
-    """What the engine has not got back."""
+    """Retractions of requests from the KV cache."""
+    leaks: Sequence[str]
+    """Rows and pages that are not free at the end, with their counts."""
 
 
 def sizes_of(scenario: Scenario) -> ModelSizes:
-    """Return the sizes of the models of a scenario's traces."""
+    """Return the sizes of the models that serve a scenario's traces."""
     return ModelSizes(
         vocab_size=VOCAB_SIZE,
         num_heads=scenario.num_heads,
@@ -306,11 +306,11 @@ def sizes_of(scenario: Scenario) -> ModelSizes:
 
 
 def serve(rig: Rig, trace: ServerTrace, models: SmallModels) -> ServedTrace:
-    """Run a trace by the engine, to its end, within `Rig.running`.
+    """Serve a trace by an engine, to its end, within `Rig.running`.
 
     Raises:
-        BackendCapsError: the engine does not take the backend, as it declares itself.
-        Exception: whatever the backend raises.
+        BackendCapsError: the engine rejects the backend's declaration.
+        Exception: any that the backend raises.
     """
     watch = StepWatch()
     with Engine.from_plan(
@@ -332,22 +332,22 @@ def serve(rig: Rig, trace: ServerTrace, models: SmallModels) -> ServedTrace:
             outputs=outputs,
             accepted=watch.accepted,
             num_retracted=watch.num_retracted,
-            left_over=[f"{count} {name}" for name, count in missing.items() if count],
+            leaks=[f"{count} {name}" for name, count in missing.items() if count],
         )
 
 
 def _play(trace: ServerTrace, engine: Engine, watch: StepWatch) -> Sequence[Sequence[int]]:
-    """Submit, abort and step as the trace says, until nothing is left to do: each output."""
-    requests: dict[int, Request] = {}
-    last = max(own.submitted_at for own in trace.asked)
+    """Submit and abort requests at their steps until all have ended; return their outputs."""
+    submitted: dict[int, Request] = {}
+    last = max(request.submitted_at for request in trace.requests)
     step = 0
     while step <= last or engine.scheduler.has_work:
-        for place, own in enumerate(trace.asked):
-            if own.submitted_at == step:
-                requests[place] = engine.submit(own.prompt, own.sampling)
-            if own.aborted_at == step:
-                engine.abort(requests[place])
+        for place, request in enumerate(trace.requests):
+            if request.submitted_at == step:
+                submitted[place] = engine.submit(request.prompt, request.sampling)
+            if request.aborted_at == step:
+                engine.abort(submitted[place])
         watch.take(engine.step())
         step += 1
-        assert step < _MOST_STEPS, f"{len(trace.asked)} requests did not end in {step} steps"
-    return [list(requests[place].output) for place in range(len(trace.asked))]
+        assert step < _MOST_STEPS, f"{len(trace.requests)} requests did not end in {step} steps"
+    return [list(submitted[place].output) for place in range(len(trace.requests))]

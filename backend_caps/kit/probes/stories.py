@@ -1,7 +1,7 @@
-"""Stories: batch after batch over the same pools, as an engine brings them to one backend.
+"""Stories: sequences of batches over the same pools, as an engine runs them in one backend.
 
-Requests come with a prompt, grow by what a step accepts, change their order, and leave; the next
-request gets their row and pages at once. Slots without an owner hold poison.
+Requests arrive with a prompt, grow by the accepted tokens of a step, change their order, and end;
+the next request gets their row and pages at once. Slots without an owner hold poison.
 
 Shapes: N entries of the page table or slots of the KV cache, B requests and T tokens in a batch, C
 tokens of a request's context, Hq query heads, Hk key and value heads, D and Dv their sizes, K beams
@@ -23,37 +23,38 @@ from backend_caps.kit import Forward, Scenario, Subject, scenarios, scenes
 
 @dataclass(slots=True, eq=False)
 class CachedRequest:
-    """A request, from when it comes until it leaves."""
+    """A request with a row and pages in the pools."""
 
     row: int
-    """Of the page table."""
+    """Its row of the page table."""
     pages: list[int] = field(default_factory=list)
-    """Of the KV cache."""
+    """Its pages of the KV cache."""
     length: int = 0
     """C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUpdate:
-    """What an engine writes to the pools in front of a forward."""
+    """The writes of an engine to the pools before a forward."""
 
     entries: Tensor
-    """[3, N] int64, host: rows and positions of the page table, and the slots that go there."""
+    """[3, N] int64, host: rows and positions of the page table, and their slots."""
     slots: Tensor
-    """[N] int64, host: what changes in the KV cache without a forward."""
+    """[N] int64, host: slots of the KV cache that change without a forward."""
     keys: Tensor
-    """[N, Hk, D], host: poison where a slot lost its owner."""
+    """[N, Hk, D], host: new keys of the slots; poison where a slot lost its owner."""
     values: Tensor
-    """[N, Hk, Dv], host: the same."""
+    """[N, Hk, Dv], host: new values of the slots, likewise."""
 
 
 class HostCache:
-    """Rows and pages of requests, and the pools as they are in plain order.
+    """Allocates rows and pages to requests, and keeps the expected contents of the pools.
+
+    Rows and pages are reused last in, first out, so a new request meets what the last one left.
 
     Args:
-        setting: how large the pools are.
-        dice: in which order rows and pages are given out at first. The last one that came back is
-            the first one that goes out.
+        setting: the sizes of the pools.
+        dice: shuffles the initial free rows and pages.
     """
 
     def __init__(self, setting: scenes.Setting, dice: random.Random) -> None:
@@ -65,58 +66,58 @@ class HostCache:
         self._changed: set[int] = set()
 
     def pools(self) -> scenes.Pools:
-        """Copy the pools as they are now."""
+        """Copy the present pools."""
         return scenes.moved(self._pools, torch.Tensor.clone)
 
-    def come(self) -> CachedRequest:
-        """Give a request a row."""
+    def admit(self) -> CachedRequest:
+        """Admit a request: give it a row."""
         return CachedRequest(self._free_rows.pop())
 
-    def leave(self, stay: CachedRequest) -> None:
-        """Take a request's row and pages back, and let its tokens be poison."""
-        self.shorten(stay, 0)
-        self._free_rows.append(stay.row)
-        self._free_pages += stay.pages
+    def release(self, request: CachedRequest) -> None:
+        """Free a request's row and pages, and poison its slots."""
+        self.shorten(request, 0)
+        self._free_rows.append(request.row)
+        self._free_pages += request.pages
 
-    def grow(self, stay: CachedRequest, count: int) -> Tensor:
-        """Append tokens to a context, and enter the pages that it needs: their slots, [N]."""
+    def grow(self, request: CachedRequest, count: int) -> Tensor:
+        """Append tokens to a context, with new pages where needed; return their slots, [N]."""
         size, table = self._setting.page_size, self._pools.req_to_token
-        start, stay.length = stay.length, stay.length + count
-        while len(stay.pages) * size < stay.length:
-            position = len(stay.pages) * size
-            stay.pages.append(self._free_pages.pop())
-            slots = torch.arange(size) + stay.pages[-1] * size
+        start, request.length = request.length, request.length + count
+        while len(request.pages) * size < request.length:
+            position = len(request.pages) * size
+            request.pages.append(self._free_pages.pop())
+            slots = torch.arange(size) + request.pages[-1] * size
             width = min(size, table.shape[1] - position)
-            table[stay.row, position : position + width] = slots[:width].int()
-            self._entered |= {(stay.row, position + place) for place in range(width)}
-        return self.slots(stay)[start:]
+            table[request.row, position : position + width] = slots[:width].int()
+            self._entered |= {(request.row, position + place) for place in range(width)}
+        return self.slots(request)[start:]
 
-    def shorten(self, stay: CachedRequest, length: int) -> None:
-        """Drop a context's last tokens: its pages stay, and their slots hold poison."""
-        slots, stay.length = self.slots(stay)[length:], length
+    def shorten(self, request: CachedRequest, length: int) -> None:
+        """Drop a context's last tokens: it keeps its pages, and the dropped slots are poison."""
+        slots, request.length = self.slots(request)[length:], length
         self._pools.keys[slots] = self._pools.values[slots] = self._setting.poison
         self._changed |= set(slots.tolist())
 
-    def slots(self, stay: CachedRequest) -> Tensor:
-        """List the slots of a context's tokens: [C] int64, host."""
-        return self._pools.req_to_token[stay.row, : stay.length].long()
+    def slots(self, request: CachedRequest) -> Tensor:
+        """Return the slots of a context's tokens: [C] int64, host."""
+        return self._pools.req_to_token[request.row, : request.length].long()
 
     def store(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store what a forward writes: [N], [N, Hk, D] and [N, Hk, Dv]."""
+        """Store a forward's tokens: [N], [N, Hk, D] and [N, Hk, Dv]."""
         self._pools.set_kv_buffer(None, slots, keys, values)
 
     def place(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store what no forward of the story writes."""
+        """Store tokens that no forward of the story writes."""
         self.store(slots, keys, values)
         self._changed |= set(slots.tolist())
 
-    def context(self, stay: CachedRequest) -> tuple[Tensor, Tensor]:
+    def context(self, request: CachedRequest) -> tuple[Tensor, Tensor]:
         """Copy keys [C, Hk, D] and values [C, Hk, Dv] of a request's tokens."""
-        slots = self.slots(stay)
+        slots = self.slots(request)
         return self._pools.keys[slots], self._pools.values[slots]
 
-    def written(self) -> PoolUpdate:
-        """Return what changed without a forward since the last call."""
+    def take_update(self) -> PoolUpdate:
+        """Return the changes since the last call that no forward made."""
         pools, entered = self._pools, torch.tensor(sorted(self._entered), dtype=torch.int64)
         rows, positions = entered.view(-1, 2).unbind(1)
         slots = torch.tensor(sorted(self._changed), dtype=torch.int64)
@@ -127,7 +128,7 @@ class HostCache:
 
 
 _NUM_STEPS = 3
-"""Steps of a story; each has a turn or two, and one more where requests come with a prefill."""
+"""Steps of a story; each has one or two turns, and one more where new requests are prefilled."""
 _LONGEST_CHUNK = 5
 
 
@@ -136,68 +137,68 @@ class Turn:
     """One forward of a story."""
 
     forward: Forward
-    """What it is for."""
+    """The kind of forward."""
     scene: scenes.Scene
-    """Its batch, and the pools as plain order has them in front of it; on the host."""
-    written: PoolUpdate
-    """What is written to the pools before it."""
+    """Its batch, and the expected pools before it; on the host."""
+    update: PoolUpdate
+    """The writes to the pools before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """Forward after forward over the same pools."""
+    """A sequence of forwards over the same pools."""
 
     pools: scenes.Pools
-    """As they are before the first turn; on the host."""
+    """The pools before the first turn; on the host."""
     turns: Sequence[Turn]
 
 
 def story_of(subject: Subject, scenario: Scenario, seed: int) -> Story:
-    """Draw a story whose steps are a scenario's forward.
+    """Draw a story whose steps run a scenario's forward.
 
-    Prompts come by prefills where the backend takes any; else they are in the cache from the start.
+    Prompts are prefilled where the backend supports that; else they are placed in the cache.
     """
     prefills = Forward.PREFILL in scenarios.forwards_of(subject)
-    author = _StoryWriter(scenario, seed, prefills=prefills)
-    beginning = author.cache.pools()
-    return Story(pools=beginning, turns=[own for _ in range(_NUM_STEPS) for own in author.step()])
+    writer = _StoryWriter(scenario, seed, prefills=prefills)
+    pools = writer.cache.pools()
+    return Story(pools=pools, turns=[turn for _ in range(_NUM_STEPS) for turn in writer.step()])
 
 
 class _StoryWriter:
-    """Write a story, step after step."""
+    """Draws a story step by step."""
 
     def __init__(self, scenario: Scenario, seed: int, *, prefills: bool) -> None:
         self._scenario, self._prefills = scenario, prefills
         self._dice = scenarios.dice_for(scenario, seed)
         self._most = self._dice.choice((1, 2, scenarios.MOST_REQUESTS))
-        self._stays: list[CachedRequest] = []
+        self._requests: list[CachedRequest] = []
         self._setting = scenario.setting(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self.cache = HostCache(self._setting, self._dice)
 
     def step(self) -> Iterator[Turn]:
-        """Let requests leave and come, then run forwards of the present ones."""
-        for stay in [own for own in self._stays if self._leaves(own)]:
-            self._stays.remove(stay)
-            self.cache.leave(stay)
-        missing = self._most - len(self._stays)
-        # At least one is there, and not always as many as may be.
-        num_comers = self._dice.randint(min(missing, 0 if self._stays else 1), missing)
-        fresh = [self.cache.come() for _ in range(num_comers)]
-        self._stays += fresh
-        self._dice.shuffle(self._stays)
+        """End some requests and admit others, then run forwards of all."""
+        for request in [each for each in self._requests if self._ends(each)]:
+            self._requests.remove(request)
+            self.cache.release(request)
+        missing = self._most - len(self._requests)
+        # At least one request runs, and not always the most.
+        num_new = self._dice.randint(min(missing, 0 if self._requests else 1), missing)
+        fresh = [self.cache.admit() for _ in range(num_new)]
+        self._requests += fresh
+        self._dice.shuffle(self._requests)
         prompts = [self._prompt_length() for _ in fresh]
         if self._prefills and fresh:
             yield self._turn(Forward.PREFILL, fresh, prompts)
         else:
-            for stay, length in zip(fresh, prompts, strict=True):
-                self.cache.place(self.cache.grow(stay, length), *self._keys_and_values(length))
+            for request, length in zip(fresh, prompts, strict=True):
+                self.cache.place(self.cache.grow(request, length), *self._keys_and_values(length))
         if self._scenario.forward is not Forward.PREFILL:
             yield from self._forwards()
 
-    def _leaves(self, stay: CachedRequest) -> bool:
-        """Return whether a request leaves: it has no room, or its prefill was all there is."""
-        is_full = stay.length + self._room > self._scenario.max_context_len
+    def _ends(self, request: CachedRequest) -> bool:
+        """Return whether a request ends: without room, after a lone prefill, or by chance."""
+        is_full = request.length + self._room > self._scenario.max_context_len
         is_done = self._scenario.forward is Forward.PREFILL
         return is_full or is_done or self._dice.random() < 0.3  # noqa: PLR2004 - some do
 
@@ -208,32 +209,32 @@ class _StoryWriter:
         return max(_LONGEST_CHUNK, scenarios.TREE_NODES, drafted)
 
     def _prompt_length(self) -> int:
-        """Draw a length that leaves room, often right before the end of a page."""
+        """Draw a length with room for a step behind it, often right before the end of a page."""
         most, size = self._scenario.max_context_len - self._room, self._scenario.page_size
         edges = [edge for edge in (size - 2, size - 1, size) if 1 <= edge <= most]
         return self._dice.choice([*edges, self._dice.randint(1, most)])
 
     def _forwards(self) -> Iterator[Turn]:
-        """Run the step's forward, and keep of each request what is accepted."""
-        scenario, stays = self._scenario, [*self._stays]
-        starts = [stay.length for stay in stays]
+        """Run the step's forward, then drop the rejected tokens of each request."""
+        scenario, requests = self._scenario, [*self._requests]
+        starts = [request.length for request in requests]
         if scenario.forward is Forward.DRAFT:
             for step in range(1, scenarios.DRAFT_STEPS + 1):
-                drawn = (scenes.beams(scenario.topk, step, self._dice) for _ in stays)
-                seen = [*map(scenes.after_prefix, starts, drawn)]
-                yield self._turn(Forward.DRAFT, stays, [scenario.topk] * len(stays), seen)
+                masks = (scenes.beams(scenario.topk, step, self._dice) for _ in requests)
+                visible = [*map(scenes.after_prefix, starts, masks)]
+                yield self._turn(Forward.DRAFT, requests, [scenario.topk] * len(requests), visible)
         elif scenario.forward is Forward.TREE:
             count = scenarios.TREE_NODES
-            trees = (scenes.random_tree(count, scenario.topk, self._dice) for _ in stays)
-            seen = [*map(scenes.after_prefix, starts, map(scenes.visible_nodes, trees))]
-            yield self._turn(Forward.TREE, stays, [count] * len(stays), seen)
+            trees = (scenes.random_tree(count, scenario.topk, self._dice) for _ in requests)
+            visible = [*map(scenes.after_prefix, starts, map(scenes.visible_nodes, trees))]
+            yield self._turn(Forward.TREE, requests, [count] * len(requests), visible)
         else:
-            yield self._turn(scenario.forward, stays, [*map(self._count, range(len(stays)))])
-        for stay, before in zip(stays, starts, strict=True):
-            self.cache.shorten(stay, before + self._num_accepted(stay.length - before))
+            yield self._turn(scenario.forward, requests, [*map(self._count, range(len(requests)))])
+        for request, before in zip(requests, starts, strict=True):
+            self.cache.shorten(request, before + self._num_accepted(request.length - before))
 
     def _count(self, place: int) -> int:
-        """Draw the tokens that a request brings to a forward without a tree."""
+        """Draw the number of a request's new tokens in a forward without a tree."""
         match self._scenario.forward:
             case Forward.DECODE:
                 return 1
@@ -245,7 +246,7 @@ class _StoryWriter:
                 return scenarios.VERIFIED
 
     def _num_accepted(self, count: int) -> int:
-        """Draw how many tokens stay: of a tree the root, of drafts the first beam."""
+        """Draw the number of accepted tokens: one of a tree or of beams."""
         if self._scenario.forward.phase is Phase.PREFILL:
             return count
         return 1 if self._scenario.forward.is_tree else self._dice.randint(1, count)
@@ -253,31 +254,31 @@ class _StoryWriter:
     def _turn(
         self,
         forward: Forward,
-        stays: Sequence[CachedRequest],
+        requests: Sequence[CachedRequest],
         counts: Sequence[int],
         visible: Sequence[Tensor] | None = None,
     ) -> Turn:
-        """Run a forward that brings so many tokens of each request, on the host."""
-        cache, starts = self.cache, [stay.length for stay in stays]
-        slots = torch.cat([cache.grow(*pair) for pair in zip(stays, counts, strict=True)])
-        written, pools = cache.written(), cache.pools()
+        """Run a forward with `counts` new tokens of each request, on the host."""
+        cache, starts = self.cache, [request.length for request in requests]
+        slots = torch.cat([cache.grow(*pair) for pair in zip(requests, counts, strict=True)])
+        update, pools = cache.take_update(), cache.pools()
         keys, values = self._keys_and_values(sum(counts))
         cache.store(slots, keys, values)
-        requests = [*zip(starts, counts, strict=True)]
-        rows = torch.tensor([stay.row for stay in stays], dtype=torch.int64)
-        batch = scenes.batch_of(requests, rows, slots, uniform=forward.phase is not Phase.PREFILL)
-        made = scenes.Scene(
+        sizes = [*zip(starts, counts, strict=True)]
+        rows = torch.tensor([request.row for request in requests], dtype=torch.int64)
+        batch = scenes.batch_of(sizes, rows, slots, uniform=forward.phase is not Phase.PREFILL)
+        drawn = scenes.Scene(
             pools=pools,
             layer=self._setting.layer,
             batch=replace(batch, mode=forward.mode),
             q=self._setting.queries(sum(counts), self._generator),
             k=keys,
             v=values,
-            contexts=[cache.context(stay) for stay in stays],
-            visible=[scenes.causal(new, old + new) for old, new in requests],
+            contexts=[cache.context(request) for request in requests],
+            visible=[scenes.causal(new, old + new) for old, new in sizes],
         )
-        made = made if visible is None else scenes.with_mask(made, visible)
-        return Turn(forward=forward, scene=made, written=written)
+        drawn = drawn if visible is None else scenes.with_mask(drawn, visible)
+        return Turn(forward=forward, scene=drawn, update=update)
 
     def _keys_and_values(self, count: int) -> tuple[Tensor, Tensor]:
         return self._setting.keys_and_values(count, self._generator)

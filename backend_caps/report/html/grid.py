@@ -1,4 +1,4 @@
-"""Tables of pages: filtered, sorted and opened; a report's matrix, and a comparison."""
+"""Tables of pages that readers filter, sort and open: a matrix, and a comparison."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Glyph(Enum):
 
     @classmethod
     def of(cls, symbol: str) -> Self:
-        """Find a shape by its symbol's name, which a document has as origin, state or kind."""
+        """Find a shape by its symbol's name: a document's origin, state or kind."""
         return next(glyph for glyph in cls if glyph.value == symbol)
 
     @property
@@ -58,12 +58,12 @@ class Glyph(Enum):
 
 
 Detail = tuple[tuple[str, str], ...]
-"""What a cell opens: pairs of a term and its text."""
+"""The text that a cell opens: pairs of a term and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a table shows in one place, and what it opens."""
+    """One cell of a table, and the text that it opens."""
 
     text: str
     glyph: Glyph | None = None
@@ -75,13 +75,8 @@ class Cell:
     detail: Detail = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What a table shows of one subject."""
-
-    head: Cell
-    """Names the subject; what it opens is shown with each cell of the row."""
-    cells: tuple[Cell, ...]
+Row = tuple[Cell, ...]
+"""The row of one subject. The first cell names it; its detail is shown with that of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,36 +93,32 @@ class Grid:
 
     @property
     def legend(self) -> tuple[tuple[Glyph, int | None], ...]:
-        """The shapes that it shows, each once, in their own order, with their counts."""
-        cells = (cell for row in self.rows for cell in (row.head, *row.cells))
-        shown = {glyph for cell in cells for glyph in (cell.glyph, cell.mark)}
+        """The shapes that it shows, each once, in the order of `Glyph`, with their counts."""
+        shown = {glyph for row in self.rows for cell in row for glyph in (cell.glyph, cell.mark)}
         counts = dict(self.counts)
         return tuple((glyph, counts.get(glyph)) for glyph in Glyph if glyph in shown)
 
     def data(self) -> Mapping[str, Sequence[object]]:
-        """Write what the cells open: each detail once, and for each row its cells' numbers.
+        """Write the cells' details: each detail once, and by row the numbers of its details.
 
-        With them goes the order of each column's values; none where letters order them.
+        The order of each column's values goes with them; it is empty where letters order them.
         """
         numbers: dict[Detail, int] = {}
-        rows = [
-            [numbers.setdefault(cell.detail, len(numbers)) for cell in (row.head, *row.cells)]
-            for row in self.rows
-        ]
+        rows = [[numbers.setdefault(c.detail, len(numbers)) for c in row] for row in self.rows]
         details = [[[visible(term), visible(text)] for term, text in detail] for detail in numbers]
         orders = [[*self.orders.get(name, ())] for name in self.columns]
         return {"details": details, "rows": rows, "orders": orders}
 
 
 _MARKS: Mapping[str | None, Glyph] = {
-    own.label: own for own in (Glyph.VERIFIED, Glyph.STALE, Glyph.FAILED)
+    glyph.label: glyph for glyph in (Glyph.VERIFIED, Glyph.STALE, Glyph.FAILED)
 }
 
 
 def matrix(report: ReportDocument) -> Grid:
     """Put backends side by side; a capability that none of them states has no column.
 
-    An engine's names are not in it: they say what the classes say that they stand for.
+    An engine's names are left out: they declare what their classes declare.
     """
     shown = [backend for backend in report.backends if backend.classes is None]
     # By backend, the run of its evidence and what speaks against it.
@@ -148,14 +139,14 @@ def matrix(report: ReportDocument) -> Grid:
 
 
 def _row(backend: BackendDocument, columns: Sequence[str], run: Detail) -> Row:
-    problems = [(f"problem {own.code}", f"{own.message} {own.remedy}") for own in backend.problems]
+    problems = [(f"problem {p.code}", f"{p.message} {p.remedy}") for p in backend.problems]
     head = Cell(
         text=backend.name.rpartition(".")[2] if backend.class_ else backend.name,
         glyph=None if backend.status == "ok" else Glyph.of(backend.status),
         note=_note(backend),
         detail=(*_head_detail(backend), *run, *problems),
     )
-    return Row(head=head, cells=tuple(_cell(backend, column) for column in columns))
+    return (head, *(_cell(backend, column) for column in columns))
 
 
 def _note(backend: BackendDocument) -> str:
@@ -221,7 +212,7 @@ def _detail(stated: CapabilityDocument, glyph: Glyph) -> Iterator[tuple[str, str
 
 
 def conditions_view(report: ReportDocument) -> Iterator[Section]:
-    """List what holds under conditions, for the printed page; empty where nothing does."""
+    """List the values under conditions, if there are any: a printed page opens no cell."""
     rows = tuple(
         (backend.name, name, words_of(when.value), when.given, when.reason, file_of(place))
         for backend, name, stated, when in conditions_of(report.backends)
@@ -240,16 +231,16 @@ def side_by_side(diff: DiffDocument) -> Grid:
     )
 
 
-def _difference_row(found: DifferenceDocument) -> Row:
-    glyph = Glyph.of(found.kind.value)
-    cells, detail = [Cell(text=found.field), Cell(text=glyph.label, glyph=glyph)], []
+def _difference_row(difference: DifferenceDocument) -> Row:
+    glyph = Glyph.of(difference.kind.value)
+    cells, detail = [Cell(text=difference.field), Cell(text=glyph.label, glyph=glyph)], []
     sides = {
-        "before": (found.before, found.where.before),
-        "after": (found.after, found.where.after),
+        "before": (difference.before, difference.where.before),
+        "after": (difference.after, difference.where.after),
     }
     for side, (words, place) in sides.items():
         text = words or "not there"
         cells.append(Cell(text=shortened(text, "…"), note=file_of(place or "")))
         detail += [(side, text), *([("stands at", place)] if place else [])]
-    head = Cell(text=found.subject, detail=((glyph.label, glyph.meaning), *detail))
-    return Row(head=head, cells=tuple(cells))
+    head = Cell(text=difference.subject, detail=((glyph.label, glyph.meaning), *detail))
+    return (head, *cells)

@@ -32,8 +32,8 @@ from backend_caps.report.sections import (
     Heading,
     Lines,
     Opened,
+    PagePart,
     Picture,
-    Section,
     Sections,
     Table,
     visible,
@@ -50,30 +50,30 @@ from backend_caps.report.words import (
 )
 
 _LONG = 24
-"""Rows of a section that stand open: a check's claims are one of each capability, and its checks
-are about as many."""
+"""Rows up to which a section is not folded: a check has a claim for each capability, and about as
+many checks."""
 _SHAPES = {"held": Glyph.VERIFIED, "failed": Glyph.FAILED}
-"""What stands before a word in a table, so that it is seen among others."""
+"""Shapes drawn before a word in a table, so that it stands out."""
 _TEMPLATES = Path(__file__).parent / "templates"
 _NOT_DECLARED = frozenset({"undeclared", "inherited"})
-"""Origins of a value that nobody chose."""
+"""Origins of values that no declaration states."""
 Owner: TypeAlias = tuple[str, str]
-"""The kind of a cause and its name; of a composite's part, whose part it is too."""
+"""A cause's kind and name; the name of a composite's part has its composites too."""
 Forces: TypeAlias = dict[tuple[Owner, ...], list[tuple[str, str]]]
-"""By those that decide them together: values, each with the phases that have it."""
+"""By the owners that decide them together: values, each with its phases."""
 
 
-def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> str:
+def page(document: BaseModel, sections: Sections) -> str:
     """Write a document as a page, in ASCII: no terminal's encoding changes what was digested.
 
     Args:
         document: what is shown.
-        sections: the same as sections. They are all that a page of most documents has; a report, a
-            plan, measured or not, and a comparison have pages of their own, for which they are not
-            read.
-        opened: the values of a plan that stand open.
+        sections: the same as sections. The pages of most documents are made of these; a report, a
+            plan, measured or not, and a comparison have templates of their own, and read nothing
+            there but which values of a plan are shown opened.
     """
-    templates, styles = _environment(), list[str]()
+    templates, styles, sections = _environment(), list[str](), tuple(sections)
+    opened = [part for part in sections if isinstance(part, Opened)]
     match document:
         case ReportDocument():
             template, shown = "report.html", _of_report(document)
@@ -85,9 +85,8 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ())
         case DiffDocument():
             template, shown = "diff.html", {"diff": document, "grid": side_by_side(document)}
         case _:
-            sections = tuple(sections)
             template, shown = "sections.html", _of_sections(document, sections)
-            styles = [own.style for own in sections if isinstance(own, Picture)]
+            styles = [part.style for part in sections if isinstance(part, Picture)]
     text = templates.get_template(template).render(
         {"schema": schema_of(document), **_inlined(styles), **shown}
     )
@@ -95,21 +94,21 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ())
 
 
 def _environment() -> Environment:
-    """Make what reads the templates of pages, with the words that they use."""
-    made = environment(_TEMPLATES)
-    made.filters |= {"json": htmlsafe_json_dumps, "shape": _SHAPES.get}
-    made.filters |= {own.__name__: own for own in (breakable, words_of, decided_by, causes_table)}
-    made.tests["lines"] = lambda section: isinstance(section, Lines)
-    made.tests["picture"] = lambda section: isinstance(section, Picture)
-    made.tests["long"] = _is_long
-    return made
+    """Make the jinja environment of pages, with their filters and tests."""
+    jinja = environment(_TEMPLATES)
+    jinja.filters |= {"json": htmlsafe_json_dumps, "shape": _SHAPES.get}
+    jinja.filters |= {f.__name__: f for f in (breakable, words_of, decided_by, causes_table)}
+    jinja.tests["lines"] = lambda section: isinstance(section, Lines)
+    jinja.tests["picture"] = lambda section: isinstance(section, Picture)
+    jinja.tests["long"] = _is_long
+    return jinja
 
 
 def environment(folder: Path) -> Environment:
-    """Make what reads the templates of a folder.
+    """Make the jinja environment of a folder's templates.
 
-    It escapes whatever a template puts in, shows its control characters, and knows no name that
-    it was not given.
+    It escapes whatever a template puts in, shows its control characters, and fails on a name that
+    is not defined.
     """
     return Environment(
         loader=FileSystemLoader(folder),
@@ -140,11 +139,11 @@ def _is_long(section: Lines | Table | Picture) -> bool:
 
 
 def _inlined(styles: Sequence[str]) -> dict[str, object]:
-    """Read style and script, and the policy that lets nothing run but them and these styles."""
+    """Read style and script; the page's policy allows only these and `styles`."""
     style, script = ((_TEMPLATES / name).read_text("utf-8") for name in ("page.css", "page.js"))
-    known = " ".join(f"'{_digest(each)}'" for each in (style, *styles))
+    allowed = " ".join(f"'{_digest(text)}'" for text in (style, *styles))
     policy = (
-        f"default-src 'none'; style-src {known}; script-src '{_digest(script)}'; "
+        f"default-src 'none'; style-src {allowed}; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     return {"style": Markup(style), "script": Markup(script), "policy": policy}  # noqa: S704 - ours
@@ -160,9 +159,9 @@ def schema_of(document: BaseModel) -> str:
     return str(written["schema"])
 
 
-def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
-    """Put sections under their headings; what stands before the first is under none."""
-    parts: list[tuple[str, list[Section | Picture]]] = []
+def parts_of(sections: Sections) -> list[tuple[str, list[PagePart]]]:
+    """Group sections by their headings; those before the first heading have none."""
+    parts: list[tuple[str, list[PagePart]]] = []
     for section in sections:
         match section:
             case Heading(text):
@@ -175,7 +174,7 @@ def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
 
 
 def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
-    """Title the page by its first heading, which is then left out below."""
+    """Title the page by its first heading, which is left out below."""
     parts = parts_of(sections)
     (first, opening), *others = parts
     name = schema_of(document).removeprefix("backend-caps/").partition("@")[0]
@@ -192,7 +191,7 @@ def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
 def _of_report(report: ReportDocument) -> dict[str, object]:
     engine = report.engine
     names = [backend for backend in report.backends if backend.classes is not None]
-    own = [backend for backend in report.backends if backend.class_ is not None]
+    classes = [backend for backend in report.backends if backend.class_ is not None]
     sections = [
         *conditions_view(report),
         *evidence_view(report.backends),
@@ -204,7 +203,7 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
     plan = {} if report.plan is None else _of_plan(report.plan, ())
     return {
         "report": report,
-        "has_plugins": len(names) + len(own) < len(report.backends),
+        "has_plugins": len(names) + len(classes) < len(report.backends),
         "grid": grid,
         "silent": [name for name in CAPABILITIES if name not in grid.columns],
         "parts": parts_of(sections),
@@ -231,7 +230,7 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
 
 
 def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
-    """Group the values below the best by who decides them; apart, those that nobody declares.
+    """Group values below the best by deciding owners: declared ones, and all others.
 
     Phases with the same value and causes share one.
     """
@@ -241,49 +240,46 @@ def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
         if value.causes and value.value != json_of(CAPABILITIES[name].best)
     )
     declared, undeclared = Forces(), Forces()
-    for (text, *_), held in groups.items():
-        value = held[0][1]
+    for (text, *_), places in groups.items():
+        value = places[0][1]
         causes = deciding(value) or value.causes
         is_declared = any(cause.origin not in _NOT_DECLARED for cause in causes)
         owners = tuple(dict.fromkeys(map(_owner, causes)))
-        phases = ", ".join(phase for phase, _ in held if phase is not None)
+        phases = ", ".join(phase for phase, _ in places if phase is not None)
         place = f"in {phases}" if phases else "for the server"
-        kept = declared if is_declared else undeclared
-        kept.setdefault(owners, []).append((" ".join(str(text).split()), place))
+        group = declared if is_declared else undeclared
+        group.setdefault(owners, []).append((" ".join(str(text).split()), place))
     return declared, undeclared
 
 
 def _decides(value: ValueDocument) -> dict[Owner, bool]:
     """Return, by owner, whether it decides a value."""
-    decides: dict[Owner, bool] = {}
-    for cause in value.causes:
-        owner = _owner(cause)
-        decides[owner] = decides.get(owner, False) or cause.value == value.value
-    return decides
+    decisions = grouped((_owner(cause), cause.value == value.value) for cause in value.causes)
+    return {owner: any(decides) for owner, decides in decisions.items()}
 
 
 def _owner(cause: CauseDocument) -> Owner:
     return cause.kind, name_of(cause)
 
 
-def answer(plan: PlanDocument, asked: Opened) -> str:
+def answer(plan: PlanDocument, explained: Opened) -> str:
     """Write the answer to `explain`: a value, in each phase that was named."""
     engine = "" if plan.engine is None else f"with {plan.engine}, "
-    if asked.name in plan.server:
-        return f"{engine}{asked.name} is {use_words(plan.server[asked.name])}"
+    if explained.name in plan.server:
+        return f"{engine}{explained.name} is {use_words(plan.server[explained.name])}"
     phases = grouped(
-        (use_words(values[asked.name]), phase)
+        (use_words(values[explained.name]), phase)
         for phase, values in plan.phases.items()
-        if asked.phase in (None, phase)
+        if explained.phase in (None, phase)
     )
-    phrases = "; ".join(f"{words} in {', '.join(own)}" for words, own in phases.items())
-    return f"{engine}{asked.name} is {phrases}"
+    phrases = "; ".join(f"{words} in {', '.join(names)}" for words, names in phases.items())
+    return f"{engine}{explained.name} is {phrases}"
 
 
 def value_groups(
     plan: PlanDocument, opened: Sequence[Opened]
 ) -> Iterator[tuple[str, Mapping[str, ValueDocument], list[str]]]:
-    """List the server's values, then those of each phase, each with the names that stand open."""
+    """List the server's values, then each phase's, with the names that are shown opened."""
     yield "For the server", plan.server, [each.name for each in opened]
     for phase, values in plan.phases.items():
         yield f"In {phase}", values, [each.name for each in opened if each.phase in (None, phase)]

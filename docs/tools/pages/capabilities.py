@@ -8,8 +8,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import get_args, get_origin
 
-from backend_caps.capability.facts import Facts, Given
-from backend_caps.capability.fit import CHECKED_AGAINST
+from backend_caps.capability.facts import CHECKED_AGAINST, Facts, Given
 from backend_caps.capability.kind import EVERY_USE, Kind, Polarity
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities
 from docs.tools.markdown import bullets, table

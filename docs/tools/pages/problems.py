@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backend_caps.capability.fit import CHECKED_AGAINST
+from backend_caps.capability.facts import CHECKED_AGAINST
 from backend_caps.capability.provenance import ProblemText
 from backend_caps.capability.provenance import problem_texts as texts_beside
 from backend_caps.discovery import scan

@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import overload
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.resolution.errors import FlagValueError
 from backend_caps.resolution.flags import ServerFlags, without_flags

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from backend_caps import Plan
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.resolution.plan import Resolved
 
 if TYPE_CHECKING:

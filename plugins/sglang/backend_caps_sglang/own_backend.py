@@ -19,7 +19,7 @@ from torch import Tensor
 
 from backend_caps import Declaration, HostSeqLens
 from backend_caps.capability.declaration import declared
-from backend_caps.capability.fit import text_of
+from backend_caps.capability.facts import text_of
 from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps_sglang.errors import BridgeError, unbridged_backend
 from backend_caps_sglang.views import Site

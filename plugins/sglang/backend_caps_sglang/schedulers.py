@@ -206,4 +206,4 @@ def _differences(entries: Sequence[Mapping[str, str]], words: Sequence[Word]) ->
     for name in sorted({name for own in entries for name in own}):
         held = ((own.get(name, NOTHING), (rank,)) for rank, own in enumerate(entries))
         if (found := Difference.among(name, held)) is not None:
-            yield found.told(hosts)
+            yield found.sentence(hosts)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps import Plan, ServerFlags, discover, resolve
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.insight.run_sizes import ServerSizes
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.insight.trace import Recording, Traced, traced_levels

@@ -2,20 +2,102 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from itertools import pairwise
+from types import FrameType
+from typing import cast
 
 import pytest
+import torch
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.errors import BackendCapsError
+from backend_caps import BackendCapsError, HostSeqLens
 from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
+from backend_caps.insight.recorder import REGIONS, RegionObserver, observed_regions, profile
 from backend_caps.insight.trace import Recording, Traced
-from backend_caps.relay import future_map
+from backend_caps.relay import FutureMap, future_map
 from backend_caps.relay.host_lengths import ColumnCopy, HostLengths
 from backend_caps.report.trace_timeline import Lane, Signal, Timeline
 from tests.insight.trace.conftest import CHAIN, recorded
+
+
+class Told(RegionObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.events: list[str] = []
+
+    def called(self) -> None:
+        """Count a call."""
+        self.num_calls += 1
+
+    def enter(self, name: str) -> None:
+        """Keep a name."""
+        self.events.append(name)
+
+    def leave(self) -> None:
+        """Keep an end."""
+        self.events.append("end")
+
+
+@pytest.fixture
+def relay() -> FutureMap:
+    """A relay whose publish is a region."""
+    return FutureMap(pool_size=4, device="cpu", host_seq_lens=HostSeqLens.NONE, speculative=True)
+
+
+def test_region_is_told_while_its_function_runs(relay: FutureMap) -> None:
+    """A publish is entered and left, and its calls are charged."""
+    told = Told()
+    with observed_regions(told):
+        relay.publish(torch.tensor([1]), torch.tensor([7]))
+
+    assert told.events == ["publish", "end"]
+    assert told.num_calls > 1
+
+
+def test_another_profiler_is_put_back() -> None:
+    """Who profiled the thread before does so afterwards."""
+    before = sys.getprofile()
+    with observed_regions(Told()):
+        pass
+
+    assert sys.getprofile() is before
+
+
+def test_foreign_code_is_not_charged() -> None:
+    """A call of a function that is none of relay and runtime is free."""
+    told = Told()
+    frame = inspect.currentframe()
+    assert frame is not None
+
+    profile(told)(frame, "call", None)
+
+    assert (told.num_calls, told.events) == (0, [])
+
+
+def test_profile_tells_calls_and_returns(relay: FutureMap) -> None:
+    """A frame of a region's code is entered by its call, charged, and left by its return."""
+    told, frames = Told(), list[FrameType]()
+
+    class Peeking:
+        @property
+        def shape(self) -> torch.Size:
+            frame = inspect.currentframe()
+            while frame is not None and frame.f_code not in REGIONS:
+                frame = frame.f_back
+            assert frame is not None
+            frames.append(frame)
+            return torch.Size([0])
+
+    relay.publish(torch.empty(0, dtype=torch.int64), cast("torch.Tensor", Peeking()))
+    profile(told)(frames[0], "call", None)
+    profile(told)(frames[0], "return", None)
+
+    assert (told.num_calls, told.events) == (1, ["publish", "end"])
 
 
 class StartError(BackendCapsError):
@@ -70,9 +152,7 @@ def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
 
 def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
     """Without a mirror the host waits for tokens alone."""
-    waits = {span.for_lane for span in none.on(Lane.HOST) if span.for_lane}
-
-    assert waits == {"host_copy"}
+    assert {span.for_lane for span in none.on(Lane.HOST) if span.for_lane} == {"host_copy"}
 
 
 def test_none_launches_a_step_before_the_one_before_has_published(none: Timeline) -> None:
@@ -161,9 +241,7 @@ def test_missing_wait_is_a_missing_arrow(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_level_below_a_backends_need_is_left_out() -> None:
     """Where a backend reads lengths on the host no run without them is shown."""
-    line = CHAIN.replace("torch_padded", "torch_native")
-
-    traced = recorded(line, num_steps=1)
+    traced = recorded(CHAIN.replace("torch_padded", "torch_native"), num_steps=1)
 
     assert [*traced.timelines] == [HostSeqLens.EXACT]
     assert [own.level for own in traced.left_out] == ["none"]

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from backend_caps import protocols
 from backend_caps.protocols import ModelRunner, TokenToKVPool
-from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime import AttentionBackend, AttentionLayer, ForwardBatch
 
 
 class Padded:

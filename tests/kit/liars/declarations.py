@@ -12,12 +12,10 @@ from pathlib import Path
 
 from backend_caps_torch_native import TorchPadded
 
-from backend_caps import Capabilities, Declaration, Role
-from backend_caps.capability.provenance import Source
+from backend_caps import Capabilities, Declaration, Role, Source
 from backend_caps.kit import Subject
 from backend_caps.protocols import ModelRunner
-from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime import AttentionBackend, ForwardBatch
 from tests.kit.specimen import NO_GRAPHS, Specimen, liar, specimens_of
 
 _FOLDER = Path(__file__).parent / "declared"

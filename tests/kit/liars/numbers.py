@@ -97,8 +97,7 @@ class GroupsInterleaved(TorchPadded):
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         heads = torch.arange(q.shape[1], device=q.device)
         of_group = heads.reshape(-1, keys.shape[1]).T.flatten()
-        output = super()._attend(q[:, of_group], keys, values, scaling)
-        return output[:, of_group.argsort()]
+        return super()._attend(q[:, of_group], keys, values, scaling)[:, of_group.argsort()]
 
 
 @liar("numerics", seen="sglang#37505")

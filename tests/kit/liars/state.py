@@ -12,8 +12,7 @@ from backend_caps_torch_native import TorchPadded
 from torch import Tensor
 
 from backend_caps.protocols import ModelRunner
-from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime import AttentionBackend, ForwardBatch
 from tests.kit.liars.bases import Padded
 from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 

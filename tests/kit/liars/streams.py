@@ -12,10 +12,9 @@ from torch import Tensor
 
 from backend_caps import HostSeqLens
 from backend_caps.protocols import ModelRunner
-from backend_caps.relay.streams import DeviceStreams
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import AttentionLayer, ForwardBatch
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.bases import Padded
 from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 

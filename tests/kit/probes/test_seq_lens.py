@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps import Given, HostSeqLens, Phase, Role, When
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps import Capabilities, Given, HostSeqLens, Phase, Role, When
 from backend_caps.kit import Case, Effort, Forward, Rig, Scenario, draw
 from backend_caps.kit.probes.seq_lens import (
     BOUND,
     MIRROR,
     RELAYED,
+    PromptedBatch,
     Read,
     Reads,
     describe_reads,
@@ -25,12 +25,10 @@ from backend_caps.kit.probes.seq_lens import (
     prompts_of,
     relayed_cases,
     relayed_scenarios,
-    run_with_lengths,
-    scenes_of,
 )
 from backend_caps.kit.scenes import reference_attention
-from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime import ForwardBatch
 from backend_caps.simulator import Site, simulate
 from tests.kit.liars.mirror import LongestOnHost
 from tests.kit.made import HONEST, SCENARIO, claiming
@@ -80,7 +78,7 @@ def test_prompts_bring_what_is_cached(forward: Forward) -> None:
     prompts = prompts_of(scene)
     assert prompts is not None
 
-    found = run_with_lengths(RIG, (scene, prompts), HostSeqLens.NONE)
+    found = PromptedBatch(rig=RIG, batch=scene, prompts=prompts).run(HostSeqLens.NONE)
 
     torch.testing.assert_close(found.double(), reference_attention(scene), atol=2e-5, rtol=2e-5)
 
@@ -90,7 +88,7 @@ def test_prompts_are_a_batch_of_their_own() -> None:
     prompts = prompts_of(draw(SCENARIO, 3))
     assert prompts is not None
 
-    found = run_with_lengths(RIG, (prompts, None), HostSeqLens.NONE)
+    found = PromptedBatch(rig=RIG, batch=prompts).run(HostSeqLens.NONE)
 
     torch.testing.assert_close(found.double(), reference_attention(prompts), atol=2e-5, rtol=2e-5)
 
@@ -104,12 +102,13 @@ def test_batch_without_cached_tokens_has_no_prompts() -> None:
     assert fresh
 
 
-def test_only_who_takes_prompts_gets_them() -> None:
+def test_only_backends_with_prefills_get_prompts() -> None:
     """A backend for draft steps alone never sees a prefill."""
     case = Case(check="made", scenario=SCENARIO, seed=1)
 
-    assert scenes_of(HONEST, case)[1] is not None
-    assert scenes_of(claiming(roles=frozenset({Role.DRAFT})), case)[1] is None
+    draft = Rig(subject=claiming(roles=frozenset({Role.DRAFT})), device="cpu")
+    assert PromptedBatch.of(RIG, case).prompts is not None
+    assert PromptedBatch.of(draft, case).prompts is None
 
 
 def test_bounds_are_valid_and_loose() -> None:
@@ -163,8 +162,7 @@ def test_read_is_of_the_backend_that_asked() -> None:
 
     LongestOnHost(draw(SCENARIO, 1).pools).seen(reads.watch(BATCH))
 
-    files = {Path(each.site.file).name for each in reads.seen}
-    assert files == {"mirror.py"}
+    assert {Path(each.site.file).name for each in reads.seen} == {"mirror.py"}
 
 
 @pytest.mark.parametrize(

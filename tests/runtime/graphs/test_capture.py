@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import (
@@ -27,9 +27,20 @@ from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import GraphRunner
 from backend_caps.runtime.step import scores_of
 from backend_caps.simulator import simulate
-from backend_caps.startup.configuration import Configuration, GraphSizes
-from backend_caps.startup.graph_modes import GraphMode
-from tests.runtime.graphs.rig import BUCKETS, CONFIG, SIMULATED, Rig, make_model, make_site, uses_of
+from backend_caps.startup.configuration import Configuration
+from backend_caps.startup.errors import StartupError
+from backend_caps.startup.graph_choice import GraphSizes
+from backend_caps.startup.graph_modes import Bucket, GraphMode, mixed_buckets, uniform_buckets
+from tests.runtime.graphs.rig import (
+    BUCKETS,
+    CONFIG,
+    SIMULATED,
+    Requests,
+    Rig,
+    make_model,
+    make_site,
+    uses_of,
+)
 from tests.runtime.graphs.spies import WatchedPadded
 
 SINGLE, UNIFORM, MIXED = BatchKind
@@ -99,7 +110,7 @@ def capture(
     for buffer in site.keys_and_values():
         buffer.zero_()
     captured = capture_graphs(
-        partial(scores_of, model),
+        lambda contexts: scores_of(model, *contexts),
         backends,
         Configuration.from_plan(
             plan,
@@ -217,3 +228,90 @@ def test_captures_count_their_memory(streams: DeviceStreams) -> None:
     usage, most = captured.usage, BUCKETS[MIXED][-1]
     assert usage.pool_bytes >= most.num_tokens * CONFIG.hidden_size * 4
     assert usage.static_bytes >= 8 * (5 * most.batch_size + 3 * most.num_tokens)
+
+
+SINGLE, UNIFORM, MIXED = BatchKind
+SEVERAL = "the same number of tokens, above 1, for each request"
+FITS = [
+    pytest.param(SINGLE, [(4, 1)] * 8, SINGLE, True, id="as many requests as the largest"),
+    pytest.param(UNIFORM, [(4, 3)] * 5, UNIFORM, False, id="one request too many"),
+    pytest.param(SINGLE, [(4, 2)], UNIFORM, False, id="two tokens a request for one"),
+    pytest.param(UNIFORM, [(4, 2)], UNIFORM, False, id="two tokens a request for three"),
+    pytest.param(UNIFORM, [(4, 3)] * 2, MIXED, True, id="extend lengths that are equal"),
+    pytest.param(UNIFORM, [(4, 3), (4, 2)], MIXED, False, id="extend lengths that differ"),
+    pytest.param(MIXED, [(4, 2), (4, 4)], MIXED, True, id="extend lengths for a mixed graph"),
+    pytest.param(MIXED, [(4, 17)], MIXED, False, id="one token too many"),
+    pytest.param(MIXED, [(4, 1)] * 2, SINGLE, False, id="no extend lengths for a mixed graph"),
+]
+
+
+@pytest.mark.parametrize(("captured", "requests_", "kind", "expected"), FITS)
+def test_runner_holds_what_fits(
+    captured: BatchKind,
+    requests_: Requests,
+    kind: BatchKind,
+    streams: DeviceStreams,
+    *,
+    expected: bool,
+) -> None:
+    """A batch is replayed where a bucket of its kind is large enough."""
+    rig = Rig(streams, BUCKETS[captured])
+
+    assert rig.runner.holds(rig.batch(requests_, kind=kind)) is expected
+
+
+def test_runner_holds_no_empty_batch(streams: DeviceStreams) -> None:
+    """An idle step has nothing to replay."""
+    rig = Rig(streams, BUCKETS[SINGLE])
+    batch = rig.batch([(4, 1)], kind=SINGLE)
+    nobody = torch.zeros(0, dtype=torch.int64)
+
+    idle = replace(batch, input_ids=nobody, req_pool_indices=nobody, seq_lens=nobody)
+
+    assert not rig.runner.holds(idle)
+
+
+@pytest.mark.parametrize(("count", "held"), [(1, True), (3, False), (4, True), (5, False)])
+def test_bucket_that_pads_nothing_holds_its_own_size(
+    count: int, streams: DeviceStreams, *, held: bool
+) -> None:
+    """Without padding a batch of another size is replayed by no graph."""
+    rig = Rig(streams, uniform_buckets((1, 4, 8), pads=False))
+
+    assert rig.runner.holds(rig.batch([(4, 1)] * count, kind=SINGLE)) is held
+
+
+def test_buckets_name_each_size_once() -> None:
+    """Sizes are sorted, and one that is named twice is one bucket."""
+    single = uniform_buckets((4, 1, 4))
+    mixed = mixed_buckets(4, (16, 8, 16))
+
+    assert [(own.kind, own.batch_size, own.num_tokens) for own in (*single, *mixed)] == [
+        (SINGLE, 1, 1),
+        (SINGLE, 4, 4),
+        (MIXED, 4, 8),
+        (MIXED, 4, 16),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch_size", "num_tokens", "expected"),
+    [
+        pytest.param(SINGLE, 0, 0, "at least 1 of each", id="no request"),
+        pytest.param(MIXED, 4, 0, "at least 1 of each", id="no token"),
+        pytest.param(SINGLE, 4, 8, "one token a request", id="two tokens a request"),
+        pytest.param(UNIFORM, 4, 9, SEVERAL, id="a remainder"),
+        pytest.param(UNIFORM, 4, 4, SEVERAL, id="one token"),
+    ],
+)
+def test_bucket_refuses_a_size_that_its_kind_lacks(
+    kind: BatchKind, batch_size: int, num_tokens: int, expected: str
+) -> None:
+    """A size that no batch of the kind has is told with what was expected."""
+    with pytest.raises(StartupError) as refused:
+        Bucket(kind=kind, batch_size=batch_size, num_tokens=num_tokens)
+
+    assert refused.value.message == (
+        f"a graph for {kind.value!r} has batch_size={batch_size} and num_tokens={num_tokens}; "
+        f"{expected} was expected. Name other sizes."
+    )

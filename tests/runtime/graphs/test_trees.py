@@ -35,8 +35,7 @@ def test_replay_of_trees_scores_as_an_eager_forward(
     rig = _rig(streams)
 
     for seed, count in enumerate((4, 1, 3, 2, 4)):
-        alone = rig.tree_batch(LENGTHS[:count], seed=seed, mirror=mirror)
-        eager = rig.eager(alone)
+        eager = rig.eager(rig.tree_batch(LENGTHS[:count], seed=seed, mirror=mirror))
         batch = rig.tree_batch(LENGTHS[:count], seed=seed, mirror=mirror, in_place=in_place)
 
         torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-4, rtol=1e-4)
@@ -88,9 +87,7 @@ def test_graph_holds_masks_that_its_memory_has_room_for(
     rig = _rig(streams)
     mask = torch.ones(MASK_SIZE + spare, dtype=torch.bool, device=streams.device)
 
-    batch = replace(rig.tree_batch(LENGTHS), tree_mask=mask)
-
-    assert rig.runner.holds(batch) is expected
+    assert rig.runner.holds(replace(rig.tree_batch(LENGTHS), tree_mask=mask)) is expected
 
 
 @pytest.mark.parametrize(
@@ -146,9 +143,8 @@ def test_mirror_that_is_absent_stays_absent(streams: DeviceStreams) -> None:
     """A batch without a mirror is padded to one without, though the batch before had one."""
     rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded)
     batch = rig.batch(THREE, kind=SINGLE)
-    bare = replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
 
-    padded = handed_out(rig, batch, bare)[-1]
+    padded = handed_out(rig, batch, replace(batch, seq_lens_cpu=None, seq_lens_sum=None))[-1]
 
     lengths = (padded.seq_lens_cpu, padded.seq_lens_sum, padded.seq_lens_cpu_upper_bound)
     assert lengths == (None, None, None)

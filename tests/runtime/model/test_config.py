@@ -74,9 +74,7 @@ def test_rope_is_found_wherever_it_stands(
     tmp_path: Path, changes: dict[str, object], rope: DefaultRope | Llama3Rope
 ) -> None:
     """Every version of transformers writes RoPE in its own way, and means the same."""
-    config = _read(tmp_path, changes)
-
-    assert config.rope == rope
+    assert _read(tmp_path, changes).rope == rope
 
 
 @pytest.mark.parametrize(
@@ -96,9 +94,7 @@ def test_value_is_read(
     tmp_path: Path, changes: dict[str, object], field: str, value: object
 ) -> None:
     """A value is read in each of its spellings, and a key that means nothing here is passed."""
-    config = _read(tmp_path, changes)
-
-    assert config.model_dump()[field] == value
+    assert _read(tmp_path, changes).model_dump()[field] == value
 
 
 HALF, ROPE = "partial_rotary_factor", "rope_parameters"

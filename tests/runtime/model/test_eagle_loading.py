@@ -8,10 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from backend_caps.runtime.model import load_eagle, load_llama, random_eagle, random_llama
 from backend_caps.runtime.model.draft import EagleHead
-from backend_caps.runtime.model.draft_loading import load_eagle
-from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import random_eagle, random_llama
+from backend_caps.runtime.model.llama import LlamaModel
 from tests.runtime.model.folders import edit, refused
 
 Weights = dict[str, Tensor]
@@ -79,9 +78,7 @@ def test_head_s_own_weights_are_loaded(
     """A head's weights are found under each of their names, and what is the target's is passed."""
     stored = _rewrite(tmp_path, added, below)
 
-    head = load_eagle(tmp_path / "head", target)
-
-    assert _hold(head, stored)
+    assert _hold(load_eagle(tmp_path / "head", target), stored)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +95,7 @@ def test_head_is_known_by_each_architecture(
     """Published heads are named as their targets, or as heads; both load."""
     _configure(tmp_path, architectures=names)
 
-    head = load_eagle(tmp_path / "head", target)
-
-    assert head.config.num_hidden_layers == 1
+    assert load_eagle(tmp_path / "head", target).config.num_hidden_layers == 1
 
 
 @pytest.mark.parametrize("says", [pytest.param(True, id="said"), pytest.param(None, id="not said")])
@@ -119,9 +114,7 @@ def test_absent_bias_is_none(tmp_path: Path, target: LlamaModel) -> None:
     """Where the config does not speak of a bias, and none is stored, there is none."""
     _configure(tmp_path, bias=None)
 
-    head = load_eagle(tmp_path / "head", target)
-
-    assert head.fc.bias is None
+    assert load_eagle(tmp_path / "head", target).fc.bias is None
 
 
 @pytest.mark.parametrize(

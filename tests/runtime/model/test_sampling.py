@@ -114,18 +114,14 @@ def test_token_too_unlikely_to_weigh_is_allowed_with_all() -> None:
 
 def test_equal_scores_are_allowed_from_the_first_on() -> None:
     """Of equal scores the limits leave the first tokens."""
-    scores = torch.zeros(2, 100)
-
-    allowed = allowed_tokens(scores, _draws(2, top_k=50, top_p=0.5))
+    allowed = allowed_tokens(torch.zeros(2, 100), _draws(2, top_k=50, top_p=0.5))
 
     assert allowed.nonzero()[:, 1].tolist() == [*range(25), *range(25)]
 
 
 def test_weights_of_the_largest_vocabulary_are_summed_exactly() -> None:
     """Half the probability of as many equal scores as a config allows is exactly half of them."""
-    scores = torch.zeros(1, MAX_VOCAB_SIZE)
-
-    allowed = allowed_tokens(scores, _draws(1, top_p=0.5))
+    allowed = allowed_tokens(torch.zeros(1, MAX_VOCAB_SIZE), _draws(1, top_p=0.5))
 
     assert int(allowed.sum()) == MAX_VOCAB_SIZE // 2
     assert bool(allowed[0, : MAX_VOCAB_SIZE // 2].all())
@@ -145,9 +141,8 @@ def test_vocabulary_that_no_sum_holds_is_refused() -> None:
 def test_zero_temperature_is_the_argmax() -> None:
     """A request at temperature 0 gets the likeliest token, whatever else it asks for."""
     logits = torch.randn(50, 33, generator=torch.Generator().manual_seed(0))
-    sampling = _draws(50, 0.0, top_k=5, top_p=0.5)
 
-    tokens = sample_tokens(logits, sampling)
+    tokens = sample_tokens(logits, _draws(50, 0.0, top_k=5, top_p=0.5))
 
     assert torch.equal(tokens, logits.argmax(dim=-1))
 
@@ -164,8 +159,7 @@ def test_masked_token_never_comes() -> None:
 
 def _mixed(device: torch.device) -> tuple[Tensor, SamplingBatch]:
     """Make a batch in which everybody asks for something else."""
-    generator = torch.Generator().manual_seed(1)
-    logits = 3 * torch.randn(24, 1000, generator=generator)
+    logits = 3 * torch.randn(24, 1000, generator=torch.Generator().manual_seed(1))
     sampling = SamplingBatch(
         temperature=torch.tensor([0.0, 0.7, 1.0, 1.5], device=device).repeat(6),
         seeds=torch.arange(24, device=device) * 11,
@@ -247,9 +241,7 @@ def test_noise_of_another_seed_or_position_is_unrelated(seed: int, position: int
     """A neighbouring seed or position has noise that correlates with none of the other's."""
     one, other = gumbel(_ints(0, seed), _ints(5, position), 100_000)
 
-    correlation = torch.corrcoef(torch.stack((one, other)))[0, 1]
-
-    assert correlation.abs() < 0.015
+    assert torch.corrcoef(torch.stack((one, other)))[0, 1].abs() < 0.015
 
 
 def test_noise_of_neighbours_along_both_axes_is_unrelated() -> None:

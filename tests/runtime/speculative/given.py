@@ -11,8 +11,8 @@ from torch import Tensor
 from backend_caps import HostSeqLens
 from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload, StepStreams
 from backend_caps.relay.streams import EventLike
+from backend_caps.runtime import ForwardBatch, GraphMode
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.memory import PagePool, Pools, RequestMemory, Resources
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
@@ -23,7 +23,6 @@ from backend_caps.runtime.speculative.tree import Accepted, DraftTree
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock
 from backend_caps.runtime.step import StepOutput, TargetRunner
-from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import CONFIG, MAX_REQUESTS
 from tests.runtime.memories import make_request
 from tests.runtime.speculative.drafted import HostTree, tree_of

@@ -18,17 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backend_caps import Plan
+from backend_caps.runtime import Request
 from backend_caps.runtime.assembly import load_draft
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.model.llama import load_llama
-from backend_caps.runtime.model.random_models import (
-    CausalContext,
-    eagle3_of,
-    eagle_of,
-    first_layers,
-    random_llama,
-)
-from backend_caps.runtime.request import Request
+from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, load_llama, random_llama
+from backend_caps.runtime.model.random_models import CausalContext
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
@@ -214,8 +208,7 @@ class SlowDrafter:
             return self._run((*read, *path), None)[-1]
         states = known
         for end in range(len(path)):
-            own = self._state(read, path[:end], known)
-            states = torch.cat((states, own[None]))
+            states = torch.cat((states, self._state(read, path[:end], known)[None]))
         return self._run((*read[1:], *path), states)[-1]
 
     def _run(self, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:

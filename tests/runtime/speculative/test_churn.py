@@ -6,10 +6,8 @@ from functools import partial
 
 import pytest
 
+from backend_caps.runtime import EngineOptions, Sampling, configuration_of
 from backend_caps.runtime import engine as engine_module
-from backend_caps.runtime.configuration import configuration_of
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import Algorithm
 from tests.cases import axis
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts

@@ -73,9 +73,7 @@ def test_only_drafts_of_the_host_follow_results(algorithm: Algorithm, *, expecte
     settings = SpecSettings(algorithm=algorithm, topk=1, num_steps=2, num_draft_tokens=3)
     _, relay = _speculation()
 
-    decoding = SpeculativeDecoding(settings, relay, overlapped=True)
-
-    assert decoding.follows_results is expected
+    assert SpeculativeDecoding(settings, relay, overlapped=True).follows_results is expected
 
 
 @pytest.mark.parametrize(

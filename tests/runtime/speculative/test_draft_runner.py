@@ -11,18 +11,15 @@ from torch import Tensor
 from backend_caps import BatchKind, Phase, Plan, Role
 from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import EventLike
+from backend_caps.runtime import Engine, EngineOptions, ForwardBatch, GraphMode, configuration_of
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.configuration import configuration_of
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import Computed
-from backend_caps.runtime.options import EngineOptions, graph_sizes_of
+from backend_caps.runtime.options import graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.speculative.drafter import DraftForwards
 from backend_caps.runtime.step import Step, StepLauncher
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_choice import Obstacle, choose_graphs, kind_of
-from backend_caps.startup.graph_modes import GraphMode
 from tests.cases import axis
 from tests.runtime.engines import plan_of
 from tests.runtime.graphs.rig import SIMULATED
@@ -145,10 +142,10 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
 
 
 def _choices(plan: Plan, role: Role) -> dict[Phase, tuple[object, ...]]:
-    buckets = graph_sizes_of(OPTIONS, settings_of(plan))[role].buckets
+    sizes = graph_sizes_of(OPTIONS, settings_of(plan))[role]
     return {
         own.phase: (own.effective, own.obstacles[FULL])
-        for own in choose_graphs(plan, SIMULATED, buckets, (), role)
+        for own in choose_graphs(plan, SIMULATED, sizes, role)
         if own.kind is kind_of(plan.flags, role, own.phase)
     }
 

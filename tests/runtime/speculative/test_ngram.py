@@ -91,9 +91,7 @@ def test_drafts_are_what_a_rescan_finds(
     """The index finds the same continuations, in the same order, as reading the context again."""
     found = _rescanned(tokens, limits, sizes)
 
-    tree = _index(tokens, limits).draft(sizes)
-
-    assert _paths(tree)[: len(found)] == found
+    assert _paths(_index(tokens, limits).draft(sizes))[: len(found)] == found
 
 
 @given(tokens=_TEXTS, limits=_LIMITS, sizes=_any_sizes())

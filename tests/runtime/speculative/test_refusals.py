@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backend_caps import Exact, Plan, Role, RuleSet, resolve
 from backend_caps.runtime import (
@@ -19,7 +22,9 @@ from backend_caps.runtime import (
 from backend_caps.runtime.model.random_models import first_layers, random_llama
 from backend_caps.startup.graph_choice import Obstacle
 from backend_caps.startup.graph_modes import GraphMode
+from tests.property.strategies import law
 from tests.runtime.engines import plan_of
+from tests.runtime.speculative.pairwise import Row, pairwise_cover
 
 EAGER = EngineOptions(graph_batch_sizes=())
 PADDED = ("--attention-backend", "torch_padded")
@@ -128,11 +133,41 @@ def _prompts(num_prompts: int) -> Sequence[list[int]]:
 def test_nobody_is_let_in_whose_first_step_has_no_room(make: Make, mixed: tuple[str, ...]) -> None:
     """In a small KV cache prompts wait for the slots of their drafts, and are not run in vain."""
     small = replace(EAGER, max_total_tokens=80)
-    plan = plan_of(*STANDALONE, *TREE, *mixed)
-    engine = make(plan, small)
+    engine = make(plan_of(*STANDALONE, *TREE, *mixed), small)
     requests = [engine.submit(own, Sampling(max_new_tokens=16)) for own in _prompts(6)]
 
     engine.drain()
 
     assert all(request.is_finished for request in requests)
     assert sum(request.num_retractions for request in requests) <= 4
+
+
+_Axes = Mapping[str, Sequence[object]]
+
+
+def _rows(axes: _Axes) -> list[Row]:
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def _held(rows: Sequence[Row]) -> set[tuple[tuple[str, object], ...]]:
+    return {pair for row in rows for pair in combinations(row.items(), 2)}
+
+
+_ANY_AXES = st.lists(st.integers(1, 4), min_size=2, max_size=4).map(
+    lambda sizes: {f"axis {number}": range(size) for number, size in enumerate(sizes)}
+)
+
+
+@given(axes=_ANY_AXES, banned=st.sets(st.integers(0, 12)))
+@law
+def test_cover_holds_every_legal_pair_and_no_other_row(axes: _Axes, banned: set[int]) -> None:
+    """A pair that some legal row holds is held by a row of the cover, and that row is legal."""
+
+    def is_legal(row: Row) -> bool:
+        return sum(value for value in row.values() if isinstance(value, int)) not in banned
+
+    cover = pairwise_cover(axes, is_legal)
+
+    legal = [row for row in _rows(axes) if is_legal(row)]
+    assert _held(cover) == _held(legal)
+    assert [row for row in cover if row not in legal] == []

@@ -5,44 +5,37 @@ What a request says is asked for one token at a time, of the same model over the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor
 
+from backend_caps import Phase
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.request import Request
+from backend_caps.runtime import ForwardBatch, GraphMode, Request
+from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.graphs.runner import GraphRunner
 from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.startup.graph_modes import GraphMode
+from backend_caps.runtime.step import TargetRunner
 from tests.runtime.graphs.rig import CONFIG
 from tests.runtime.memories import make_request
-from tests.runtime.speculative.given import (
-    CHAIN,
-    LENGTHS,
-    NUM_RIGHT,
-    ROOTS,
-    ROWS,
-    TREE,
-    Scene,
-    make_scene,
-    plain_step,
-    said_by_the_model,
-)
+from tests.runtime.speculative import given
 from tests.runtime.two_batches import World
 
-both = pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+both = pytest.mark.parametrize("settings", [given.CHAIN, given.TREE], ids=["chain", "tree"])
 
 
 @both
 def test_step_makes_what_the_target_says(settings: SpecSettings) -> None:
     """Each request gets its right drafts and one token more, told with their number."""
-    output = make_scene(settings).run()
+    output = given.make_scene(settings).run()
 
-    counts = [count + 1 for count in NUM_RIGHT]
+    counts = [count + 1 for count in given.NUM_RIGHT]
     made = [own[1 : 1 + own[0]] for own in output.tokens.tolist()]
     assert output.tokens[:, 0].tolist() == counts
     assert made == [
-        list(own[:count]) for own, count in zip(said_by_the_model(), counts, strict=True)
+        list(own[:count]) for own, count in zip(given.said_by_the_model(), counts, strict=True)
     ]
 
 
@@ -52,11 +45,13 @@ def test_step_publishes_what_is_committed(settings: SpecSettings) -> None:
 
     The lengths are those before and what was accepted, the bonus token aside and the root in it.
     """
-    scene = make_scene(settings)
+    scene = given.make_scene(settings)
 
     scene.run()
 
-    last = [own[count] for own, count in zip(said_by_the_model(), NUM_RIGHT, strict=True)]
+    last = [
+        own[count] for own, count in zip(given.said_by_the_model(), given.NUM_RIGHT, strict=True)
+    ]
     assert scene.relay.lengths.tolist() == [5 + 3, 0 + 2, 12 + 1]
     assert scene.relay.tokens.tolist() == last
     assert scene.log == ["tree", "publish", "follow", "stash"]
@@ -65,14 +60,16 @@ def test_step_publishes_what_is_committed(settings: SpecSettings) -> None:
 @both
 def test_step_stores_what_plain_steps_would_have(settings: SpecSettings) -> None:
     """Behind each context are the keys and values of what was accepted, in its order."""
-    scene, plain = make_scene(settings), World("cpu")
-    said = torch.cat((torch.tensor(ROOTS)[:, None], torch.tensor(said_by_the_model())), dim=1)
+    scene, plain = given.make_scene(settings), World("cpu")
+    said = torch.cat(
+        (torch.tensor(given.ROOTS)[:, None], torch.tensor(given.said_by_the_model())), dim=1
+    )
     for step in range(3):
-        plain.whole(plain_step(plain, said[:, step], step))
+        plain.whole(given.plain_step(plain, said[:, step], step))
 
     scene.run()
 
-    for row, length, num_right in zip(ROWS, LENGTHS, NUM_RIGHT, strict=True):
+    for row, length, num_right in zip(given.ROWS, given.LENGTHS, given.NUM_RIGHT, strict=True):
         table = plain.site.req_to_token_pool.req_to_token
         slots = table[row, : length + num_right + 1].long() - 1
         stored, expected = (own.cache()[:, slots] for own in (scene.world, plain))
@@ -82,7 +79,7 @@ def test_step_stores_what_plain_steps_would_have(settings: SpecSettings) -> None
 @both
 def test_step_hands_the_target_s_states_on(settings: SpecSettings) -> None:
     """The drafter gets a state of each node, and what was accepted of them."""
-    scene = make_scene(settings)
+    scene = given.make_scene(settings)
 
     scene.run()
 
@@ -92,12 +89,14 @@ def test_step_hands_the_target_s_states_on(settings: SpecSettings) -> None:
     assert scene.drafter.accepted.accept_lens.tolist() == [3, 2, 1]
 
 
-@pytest.mark.parametrize(("settings", "expected"), [(CHAIN, 0), (TREE, 1)], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    ("settings", "expected"), [(given.CHAIN, 0), (given.TREE, 1)], ids=["chain", "tree"]
+)
 def test_only_trees_are_closed_up(
     settings: SpecSettings, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a chain accepts stands where it belongs, and nothing is moved."""
-    scene = make_scene(settings)
+    scene = given.make_scene(settings)
     cache = scene.world.site.token_to_kv_pool
     moves: list[tuple[Tensor, Tensor]] = []
     monkeypatch.setattr(cache, "move", lambda *slots: moves.append(slots))
@@ -109,7 +108,7 @@ def test_only_trees_are_closed_up(
 
 def test_reads_of_a_step_end_where_the_drafter_says() -> None:
     """Draft-extend comes behind the verify: the drafter gets its mark, and says which is last."""
-    scene = make_scene(marked=True)
+    scene = given.make_scene(marked=True)
     scene.drafter.reads_done = DeviceStreams("cpu").event()
 
     output = scene.run()
@@ -121,7 +120,7 @@ def test_reads_of_a_step_end_where_the_drafter_says() -> None:
 
 def test_idle_step_publishes_and_stashes_nobody() -> None:
     """A rank without requests goes through the same stations."""
-    scene = make_scene()
+    scene = given.make_scene()
 
     output = scene.run(ScheduleBatch.empty(scene.memory))
 
@@ -133,7 +132,7 @@ def test_idle_step_publishes_and_stashes_nobody() -> None:
     )
 
 
-def _prompts(scene: Scene, *cuts: tuple[Request, int]) -> ScheduleBatch:
+def _prompts(scene: given.Scene, *cuts: tuple[Request, int]) -> ScheduleBatch:
     """Make a step of prompts, each up to its cut, and bring its tokens."""
     requests = [request for request, _ in cuts]
     for request in requests:
@@ -145,7 +144,7 @@ def _prompts(scene: Scene, *cuts: tuple[Request, int]) -> ScheduleBatch:
 
 def test_prompts_that_end_go_on_by_what_was_made() -> None:
     """The draft model reads the first token of the output with the prompt."""
-    scene = make_scene()
+    scene = given.make_scene()
 
     output = scene.run(_prompts(scene, (make_request(1, [5, 6, 7]), 3), (make_request(2, [8]), 1)))
 
@@ -155,7 +154,7 @@ def test_prompts_that_end_go_on_by_what_was_made() -> None:
 
 def test_prompts_that_are_cut_go_on_by_their_own_token() -> None:
     """Behind a stretch the prompt's next token is read, and not what the target would say."""
-    scene = make_scene()
+    scene = given.make_scene()
 
     output = scene.run(
         _prompts(scene, (make_request(1, [5, 6, 7, 9]), 2), (make_request(2, [8]), 1))
@@ -164,3 +163,46 @@ def test_prompts_that_are_cut_go_on_by_their_own_token() -> None:
     assert scene.drafter.next_ids is not None
     assert scene.drafter.next_ids.tolist() == [7, output.tokens.tolist()[1]]
     assert output.tokens.tolist()[0] != 7
+
+
+def _verify(world: World) -> ForwardBatch:
+    """Make a verify of chains."""
+    return world.batch(ForwardMode.VERIFY, [(cached, 3) for cached in (4, 0, 19, 9)])
+
+
+@pytest.mark.parametrize("mode", [ForwardMode.VERIFY, ForwardMode.EXTEND])
+def test_states_are_those_of_the_whole_model(mode: ForwardMode) -> None:
+    """Without a graph each token has its state, whatever the step is."""
+    world, other = World("cpu"), World("cpu")
+    target = TargetRunner(world.model, world.backends(), {})
+    batch = world.batch(mode, [(4, 2), (0, 2), (9, 2)])
+
+    hidden = target.hidden_states(batch)
+
+    assert torch.equal(hidden.output, other.whole(batch))
+    assert (hidden.reads_done, hidden.graph_mode) == (None, GraphMode.EAGER)
+
+
+def test_states_of_halves_are_those_of_the_whole() -> None:
+    """Under two-batch overlap the halves are joined in the batch's order."""
+    world, other = World("cpu"), World("cpu")
+    target = TargetRunner(world.model, world.backends(), {}, world.runner())
+    batch = _verify(world)
+
+    hidden = target.hidden_states(batch)
+
+    torch.testing.assert_close(hidden.output, other.whole(batch), atol=1e-5, rtol=1e-5)
+    assert hidden.graph_mode is GraphMode.EAGER
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(1, (None,)), (2, (None, None))])
+def test_target_asks_for_a_mask_of_each_half_that_it_runs(
+    batch_size: int, expected: tuple[None, ...]
+) -> None:
+    """An eager verify in halves takes two masks, and one request's takes one."""
+    world = World("cpu")
+    graphs: Mapping[Phase, GraphRunner] = {}
+
+    target = TargetRunner(world.model, world.backends(), graphs, world.runner())
+
+    assert target.mask_buffers(Phase.VERIFY, batch_size) == expected

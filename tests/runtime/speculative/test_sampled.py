@@ -136,9 +136,7 @@ def test_outputs_are_those_of_plain_decoding(
     """A seed gives the same tokens with speculation and without, one by one."""
     sampling = _sampling(2000, **limits)
 
-    outputs = _speculated(settings, sampling)
-
-    assert torch.equal(outputs, _decoded(sampling))
+    assert torch.equal(_speculated(settings, sampling), _decoded(sampling))
 
 
 @pytest.mark.parametrize("settings", TREES)
@@ -152,6 +150,4 @@ def test_each_request_has_its_own_way_of_sampling(settings: SpecSettings) -> Non
         top_p=torch.tensor([0.9, 1.0, 0.5, 0.7, 1.0]).repeat(48),
     )
 
-    outputs = _speculated(settings, sampling)
-
-    assert torch.equal(outputs, _decoded(sampling))
+    assert torch.equal(_speculated(settings, sampling), _decoded(sampling))

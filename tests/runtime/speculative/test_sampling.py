@@ -8,8 +8,7 @@ from itertools import cycle
 
 import pytest
 
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.request import Sampling
+from backend_caps.runtime import Engine, Sampling
 from backend_caps.runtime.speculation import Algorithm
 from tests.cases import axis
 from tests.runtime.speculative.grid import Mirror, Way, make_engine, make_plain_engine
@@ -80,9 +79,7 @@ def test_sampled_tokens_are_those_of_plain_decoding(
     topk, num_steps = size
     engine = make_engine(targets, Way(algorithm=algorithm, topk=topk, num_steps=num_steps))
 
-    tokens = _sampled(engine, targets, algorithm)
-
-    assert tokens == plainly[algorithm]
+    assert _sampled(engine, targets, algorithm) == plainly[algorithm]
 
 
 @axis("way", WAYS)
@@ -90,9 +87,7 @@ def test_sampled_tokens_are_the_same_in_every_mode(
     targets: Targets, plainly: Mapping[Algorithm, Sequence[list[int]]], way: Way
 ) -> None:
     """Loop, mixing and mirror change no sampled token."""
-    engine = make_engine(targets, way)
-
-    tokens = _sampled(engine, targets, way.algorithm)
+    tokens = _sampled(make_engine(targets, way), targets, way.algorithm)
 
     assert tokens == plainly[way.algorithm]
 

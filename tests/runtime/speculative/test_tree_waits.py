@@ -60,8 +60,7 @@ def _step(inputs: Sequence[Tensor], buffer: Tensor | None = None) -> list[Tensor
     sampling = SamplingBatch(
         temperature=temperature, seeds=seeds, positions=lengths, top_k=top_k, top_p=top_p
     )
-    predicted = predict(logits, tree.depths, lengths, sampling)
-    result = accepted(tree, predicted, num_steps=_STEPS)
+    result = accepted(tree, predict(logits, tree.depths, lengths, sampling), num_steps=_STEPS)
     numbers = [result.path, result.accept_lens, result.tokens, result.bonus_tokens]
     return [*numbers, *(mask for mask in masks if mask is not None)]
 
@@ -119,9 +118,7 @@ def test_step_is_the_same_on_each_device(device: torch.device, seed: int, topk: 
     """On each device masks, paths and tokens are those of the CPU."""
     inputs = _inputs(seed, topk)
 
-    results = _step([own.to(device) for own in inputs])
-
-    assert _lists(results) == _lists(_step(inputs))
+    assert _lists(_step([own.to(device) for own in inputs])) == _lists(_step(inputs))
 
 
 @_TOPKS

@@ -15,13 +15,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.relay.streams import StreamLike
+from backend_caps.runtime import Engine, EngineOptions, Sampling, StepStats
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Sampling
+from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.speculation import Algorithm
-from backend_caps.runtime.stats import StepStats, StepTotals
+from backend_caps.runtime.stats import StepTotals
 from backend_caps.simulator import Counts, Simulation, Waited, WaitKind, simulate
 from backend_caps.simulator.streams import Stream
 from tests.cases import axis
@@ -297,8 +295,7 @@ def test_mixed_steps_wait_for_lengths_that_are_asked_for(
     models: Path, algorithm: Algorithm
 ) -> None:
     """With an exact mirror only steps with running requests wait for it; nothing hidden does."""
-    way = Way(algorithm=algorithm)
-    engine, simulation, totals = _run_through(models, way, EXACT, *MIXED)
+    engine, simulation, totals = _run_through(models, Way(algorithm=algorithm), EXACT, *MIXED)
 
     waited = Counter(sync.waited for sync in simulation.host_waits)
     relayed = totals.num_steps[ForwardMode.MIXED] + totals.num_steps[ForwardMode.DECODE]

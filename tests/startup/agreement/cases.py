@@ -68,8 +68,7 @@ def _reordered(dice: random.Random) -> Server:
 
 def _staged(dice: random.Random) -> Server:
     """Run another backend, where that is allowed."""
-    needs = dice.choice((READS, OPTS_OUT))
-    known = registry({"acme": OPTS_OUT, "stage": needs})
+    known = registry({"acme": OPTS_OUT, "stage": dice.choice((READS, OPTS_OUT))})
     own = flagged(attention_backend="stage")
     return replace(own, registry=known, per_rank=frozenset({"attention_backend"}))
 

@@ -183,9 +183,7 @@ def _error_of_another_start() -> str:
 @pytest.mark.slow
 def test_store_that_is_gone_is_a_missing_rank() -> None:
     """A word that a lost store does not take is no error of its own."""
-    came = run_ranks(2, _again_without_a_store)
-
-    assert came[1].value == ["MissingRanksError"] * 3
+    assert run_ranks(2, _again_without_a_store)[1].value == ["MissingRanksError"] * 3
 
 
 def _with_a_draft_of_its_own(rank: int) -> str:
@@ -286,8 +284,7 @@ def _staged(rank: int) -> tuple[object, ...]:
     own = flagged(attention_backend="needy") if rank == 2 else SERVER
     known = registry({"acme": OPTS_OUT, "needy": READS})
     plan = replace(own, registry=known, per_rank=frozenset({"attention_backend"})).start()
-    mirror = plan["host_seq_lens"]
-    cause = mirror.causes[0]
+    cause = plan["host_seq_lens"].causes[0]
     return plan.host_seq_lens.value, cause.name, cause.rank, cause.host
 
 

@@ -9,7 +9,7 @@ from threading import Barrier
 from typing import TypeVar
 
 from backend_caps import Plan
-from backend_caps.startup.agreement import Statement, agreed, heard
+from backend_caps.startup.agreement import Statement, agree_over, exchange_statements
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8
@@ -59,8 +59,8 @@ class OnWire:
         heard = self._rows(values, round_name, _BYTES_OF_AN_INTEGER * len(values))
         return [max(column) for column in zip(*heard, strict=True)]
 
-    def met(self, round_name: str) -> None:
-        """Wait until every rank has come."""
+    def barrier(self, round_name: str) -> None:
+        """Wait until every rank has called this round."""
         self._rows([], round_name, 0)
 
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
@@ -68,13 +68,13 @@ class OnWire:
         num_bytes = _BYTES_OF_AN_INTEGER * len(values) * self.wire.size
         return self._rows(values, round_name, num_bytes)
 
-    def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
-        """Return the bytes of one rank."""
+    def broadcast(self, rank: int, payload: bytes, num_bytes: int, round_name: str) -> bytes:
+        """Return the payload of one rank."""
         self._count(round_name, num_bytes)
-        said = self.wire.exchanged(self.rank, own)[rank]
-        assert isinstance(said, bytes)
-        assert len(said) == num_bytes
-        return said
+        received = self.wire.exchanged(self.rank, payload)[rank]
+        assert isinstance(received, bytes)
+        assert len(received) == num_bytes
+        return received
 
     def _rows(self, values: Sequence[int], round_name: str, num_bytes: int) -> list[list[int]]:
         self._count(round_name, num_bytes)
@@ -96,7 +96,7 @@ def agree_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[
     def agree(rank: int, channel: OnWire) -> Plan | Exception:
         plan, statement = ranks[rank]
         try:
-            return agreed(plan, statement, channel)
+            return agree_over(channel, plan, statement)
         except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
             return error
 
@@ -108,7 +108,7 @@ def hear_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[l
 
     def hear(rank: int, channel: OnWire) -> list[Statement]:
         plan, statement = ranks[rank]
-        return heard(statement, plan, channel)
+        return exchange_statements(channel, statement, plan)
 
     return _together(len(ranks), hear)
 

@@ -44,9 +44,7 @@ def _words(backend: Backend) -> Mapping[str, str]:
 
 def test_unverified_claim_counts_as_undeclared() -> None:
     """What is claimed and not verified is the worst value, and the cause says why."""
-    backend = believed(installed("fa3", OPTS_OUT), _UNVERIFIED)
-
-    mirror = _plan(named(backend))["host_seq_lens"]
+    mirror = _plan(named(believed(installed("fa3", OPTS_OUT), _UNVERIFIED)))["host_seq_lens"]
 
     cause = mirror.causes[0]
     assert (mirror.value, cause.origin) == (HostSeqLens.EXACT, Origin.UNVERIFIED)
@@ -196,8 +194,7 @@ def test_class_of_an_engine_cannot_be_verified() -> None:
     reading = Reading(origin=Origin.DECLARED, words="needs_cpu_seq_lens = False")
     read = EngineClass(path="engine.Flash", readings={"host_seq_lens": reading})
     flash = replace(installed("flash", OPTS_OUT), engine_class=read)
-    name = installed("fa3", parts=[Part("flash")])
-    backends = named(name, believed(flash, _UNVERIFIED))
+    backends = named(installed("fa3", parts=[Part("flash")]), believed(flash, _UNVERIFIED))
 
     plan = _plan(backends)
 
@@ -268,7 +265,6 @@ def test_unverified_backend_may_be_chosen() -> None:
     backends = named(believed(installed("fa3", Capabilities(dtypes={"float32"})), _UNVERIFIED))
 
     read, facts = flags("--attention-backend auto"), Facts(dtype="float32")
-    chosen = select(backends, read, facts=facts, rules=RULES_13)
 
-    (candidate,) = chosen.choices[0].fitting
+    (candidate,) = select(backends, read, facts=facts, rules=RULES_13).choices[0].fitting
     assert "dtype-not-checked" in {found.code for found in candidate.unchecked}

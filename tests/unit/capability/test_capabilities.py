@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from backend_caps.capability.kind import ANY, UNDECLARED, Role
-from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf, OneOf
+from backend_caps import ANY, UNDECLARED, ComputeRange, Exact, MultipleOf, OneOf, Role
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     AttentionArch,
@@ -219,9 +218,7 @@ def test_capabilities_survive_json_and_pickling() -> None:
 
 def test_stated_lists_what_the_author_said_in_the_tables_order() -> None:
     """Only what was said is listed, each capability by one name."""
-    capabilities = Capabilities(page_sizes=ANY, needs_cpu_seq_lens=False)
-
-    stated = list(capabilities.stated().items())
+    stated = list(Capabilities(page_sizes=ANY, needs_cpu_seq_lens=False).stated().items())
 
     assert stated == [("host_seq_lens", HostSeqLens.NONE), ("page_sizes", ANY)]
 

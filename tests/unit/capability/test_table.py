@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from enum import Enum
+
 import pytest
 
 from backend_caps.capability.kind import (
@@ -7,11 +12,14 @@ from backend_caps.capability.kind import (
     DRAFT_TREES,
     EVERY_USE,
     RELAY_LOOP,
+    UNDECLARED,
     Counted,
     Polarity,
     Role,
+    Scale,
     Scope,
 )
+from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.capability.sets import Exact, MultipleOf, Unchecked
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
@@ -22,6 +30,7 @@ from backend_caps.capability.vocabulary import (
     Capabilities,
     GraphMetadata,
     HostSeqLens,
+    SharedReadsEnd,
 )
 from backend_caps.capability.vocabulary import SharedReadsEnd as End
 
@@ -106,8 +115,93 @@ def test_capability_joins_towards_the_safe_side(
     name: str, one: object, other: object, joined: object
 ) -> None:
     """Needs join towards more and supports towards less."""
-    join = CAPABILITIES[name].join
+    assert CAPABILITIES[name].join(one, other) == joined
 
-    actual = join(one, other)
 
-    assert actual == joined
+@pytest.mark.parametrize(
+    ("scale", "names"),
+    [
+        (HostSeqLens, "NONE UPPER_BOUND EXACT"),
+        (GraphMetadata, "HOST DEVICE IN_GRAPH"),
+        (SharedReadsEnd, "PRE_REPLAY IN_REPLAY POST_REPLAY UNKNOWN"),
+    ],
+)
+def test_scale_is_ordered_as_it_is_defined(scale: type[Scale], names: str) -> None:
+    """The members of a scale rise in the order of their definition, which is their rank."""
+    ordered = sorted(sorted(scale, key=lambda member: member.value))
+
+    assert [(member.name, member.rank) for member in ordered] == [
+        (name, place) for place, name in enumerate(names.split())
+    ]
+    assert not any(member < member or member > member for member in ordered)  # noqa: PLR0124
+
+
+@pytest.mark.parametrize("value", [True, 1, "upper_bound", None])
+def test_scale_member_equals_nothing_but_itself(value: object) -> None:
+    """No bool, number or string is equal to a member: `True` is not the second member."""
+    member: object = HostSeqLens.UPPER_BOUND
+
+    assert member != value
+
+
+@pytest.mark.parametrize("other", [GraphMetadata.DEVICE, 1, "upper_bound"])
+def test_scale_compares_with_its_own_members_alone(other: object) -> None:
+    """Comparing with another scale, a number or a string is an error."""
+    member = HostSeqLens.NONE
+
+    with pytest.raises(TypeError, match="not supported between instances of"):
+        member < other  # noqa: B015 - comparing is what is tested
+
+
+@pytest.mark.parametrize(("state", "text"), [(UNDECLARED, "UNDECLARED"), (ANY, "ANY")])
+def test_state_is_shown_by_its_name(state: Enum, text: str) -> None:
+    """The states that are no values are shown as they are written in a declaration."""
+    assert repr(state) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (BY_HAND, "by hand"),
+        (Source(distribution="fa3"), "fa3"),
+        (Source(declared_at="fa3.py:3"), "fa3.py:3"),
+        (Source(distribution="fa3", version="1.0", declared_at="fa3.py:3"), "fa3 1.0, fa3.py:3"),
+    ],
+)
+def test_source_names_distribution_version_and_line(source: Source, text: str) -> None:
+    """A source is written with what is known of it."""
+    assert str(source) == text
+
+
+_WRITES = """
+from backend_caps.capability.declaration import Declaration
+from tests.unit.capability.test_capabilities import EVERYTHING
+print(Declaration(capabilities=EVERYTHING).model_dump_json())
+"""
+_RESOLVES = """
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.report.plans import plan_document
+from backend_caps.resolution.resolver import resolve
+from tests.unit.building import READS, SPECULATING, flags, use
+from tests.unit.capability.test_capabilities import EVERYTHING
+said = {"fa3": EVERYTHING, "mla": READS}.items()
+uses = [use(name, capabilities, phase=phase) for name, capabilities in said for phase in Phase]
+print(plan_document(resolve(uses, flags(SPECULATING)), ()).model_dump_json())
+"""
+
+
+@pytest.mark.parametrize("program", [_WRITES, _RESOLVES], ids=["a declaration", "a plan"])
+def test_what_is_written_does_not_depend_on_the_hash_seed(program: str) -> None:
+    """Two processes whose sets are ordered differently write the same text, as ranks must."""
+    paths = os.pathsep.join(filter(None, sys.path))
+
+    written = {_output(program, {"PYTHONHASHSEED": seed, "PYTHONPATH": paths}) for seed in "123"}
+
+    assert len(written) == 1
+
+
+def _output(program: str, environ: dict[str, str]) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+    return run.stdout

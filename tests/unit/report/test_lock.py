@@ -7,72 +7,55 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import ANY, Facts, Origin, Source
 from backend_caps.capability.backend import Backend, Reading, Status
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import ANY
-from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sets import Conflict, Exact, Unchecked
 from backend_caps.capability.vocabulary import NO_LIMIT, BatchKind, Capabilities, HostSeqLens
 from backend_caps.report.diff import Side
 from backend_caps.report.document import value_of
 from backend_caps.report.lock import LockDocument, LockError, read_lock, write_lock
 from tests.unit.building import error_of, flags, installed
-from tests.unit.report import scene
+from tests.unit.report import scene, sides
 from tests.unit.report.conftest import Golden
-from tests.unit.report.sides import (
-    NONE,
-    OLD,
-    RAGGED,
-    STATED,
-    TBO,
-    asked,
-    locked,
-    problem,
-    read_class,
-    reading,
-    rule_set,
-)
 
 
 def _whole() -> LockDocument:
     """Lock something of everything."""
     attribute = Reading(origin=Origin.CONDITIONAL, words="return self.a")
-    read = read_class(
-        capabilities=NONE,
-        conditions=[RAGGED],
-        readings={"host_seq_lens": STATED},
+    read = sides.read_class(
+        capabilities=sides.NONE,
+        conditions=[sides.RAGGED],
+        readings={"host_seq_lens": sides.STATED},
         attributes={"shares_graph": attribute},
         registered_as=("fa4", "fa3"),
         composite="any(children)",
     )
-    request = asked(
+    request = sides.asked(
         flags("--page-size 16 --speculative-algorithm NONE"),
         facts=Facts(compute_capability=(9, 0)),
         unsafe_override=Capabilities(needs_cpu_seq_lens=False),
         rules=None,
         engine="sglang",
     )
-    return locked(
+    return sides.locked(
         read,
         installed("torch", Capabilities(dtypes={"float16", "bfloat16"})),
         request=request,
-        rules=rule_set(TBO, relays=("STANDALONE", "EAGLE")),
-        read=reading(read),
-        problems=[problem("no-such-folder")],
+        rules=sides.rule_set(sides.TBO, relays=("STANDALONE", "EAGLE")),
+        read=sides.reading(read),
+        problems=[sides.problem("no-such-folder")],
     )
 
 
 def test_lock_is_known_to_the_last_letter(golden: Golden) -> None:
     """A lock holds its request, engine, rules, backends and problems, in a stable order."""
-    text = _whole().text()
-
-    golden("lock.json", text)
+    golden("lock.json", _whole().text())
 
 
 def test_lock_with_a_plan_survives_its_file(tmp_path: Path) -> None:
     """A lock that was read is written as the same bytes."""
     plan = scene.plan(scene.FORCED)[1]
-    document = locked(*scene.BACKENDS, plan=plan, request=asked(flags(scene.FORCED)))
+    document = sides.locked(*scene.BACKENDS, plan=plan, request=sides.asked(flags(scene.FORCED)))
     file = tmp_path / "a.lock.json"
     file.write_text(document.text(), "utf-8")
 
@@ -84,11 +67,11 @@ def test_lock_with_a_plan_survives_its_file(tmp_path: Path) -> None:
 
 def test_lock_of_an_engine_is_the_same_side_as_its_reading() -> None:
     """An engine compared by a lock is what it is when it is read."""
-    document = locked(*OLD.backends, rules=OLD.rules, read=OLD, problems=OLD.problems)
+    document = sides.locked(
+        *sides.OLD.backends, rules=sides.OLD.rules, read=sides.OLD, problems=sides.OLD.problems
+    )
 
-    side = replace(Side.of_lock(document), request=None)
-
-    assert side == Side.of_reading(OLD)
+    assert replace(Side.of_lock(document), request=None) == Side.of_reading(sides.OLD)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +87,7 @@ def test_lock_holds_no_absolute_place(declared_at: str | None, kept: str | None)
     """Where a file lies on this machine is not written down."""
     backend = Backend(name="acme", status=Status.OK, source=Source(declared_at=declared_at))
 
-    document = locked(backend)
-
-    assert document.backends[0].declared_at == kept
+    assert sides.locked(backend).backends[0].declared_at == kept
 
 
 @pytest.mark.parametrize(
@@ -125,7 +106,7 @@ def test_locked_plan_holds_no_absolute_place(source: str | None, kept: str | Non
     cause = value.causes[0].model_copy(update={"source": source})
     told = value.model_copy(update={"causes": [cause]})
 
-    document = locked(plan=plan.model_copy(update={"server": {"host_seq_lens": told}}))
+    document = sides.locked(plan=plan.model_copy(update={"server": {"host_seq_lens": told}}))
 
     assert document.plan is not None
     assert document.plan.server["host_seq_lens"].causes[0].source == kept
@@ -133,10 +114,10 @@ def test_locked_plan_holds_no_absolute_place(source: str | None, kept: str | Non
 
 def test_lock_leaves_out_what_the_working_directory_holds() -> None:
     """What was found only because of where the command was started is not installed."""
-    told = problem("working-directory")
+    told = sides.problem("working-directory")
     planted = Backend(name="acme", status=Status.SKIPPED, source=Source(), problems=(told,))
 
-    document = locked(planted, problems=[told, problem("missing-module")])
+    document = sides.locked(planted, problems=[told, sides.problem("missing-module")])
 
     assert (document.backends, document.problems) == ((), ("missing-module",))
 
@@ -159,9 +140,7 @@ _VALUES = [
 @pytest.mark.parametrize(("capability", "written", "value"), _VALUES)
 def test_value_of_a_plan_is_read_back(capability: str, written: object, value: object) -> None:
     """Each value of a plan's JSON stands for one value."""
-    read = value_of(capability, json.loads(json.dumps(written)))
-
-    assert read == value
+    assert value_of(capability, json.loads(json.dumps(written))) == value
 
 
 @pytest.mark.parametrize(
@@ -254,7 +233,7 @@ def test_wrong_value_in_a_lock_is_named(
 
 def test_wrong_plan_in_a_lock_is_named(tmp_path: Path) -> None:
     """A plan that holds no value of the vocabulary is refused where the file is read."""
-    document = json.loads(locked(plan=scene.plan(scene.FREE)[1]).text())
+    document = json.loads(sides.locked(plan=scene.plan(scene.FREE)[1]).text())
     document["plan"]["server"]["host_seq_lens"]["value"] = "some"
 
     told = error_of(lambda: read_lock(_file(tmp_path, json.dumps(document))))

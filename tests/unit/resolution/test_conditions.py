@@ -137,9 +137,7 @@ def test_condition_may_ask_for_the_use(role: Role, phase: Phase, value: HostSeqL
     when = _when({"role": {Role.TARGET}, "phase": {Phase.DECODE}}, READS)
     uses = [use("fa3", OPTS_OUT, role=role, phase=phase, conditions=[when])]
 
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan["host_seq_lens"].value is value
+    assert resolve(uses, flags(SPECULATING))["host_seq_lens"].value is value
 
 
 _LACKS = "declares host_seq_lens={}, but not max_context_len_known, which it needs"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import Facts, Part, RuleSet, ServerFlags, resolve
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.declaration import Part
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Role, Scope
 from backend_caps.capability.provenance import Problem
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
@@ -21,9 +20,6 @@ from backend_caps.resolution.errors import (
     ResolutionError,
     nearest,
 )
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, select
 from backend_caps.resolution.uses import Use, uses_of
 from tests.unit.building import RULES_13, RULES_23, broken, flags, installed, named, use
@@ -107,9 +103,7 @@ def test_coded_error_is_a_sentence(code: str) -> None:
 
 def test_coded_errors_are_all_here() -> None:
     """Every code of this folder has an occasion above."""
-    codes = {*FlagsError.codes, *ResolutionError.codes}
-
-    assert codes == _OCCASIONS.keys()
+    assert {*FlagsError.codes, *ResolutionError.codes} == _OCCASIONS.keys()
 
 
 @pytest.mark.parametrize("text", _WITH_FIELDS)
@@ -152,9 +146,7 @@ def test_nearest_is_the_name_that_was_probably_meant(
     """Of the known names the nearest is suggested, if it is near enough."""
     known = ["triton", "fa3", "flashinfer"]
 
-    actual = nearest(name, known, cutoff=cutoff)
-
-    assert actual == meant
+    assert nearest(name, known, cutoff=cutoff) == meant
 
 
 def test_nearest_does_not_depend_on_the_order() -> None:

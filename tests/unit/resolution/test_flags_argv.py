@@ -104,9 +104,7 @@ def test_pasted_command_line_counts_the_flags_that_do_not_concern_us() -> None:
 )
 def test_argv_sets_a_flag(line: str, field: str, value: object) -> None:
     """A flag is read as the engine reads it: aliases, abbreviations, `=`, suffixes."""
-    read = flags(line)
-
-    assert read.given() == {field: value}
+    assert flags(line).given() == {field: value}
 
 
 @pytest.mark.parametrize(
@@ -149,9 +147,7 @@ an empty name | --attention-backend= | --attention-backend is ''; {_LETTER}
 )
 def test_argv_refuses(line: str, text: str) -> None:
     """A fault is one sentence on what is wrong, what was expected and what to do."""
-    error = error_of(lambda: flags(line))
-
-    assert error == text
+    assert error_of(lambda: flags(line)) == text
 
 
 def test_argv_tells_of_every_fault_at_once(tmp_path: Path) -> None:
@@ -195,6 +191,4 @@ def test_argv_counts_more_than_its_config_file(line: str, tmp_path: Path) -> Non
     file = tmp_path / "server.yaml"
     file.write_text("page-size: 64\n")
 
-    read = flags(line.format(file=file))
-
-    assert read.page_size == 16
+    assert flags(line.format(file=file)).page_size == 16

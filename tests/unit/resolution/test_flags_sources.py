@@ -7,10 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps import AttentionArch, Facts, ServerFlags
 from backend_caps.resolution.engine import option_of
-from backend_caps.resolution.flags import ServerFlags
 from tests.unit.building import error_of, faults_of, flags
 
 _PREFIX = "BACKEND_CAPS_FLAG_"
@@ -148,9 +146,8 @@ def test_object_is_read_by_attribute() -> None:
 def test_flags_over_others_keep_what_only_those_say() -> None:
     """Of two sources the nearer counts where both speak, defaults left aside."""
     file = ServerFlags.from_mapping({"page_size": 64, "device": "cuda", "port": 1})
-    line = flags("--page-size 16 --host x")
 
-    both = line.over(file)
+    both = flags("--page-size 16 --host x").over(file)
 
     assert both.given() == {"page_size": 16, "device": "cuda"}
     assert both.unrelated == ("--port", "--host")

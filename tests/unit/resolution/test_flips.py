@@ -268,9 +268,8 @@ def test_flips_know_the_facts_of_the_plan() -> None:
     backends = named(installed("fa3", OPTS_OUT, conditions=[small]))
     read = flags(f"{_ON_FA3} {_TBO}")
     uses, facts = uses_of(read, backends), Facts(head_size=128)
-    plan = resolve(uses, read, facts=facts, rules=RULES_13)
 
-    found = flips(plan, backends, read)
+    found = flips(resolve(uses, read, facts=facts, rules=RULES_13), backends, read)
 
     assert _told(found) == [_LEAVE_OUT_TBO]
 
@@ -282,18 +281,13 @@ def test_flips_leave_conditions_on_other_capabilities() -> None:
         capabilities=Capabilities(needs_cpu_seq_lens=True, sync_free_prepare=True),
         reason="why",
     )
-    backends = named(installed("fa3", OPTS_OUT, conditions=[both]))
 
-    found = _flips(_ON_FA3, backends)
+    found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[both])))
 
     assert (_told(found), _told(found, "sync_free_prepare")) == ([_DECLARE_BOUND], [])
 
 
 _DP_AND_TP = Given(enable_dp_attention=True, tp_size={1})
-
-
-def _forcing(name: str, given: Given) -> Rule:
-    return Rule(name=name, given=given, forces=_READS_ONLY, reason="house rule")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +302,10 @@ def _forcing(name: str, given: Given) -> Rule:
 )
 def test_flips_undo_rules_by_their_switches(givens: list[Given], told: list[str]) -> None:
     """A rule is undone by a switch it asks for, and only if that really helps."""
-    rules = [_forcing(f"rule {place}", given) for place, given in enumerate(givens)]
+    rules = [
+        Rule(name=f"rule {place}", given=given, forces=_READS_ONLY, reason="house rule")
+        for place, given in enumerate(givens)
+    ]
 
     found = _flips(f"{_ON_FA3} {_NO_DP}", named(_FREE), rules=RULES_13.with_rules(rules))
 
@@ -317,9 +314,7 @@ def test_flips_undo_rules_by_their_switches(givens: list[Given], told: list[str]
 
 def test_flips_ask_nothing_of_a_declaration_by_hand() -> None:
     """A backend that no distribution ships has no author to ask."""
-    by_hand = replace(installed("fa3", READS), source=BY_HAND)
-
-    found = _flips(_ON_FA3, named(by_hand))
+    found = _flips(_ON_FA3, named(replace(installed("fa3", READS), source=BY_HAND)))
 
     assert _told(found) == []
 
@@ -330,9 +325,7 @@ def test_flips_do_not_list_what_a_plan_by_hand_has_better_by_its_flags() -> None
     read = flags(_ON_FA3)
     plan = resolve([use("mine", READS)], read, rules=RULES_13)
 
-    found = flips(plan, backends, read)
-
-    assert _told(found) == []
+    assert _told(flips(plan, backends, read)) == []
 
 
 _THREE = f"{_ON_FA3} {_DRAFTS} --enable-mixed-chunk"

@@ -7,16 +7,13 @@ from functools import reduce
 
 import pytest
 
+from backend_caps import Conflict, Exact, MultipleOf, Origin, Use, resolve
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.kind import ANY, Phase, Role, Scope
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sets import Conflict, Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, resolved_from
-from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Effect, RuleSet
-from backend_caps.resolution.uses import Use
 from tests.unit.building import (
     OPTS_OUT,
     READS,
@@ -122,9 +119,7 @@ def test_fingerprint_is_of_rules_and_values_alone(other: Plan, *, equal: bool) -
 
 def test_fingerprint_is_stable() -> None:
     """A fingerprint that was written down is found again."""
-    plan = _plan()
-
-    assert plan.fingerprint == "9c834158289bdd04"
+    assert _plan().fingerprint == "9c834158289bdd04"
 
 
 def test_plan_survives_pickling() -> None:
@@ -221,9 +216,8 @@ def test_plans_of_different_premises_are_not_joined(line: str, field: str) -> No
 def test_plans_that_are_joined_may_conflict() -> None:
     """Two ranks without a common page size have a conflict that names both owners."""
     one = _plan(Capabilities(page_sizes=Exact(16)))
-    other = _plan(Capabilities(page_sizes=Exact(64)), backend="mla")
 
-    both = one.join(other)
+    both = one.join(_plan(Capabilities(page_sizes=Exact(64)), backend="mla"))
 
     assert both["page_sizes"].value == Conflict(("fa3", "mla"))
 

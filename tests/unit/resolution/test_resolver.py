@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from backend_caps import Given, Origin, Part, When, resolve
+from backend_caps import SharedReadsEnd as End
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Part, When
-from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import ANY, Phase, Role, Scope
-from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, Unchecked
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
@@ -18,9 +17,7 @@ from backend_caps.capability.vocabulary import (
     GraphMetadata,
     HostSeqLens,
 )
-from backend_caps.capability.vocabulary import SharedReadsEnd as End
 from backend_caps.resolution.plan import Cause, CauseKind, Policy
-from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use, uses_of
 from tests.unit.building import (
     OPTS_OUT,
@@ -59,9 +56,7 @@ def test_resolve_joins_needs_to_the_most_that_any_use_needs(
     uses: list[Use], value: HostSeqLens
 ) -> None:
     """The mirror is as exact as the most demanding use."""
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan["host_seq_lens"].value is value
+    assert resolve(uses, flags(SPECULATING))["host_seq_lens"].value is value
 
 
 @pytest.mark.parametrize("role", Role)
@@ -70,9 +65,7 @@ def test_resolve_counts_the_relay_loop_for_the_mirror(role: Role, phase: Phase) 
     """At a prefill the scheduler knows the lengths, so that a reading backend counts elsewhere."""
     uses = [use("a", OPTS_OUT), use("b", READS, role=role, phase=phase)]
 
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan.needs_cpu_seq_lens is (phase is not _PREFILL)
+    assert resolve(uses, flags(SPECULATING)).needs_cpu_seq_lens is (phase is not _PREFILL)
 
 
 _VERIFIES_8 = use("a", Capabilities(max_speculative_topk=8), phase=_VERIFY)
@@ -90,9 +83,7 @@ _DRAFTS_4 = use("b", Capabilities(max_speculative_topk=4, roles=set(Role)), role
 )
 def test_resolve_limits_the_draft_tree_by_who_runs_it(uses: list[Use], limit: int) -> None:
     """The width of the draft tree is limited by verify and draft alone."""
-    plan = resolve(uses, flags(SPECULATING))
-
-    assert plan["max_speculative_topk"].value == limit
+    assert resolve(uses, flags(SPECULATING))["max_speculative_topk"].value == limit
 
 
 @pytest.mark.parametrize(
@@ -138,9 +129,7 @@ def test_resolve_joins_page_sizes_to_a_value_or_a_conflict_with_owners(
     said = [{} if sizes is None else {"page_sizes": sizes} for sizes in declared]
     uses = [use(f"b{at}", Capabilities.model_validate(own)) for at, own in enumerate(said)]
 
-    plan = resolve(uses, flags())
-
-    assert plan["page_sizes"].value == value
+    assert resolve(uses, flags())["page_sizes"].value == value
 
 
 def test_resolve_keeps_every_cause_the_deciding_ones_first() -> None:
@@ -282,8 +271,7 @@ def test_override_of_a_phase_value_counts_in_every_phase() -> None:
 
     plan = resolve([use()], flags(), unsafe_override=override)
 
-    values = {plan["sync_free_prepare", phase].value for phase in Phase}
-    assert values == {True}
+    assert {plan["sync_free_prepare", phase].value for phase in Phase} == {True}
 
 
 _FITS = Capabilities(needs_cpu_seq_lens=True, two_batch_overlap=True)

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import Plan
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.discovery.registry import Registry
+from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import CauseKind
@@ -91,9 +93,7 @@ def test_third_party_rule_belongs_to_its_engines(engines: set[str], taken: bool)
     """A rule is added to the sets it names, or to all if it names none."""
     rule = _rule(engines=engines)
 
-    rules = RULES_13.with_rules([rule])
-
-    assert (rule in rules.rules) is taken
+    assert (rule in RULES_13.with_rules([rule]).rules) is taken
 
 
 _BOUND_LEVEL = HostSeqLens.UPPER_BOUND
@@ -134,8 +134,7 @@ def test_rule_never_improves_a_value() -> None:
 
 def test_rule_over_a_phase_forces_that_phase() -> None:
     """A rule may ask for a phase, and then forces the value of that phase alone."""
-    given = Given(phase={Phase.DECODE})
-    rule = _rule(given, Capabilities(graph_metadata=GraphMetadata.HOST))
+    rule = _rule(Given(phase={Phase.DECODE}), Capabilities(graph_metadata=GraphMetadata.HOST))
     graphs = Capabilities(graph_metadata=GraphMetadata.IN_GRAPH)
     uses = [use("fa3", graphs, phase=phase) for phase in (Phase.DECODE, Phase.PREFILL)]
 
@@ -214,3 +213,62 @@ def test_engine_that_is_not_named_is_the_installed_one(
 def test_engine_that_is_named_needs_no_reason() -> None:
     """Whoever names rules knows why."""
     assert (str(Registry.of(()).rules(_13)), RULES_13.chosen_because) == (_13, None)
+
+
+RULES = RuleSet.builtin(RUNTIME)
+EAGLE = ("--speculative-algorithm", "EAGLE")
+MIXED = "--enable-mixed-chunk"
+
+
+def _plan(*arguments: str, prefill: HostSeqLens = HostSeqLens.NONE) -> Plan:
+    """Resolve a server whose prefill backend needs this much, and whose others need nothing."""
+    free = Capabilities(
+        host_seq_lens=HostSeqLens.NONE, max_context_len_known=True, two_batch_overlap=True
+    )
+    first = free.model_copy(update={"host_seq_lens": prefill})
+    uses = [
+        use("for_prefill", first, phase=Phase.PREFILL),
+        *(use(f"for_{phase.value}", free, phase=phase) for phase in (Phase.DECODE, Phase.VERIFY)),
+    ]
+    flags = ServerFlags.from_argv(["--attention-backend", "for_decode", *arguments])
+    return resolve(uses, flags, rules=RULES, policy="quiet")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(EAGLE, id="pieces"),
+        pytest.param((*EAGLE, "--speculative-eagle-topk", "2"), id="trees"),
+        pytest.param(("--speculative-algorithm", "STANDALONE"), id="a small model"),
+        pytest.param(("--speculative-algorithm", "NGRAM"), id="n-grams"),
+        pytest.param((*EAGLE, MIXED), id="mixed chunks"),
+        pytest.param((*EAGLE, "--enable-two-batch-overlap"), id="halves"),
+        pytest.param((*EAGLE, "--disaggregation-mode", "decode"), id="disaggregation"),
+    ],
+)
+def test_engine_itself_reads_no_lengths(arguments: tuple[str, ...]) -> None:
+    """Where no backend asks for lengths, none cross."""
+    assert _plan(*arguments).host_seq_lens is HostSeqLens.NONE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [
+        ((*EAGLE, MIXED), HostSeqLens.EXACT),
+        (EAGLE, HostSeqLens.NONE),
+        ((MIXED,), HostSeqLens.NONE),
+        ((*EAGLE, MIXED, "--disable-overlap-schedule"), HostSeqLens.NONE),
+        (("--speculative-algorithm", "NGRAM", MIXED), HostSeqLens.NONE),
+    ],
+    ids=["mixed with drafts", "prompts apart", "no drafts", "no overlap", "drafts of the host"],
+)
+def test_prefill_backend_counts_where_its_steps_carry_relayed_rows(
+    arguments: tuple[str, ...], level: HostSeqLens
+) -> None:
+    """In a mixed step the prefill backend gets rows whose lengths the relay alone has."""
+    assert _plan(*arguments, prefill=HostSeqLens.EXACT).host_seq_lens is level
+
+
+def test_ngrams_are_not_overlapped() -> None:
+    """Drafts that are looked up on the host wait for the result before, and so have the lengths."""
+    assert not _plan("--speculative-algorithm", "NGRAM").relays_speculation

@@ -127,9 +127,7 @@ def test_select_heeds_what_the_plan_needs(line: str, but: Mapping[str, object]) 
     other = _fits("other", 0, page_sizes=Exact(32))
     backends = [_fits("best", 90, **but), _fits("good", 10), other]
 
-    found = _chosen(backends, f"{_AUTO} {line}")
-
-    assert found == {"--attention-backend": "good"}
+    assert _chosen(backends, f"{_AUTO} {line}") == {"--attention-backend": "good"}
 
 
 def test_candidate_keeps_every_reason() -> None:
@@ -217,9 +215,7 @@ def test_unknown_fact_is_told_of_those_that_restrict_it() -> None:
 
 def test_unknown_fact_is_told_in_words() -> None:
     """What was not checked names the backend, what it takes, and how to tell the fact."""
-    choice = _one(_fits("a", devices={"cuda"}))
-
-    (found,) = choice.candidates[0].unchecked
+    (found,) = _one(_fits("a", devices={"cuda"})).candidates[0].unchecked
     assert (found.message, found.remedy, found.actual, found.needed) == (
         "backend 'a' takes device cuda; here it is not known.",
         "Say what it is, such as by --fact device=VALUE.",
@@ -230,16 +226,12 @@ def test_unknown_fact_is_told_in_words() -> None:
 
 def test_only_a_cuda_device_lacks_a_compute_capability() -> None:
     """On another device nobody is asked for the compute capability of a GPU."""
-    choice = _one(_fits("a", **_FROM_9), facts=_ON_CPU)
-
-    assert choice.candidates[0].unchecked == ()
+    assert _one(_fits("a", **_FROM_9), facts=_ON_CPU).candidates[0].unchecked == ()
 
 
 def test_undeclared_fit_speaks_against_nobody() -> None:
     """A backend that does not say what it takes is not checked, and fits."""
-    choice = _one(installed("a"), facts=_ON_CPU)
-
-    (tried,) = choice.candidates
+    (tried,) = _one(installed("a"), facts=_ON_CPU).candidates
     assert (tried.fits, _codes(tried.unchecked)) == (True, ["device-not-checked"])
 
 
@@ -378,9 +370,7 @@ def test_select_decides_each_flag_that_says_auto(line: str, chosen: Mapping[str,
     """A flag that says auto has its own choice, for the uses that it names a backend for."""
     decodes = installed("decodes", _FITS, conditions=[_when(90, phase={Phase.DECODE})])
 
-    found = _chosen([_fits("a", 50), decodes], line)
-
-    assert found == chosen
+    assert _chosen([_fits("a", 50), decodes], line) == chosen
 
 
 def test_flags_name_what_was_chosen() -> None:

@@ -463,9 +463,7 @@ def _by_hand(*given: Given | None) -> Use:
 )
 def test_use_by_hand_never_vanishes(given: tuple[Given | None, ...], ways: list[str]) -> None:
     """A failing condition of a use by hand is told as one that a flag's composite has."""
-    made = made_of([_by_hand(*given)], _CUDA)
-
-    assert _ways(made) == ways
+    assert _ways(made_of([_by_hand(*given)], _CUDA)) == ways
 
 
 def test_backend_may_be_called_as_the_engines_own_choice() -> None:

@@ -1,4 +1,4 @@
-"""What file and environment say, and which of them counts."""
+"""What file and environment say, which of them counts, and faults of a file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import UNDECLARED
+from backend_caps import UNDECLARED, BackendCapsError, Facts, Policy, Settings
 from backend_caps.capability.provenance import Status
-from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.errors import FlagsError
-from backend_caps.resolution.plan import Policy
-from backend_caps.settings.settings import Settings, trace_settings
+from backend_caps.resolution.errors import FlagsError, leaves_of
+from backend_caps.settings.settings import trace_settings
 from backend_caps.settings.sources import SettingLayer, SettingsError
+from tests.cases import cases_of
 from tests.unit.building import install_sglang
 
 DECLARATION = """
@@ -31,14 +29,6 @@ def file(tmp_path: Path) -> Path:
         "server: {tensor-parallel-size: 2, page_size: 16}\n"
     )
     return path
-
-
-def test_variables_go_before_the_file(file: Path) -> None:
-    """What both say of a plain setting is what the variable says."""
-    settings = Settings.load(file, environ={"BACKEND_CAPS_POLICY": "quiet"})
-
-    assert settings.policy is Policy.QUIET
-    assert settings.plugins == ("acme",)
 
 
 def test_sections_are_decided_name_by_name(file: Path) -> None:
@@ -63,28 +53,6 @@ def test_file_is_named_by_a_variable_unless_by_the_caller(file: Path, tmp_path: 
     assert by_caller.plugins is None
 
 
-def test_this_process_has_the_environment(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """Unless one is given, the environment of the process counts."""
-    monkeypatch.setenv("BACKEND_CAPS_CONFIG", str(file))
-    monkeypatch.setenv("BACKEND_CAPS_DEVICE", "cuda:1")
-
-    settings = Settings.load()
-
-    assert (settings.policy, settings.device) == (Policy.STRICT, "cuda:1")
-
-
-def test_file_in_the_working_directory_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that nobody named changes nothing, whatever its name."""
-    (tmp_path / "backend-caps.yaml").write_text("policy: strict\n")
-    monkeypatch.chdir(tmp_path)
-
-    settings = Settings.load(environ={})
-
-    assert settings.policy is Policy.WARN
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "name", "value"),
     [
@@ -100,9 +68,7 @@ def test_file_in_the_working_directory_is_not_read(
 )
 def test_variable_is_read(variable: str, text: str, name: str, value: object) -> None:
     """Each variable has its spelling of lists, switches and numbers."""
-    settings = Settings.load(environ={f"BACKEND_CAPS_{variable}": text})
-
-    assert dict(settings)[name] == value
+    assert dict(Settings.load(environ={f"BACKEND_CAPS_{variable}": text}))[name] == value
 
 
 @pytest.mark.parametrize(
@@ -145,19 +111,6 @@ def test_faults_of_flags_in_the_environment_are_told() -> None:
         Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZES": "16"})
 
 
-def test_faults_of_file_and_environment_come_together(tmp_path: Path) -> None:
-    """Whoever repairs settings is told of everything at once."""
-    file = tmp_path / "s.yaml"
-    file.write_text("polcy: strict\nserver: {page-size: many}\n")
-    environ = {"BACKEND_CAPS_VERBOSE": "maybe", "BACKEND_CAPS_FLAG_PAGE_SIZES": "16"}
-
-    with pytest.raises(ExceptionGroup) as raised:
-        Settings.load(file, environ=environ)
-
-    assert len(raised.value.exceptions) == 4
-    assert all(isinstance(each, BackendCapsError) for each in raised.value.exceptions)
-
-
 def test_trace_keeps_what_does_not_count(file: Path) -> None:
     """Each layer's word is kept with its place, whoever counts first."""
     traced = trace_settings(file, {"BACKEND_CAPS_POLICY": "quiet"})
@@ -183,9 +136,7 @@ def test_flags_are_read_as_their_engine_spells_them(tmp_path: Path) -> None:
 
 def test_settings_find_the_plugins_that_they_allow() -> None:
     """Discovery by settings leaves out what they do not name, and says whose list it was."""
-    settings = Settings(plugins=("backend-caps-torch-native",))
-
-    registry = settings.discover()
+    registry = Settings(plugins=("backend-caps-torch-native",)).discover()
 
     statuses = {entry.name: entry.status for entry in registry.entries}
     assert statuses["torch_native"] is Status.OK
@@ -198,9 +149,7 @@ def test_settings_take_the_environments_list_once(monkeypatch: pytest.MonkeyPatc
     settings = Settings.load(environ={})
     monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "nothing")
 
-    registry = settings.discover()
-
-    assert "torch_native" in registry
+    assert "torch_native" in settings.discover()
 
 
 def test_settings_that_require_evidence_count_no_claim_without(tmp_path: Path) -> None:
@@ -234,3 +183,118 @@ def test_settings_take_the_flags_of_the_installed_engine(
     with pytest.raises(SettingsError) as refused:
         Settings.load(file, environ={})
     assert refused.value.code == "server-flag-name"
+
+
+def _told(file: Path) -> list[str]:
+    """List what is said of a file, without its folder."""
+    with pytest.raises((BackendCapsError, ExceptionGroup)) as raised:
+        Settings.load(file, environ={})
+    assert isinstance(raised.value, BackendCapsError | ExceptionGroup)
+    return [str(fault).replace(f"{file.parent}/", "") for fault in leaves_of(raised.value)]
+
+
+MANY = """\
+polcy: strict
+require-evidence: "yes"
+# a comment counts as a line
+path:
+  - .
+  - nowhere
+facts:
+  head_sizes: 128
+  dtype: 16
+server:
+  page-size: many
+  atention-backend: triton
+policy: strickt
+rules: sglang-0.5.14
+rules: sglang-0.5.13
+"""
+
+
+def test_every_fault_is_told_with_its_line(tmp_path: Path) -> None:
+    """One error lists all faults, sorted by line, each with what was expected."""
+    file = tmp_path / "s.yaml"
+    file.write_text(MANY)
+
+    told = _told(file)
+
+    places = [each.partition(": ")[0] for each in told]
+    lines = (1, 2, 6, 8, 9, 11, 12, 13, 15)
+    assert places == [f"s.yaml:{line}" for line in lines]
+
+
+@pytest.mark.parametrize(("text", "message"), cases_of(Path(__file__).parent / "faults.txt"))
+def test_fault_is_told(tmp_path: Path, text: str, message: str) -> None:
+    """What is wrong with a key is told with its line, its value and what was expected."""
+    file = tmp_path / "s.yaml"
+    file.write_text(text)
+
+    assert _told(file) == [message]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param(b"- policy", "it holds a list", id="list"),
+        pytest.param(b"strict", "it holds the text 'strict'", id="text"),
+        pytest.param(b"a: 1\n---\nb: 2", "expected a single document", id="two documents"),
+        pytest.param(b"a: [", "line 1, column 5", id="no YAML"),
+        pytest.param(b"\xff\xfe\x00", "", id="no text"),
+        pytest.param(b"policy: !!python/name:os.system x", "could not determine", id="tag"),
+        pytest.param(b"server: &a {x: *a}", "recursive", id="mapping within itself"),
+        pytest.param(
+            b"facts: &a {dtype: bfloat16}\nserver:\n  <<: *a",
+            "line 3 takes another mapping over (<<)",
+            id="merged mapping",
+        ),
+    ],
+)
+def test_file_that_is_no_mapping_is_refused(tmp_path: Path, text: bytes, cause: str) -> None:
+    """A file that holds anything but one YAML mapping is an error that says what it holds."""
+    file = tmp_path / "s.yaml"
+    file.write_bytes(text)
+
+    with pytest.raises(SettingsError) as raised:
+        Settings.load(file, environ={})
+
+    assert (raised.value.code, cause in str(raised.value)) == ("file", True)
+
+
+def test_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A file that was named has to be there."""
+    with pytest.raises(SettingsError, match="No such file or directory"):
+        Settings.load(tmp_path / "none.yaml", environ={})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("# policy: strict\n", id="comments"),
+        pytest.param("{}", id="empty mapping"),
+        pytest.param("facts:\n#  dtype: bfloat16\nserver:\n", id="empty sections"),
+        pytest.param("server: {page-size: null}", id="flag that is not given"),
+    ],
+)
+def test_file_that_says_nothing_changes_nothing(tmp_path: Path, text: str) -> None:
+    """What is left out, or only commented, is the default."""
+    file = tmp_path / "s.yaml"
+    file.write_text(text)
+
+    assert Settings.load(file, environ={}) == Settings.load(environ={})
+
+
+def test_relative_path_begins_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path in a file means the same wherever the file is read from."""
+    folder, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    for each in (folder, elsewhere):
+        each.mkdir()
+    (tmp_path / "s.yaml").write_text("path: [site]\nlock: caps.lock\n")
+    monkeypatch.chdir(elsewhere)
+
+    settings = Settings.load("../s.yaml", environ={})
+
+    assert [each.resolve() for each in settings.path] == [folder]
+    assert settings.lock is not None
+    assert settings.lock.resolve() == tmp_path / "caps.lock"

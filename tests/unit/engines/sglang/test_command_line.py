@@ -68,9 +68,7 @@ def test_options_in_a_method_are_read(tmp_path: Path) -> None:
     """A class that adds its options itself is read as a function is."""
     source = "class Args:\n    def add(self, p):\n        p.add_argument('--tp')\n"
 
-    read = read_command_line(_wheel(tmp_path, server_args=source))
-
-    assert read["options"] == [["--tp"]]
+    assert read_command_line(_wheel(tmp_path, server_args=source))["options"] == [["--tp"]]
 
 
 def test_choices_that_are_no_list_are_left_out(tmp_path: Path) -> None:
@@ -109,9 +107,7 @@ def test_options_that_are_not_found_are_problems() -> None:
     """A source without options and without choices lacks both, and that is told."""
     index = index_of({SERVER_ARGS: ""}, version=None)
 
-    engine = read_engine_options(index)
-
-    assert engine.name == "sglang-unknown"
+    assert read_engine_options(index).name == "sglang-unknown"
     assert [problem.message for problem in index.problems] == [
         f"sglang of unknown version has no {what} in {SERVER_ARGS}, where known versions have it."
         for what in ("command-line option", "ATTENTION_BACKEND_CHOICES")

@@ -72,9 +72,7 @@ def test_class_of_no_base_is_a_backend_where_it_states_the_flag(
     tmp_path: Path, text: str, is_backend: bool
 ) -> None:
     """What SGLang asks for the flag without a base class is found by the flag."""
-    reading = read(tmp_path, {TWO: text + "\n"})
-
-    assert ("Steps" in reading.registry) is is_backend
+    assert ("Steps" in read(tmp_path, {TWO: text + "\n"}).registry) is is_backend
 
 
 def test_class_of_no_base_is_a_backend_where_a_name_makes_it(tmp_path: Path) -> None:

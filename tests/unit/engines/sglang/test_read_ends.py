@@ -3,8 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import indent
 
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps import Origin, SharedReadsEnd
 from tests.unit.engines.sglang.building import ATTENTION, Class, read_class
 from tests.unit.engines.tables import table
 

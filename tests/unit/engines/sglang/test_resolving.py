@@ -6,25 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps import Facts, HostSeqLens, Origin, Plan, resolve
 from backend_caps.engines.reading import EngineReading
-from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import resolve
 from tests.unit.building import flags
-from tests.unit.engines.sglang.building import (
-    ATTENTION,
-    DECIDES,
-    DECISION,
-    DRAFTS,
-    IMPORTS,
-    REGISTERED_ONE,
-    REGISTRY,
-    drafts,
-    read,
-    registry,
-)
+from tests.unit.engines.sglang import building
 
 EAGLE = "--speculative-algorithm EAGLE --disable-piecewise-cuda-graph --attention-backend "
 TWO = """
@@ -57,11 +42,11 @@ def _reading(folder: Path, body: str, steps: str = "Quiet") -> EngineReading:
     """Read an engine whose `two` makes what a body returns, and drafts by one class."""
     method = f"def _two(self):\n{IMPORT_TWO}    return ('two', {steps}(self.runner))\n"
     files = {
-        f"{ATTENTION}/two.py": IMPORTS + TWO,
-        REGISTRY: registry(REGISTERED_ONE + _registered(body)),
-        DRAFTS: drafts('"two": self._two', '"two": self._two', method),
+        f"{building.ATTENTION}/two.py": building.IMPORTS + TWO,
+        building.REGISTRY: building.registry(building.REGISTERED_ONE + _registered(body)),
+        building.DRAFTS: building.drafts('"two": self._two', '"two": self._two', method),
     }
-    return read(folder, files)
+    return building.read(folder, files)
 
 
 def _plan(reading: EngineReading, line: str = EAGLE + "two", facts: Facts | None = None) -> Plan:
@@ -150,9 +135,8 @@ def test_class_that_was_not_followed_keeps_the_copy(tmp_path: Path) -> None:
 def test_rule_that_nobody_knows_keeps_the_copy(tmp_path: Path) -> None:
     """A condition in the engine's own function that no rule knows counts while it is open."""
     odd = "    if args.odd:\n        return True\n    return any"
-    files = {DECIDES: DECISION.replace("    return any", odd)}
-    reading = read(tmp_path, files)
+    files = {building.DECIDES: building.DECISION.replace("    return any", odd)}
 
-    plan = _plan(reading, EAGLE + "one")
+    plan = _plan(building.read(tmp_path, files), EAGLE + "one")
 
     assert _deciding(plan) == [("unknown: args.odd", None)]

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+from backend_caps import Origin, Rule, RuleSet
 from backend_caps.capability.facts import Truth
-from backend_caps.engines.sglang.conditions import read_rules
+from backend_caps.engines.sglang.conditions import can_hold, given_of, read_rules
 from backend_caps.engines.source.index import Index
-from backend_caps.resolution.rules import Rule, RuleSet
-from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of
+from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of, read_class
 from tests.unit.engines.tables import table
 
 MIXED = "mixed-chunk-with-speculation"
@@ -72,9 +75,7 @@ def test_missing_function_leaves_everything_open(files: dict[str, str]) -> None:
     """Where nothing can be read of what the engine forces, the copy stays on, and is told."""
     index = index_of(files)
 
-    rule = _unknown(index)
-
-    assert rule.given.expression == "nothing is known of what the engine forces"
+    assert _unknown(index).given.expression == "nothing is known of what the engine forces"
     messages = [each.message for each in index.problems if each.code == "engine-anchor-missing"]
     assert messages[0] == (
         f"sglang 0.5.13 has no decide_needs_cpu_seq_lens() in {DECIDES}, "
@@ -140,6 +141,106 @@ def test_rule_that_is_stated_twice_is_there_once() -> None:
     """Two answers under one condition are one rule."""
     twice = "    if args.enable_two_batch_overlap:\n        return True\n" * 2
 
-    rules = read_rules(_index(_deciding(twice + JOIN)))
+    assert _names(read_rules(_index(_deciding(twice + JOIN)))).count("two-batch-overlap") == 1
 
-    assert _names(rules).count("two-batch-overlap") == 1
+
+def _guards(*texts: str) -> list[ast.expr]:
+    return [ast.parse(text, mode="eval").body for text in texts]
+
+
+@table("sglang_conditions", "condition_is_written_in_our_vocabulary")
+def test_condition_is_written_in_our_vocabulary(guard: str, given: str) -> None:
+    """What flags and facts decide is asked of them, the rest keeps the source's words."""
+    assert str(given_of(_guards(guard))) == given
+
+
+def test_no_guard_is_no_condition() -> None:
+    """What always runs is under no condition."""
+    assert given_of([]) is None
+
+
+def test_two_conditions_on_one_thing_ask_for_what_is_both() -> None:
+    """Guards of one name are joined to what satisfies both."""
+    given = given_of(_guards("not is_npu()", "not is_cpu()", "is_xpu()"))
+
+    assert str(given) == "device = xpu"
+
+
+@table("sglang_conditions", "contradiction_stays_open_in_words")
+def test_contradiction_stays_open_in_words(first: str, second: str) -> None:
+    """A guard that contradicts the ones before it is never lost: its words stay."""
+    given = given_of(_guards(first, second))
+
+    assert given is not None
+    assert given.expression == second
+
+
+@table("sglang_conditions", "guards_that_contradict_each_other_cannot_hold")
+def test_guards_that_contradict_each_other_cannot_hold(guards: list[str], answer: bool) -> None:
+    """Only what the platform, which stays the same, contradicts is ruled out."""
+    assert can_hold(_guards(*guards)) is answer
+
+
+TWO = "class Two(AttentionBackend):\n    "
+IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
+
+
+@table("sglang_backend_constants", "constant_condition_is_no_condition")
+def test_constant_condition_is_no_condition(tmp_path: Path, body: str, value: str) -> None:
+    """What a constant lets run always runs, and what it keeps from running is not there."""
+    read = read_class(tmp_path, body)
+
+    assert (read.needs.origin, read.needs.value) == (Origin.DECLARED, value)
+    assert read.cases == []
+
+
+def test_value_that_a_property_takes_is_undeclared(tmp_path: Path) -> None:
+    """What a property of a base is given is not what it answers."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            @property
+            def needs_cpu_seq_lens(self):
+                return self.reads
+
+            @needs_cpu_seq_lens.setter
+            def needs_cpu_seq_lens(self, value):
+                self.reads = True
+
+        class Two(Base):
+            def __init__(self):
+                self.needs_cpu_seq_lens = False
+        """,
+    )
+
+    assert read.needs.origin is Origin.UNDECLARED
+    assert read.needs.words == ("needs_cpu_seq_lens = False, and Base has a property of that name")
+    assert read.declaration.capabilities.stated() == {}
+
+
+@table("sglang_backend_constants", "words_of_a_method_are_what_it_returns")
+def test_words_of_a_method_are_what_it_returns(tmp_path: Path, body: str, words: str) -> None:
+    """A flag that is a method is told by its answers, each with what has not failed before it."""
+    read = read_class(tmp_path, TWO + f"def support_triton(self):\n        {body}")
+
+    assert read.engine_class.attributes["support_triton"].words == words
+
+
+def test_flag_that_something_is_added_to_has_no_value(tmp_path: Path) -> None:
+    """An operator that is not followed leaves the value open."""
+    read = read_class(tmp_path, IN_INIT + "self.draws_tails = 5\n        self.draws_tails += 1")
+
+    told = read.engine_class.attributes["draws_tails"]
+    assert (told.origin, told.value) == (Origin.CONDITIONAL, None)
+
+
+@table("sglang_backend_constants", "longest_context_is_known_maybe_or_not")
+def test_longest_context_is_known_maybe_or_not(
+    tmp_path: Path, body: str, origin: str, conditions: int
+) -> None:
+    """It is declared where it is always set; otherwise a draft alone is taken to know it."""
+    read = read_class(tmp_path, IN_INIT.replace(", x", "") + body)
+
+    known = read.engine_class.readings["max_context_len_known"]
+    assert (known.origin.value, len(read.declaration.conditions)) == (origin, conditions)

@@ -1,11 +1,18 @@
-"""The classes whose instances functions make."""
+"""The classes whose instances functions make, and names that lead elsewhere."""
 
 from __future__ import annotations
+
+from cProfile import Profile
+from pstats import Stats
+from time import process_time
+
+import pytest
 
 from backend_caps.engines.source.classes import Classes, Factories
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import FunctionDef
-from tests.unit.engines.source.trees import class_of, function_of, index_of, module_of
+from backend_caps.engines.source.module import Heads
+from tests.unit.engines.source.trees import class_of, function_of, index_of, module_of, stated_of
 from tests.unit.engines.tables import table
 
 OTHER = "class B: pass\ndef make(): return B()\nmade = B()\nC = B\n"
@@ -47,7 +54,7 @@ def test_methods_are_followed_in_the_order_of_bases() -> None:
     get = class_of(index, "Base").methods["get"]
     factories = Factories(Classes(index))
 
-    found = factories.made(FunctionDef(module_of(index), get), class_of(index, "A"))
+    found = factories.made(FunctionDef(module_of(index), get, class_of(index, "A")))
 
     assert [(made and made.name, condition(guards)) for guards, made in found] == [
         ("A", "x"),
@@ -76,3 +83,84 @@ def test_many_ways_to_a_class_end() -> None:
     made = _made(f"class A: pass\ndef f(): return f0()\n{text}def f11(): return A()")
 
     assert 0 < len(made) <= 2**11
+
+
+SIZE = 200_000
+
+
+@table("source_heads", "heads_are_the_class_statements_of_a_text")
+def test_heads_are_the_class_statements_of_a_text(
+    text: str, found: list[tuple[str, list[str]]]
+) -> None:
+    """A statement begins its line; its bases are the last words between its brackets."""
+    heads = Heads({"m.py": text.encode()}).by_file.get("m.py", [])
+
+    assert [(head.name, sorted(head.bases)) for head in heads] == found
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(
+    "row", ["class X[", "class X(", "class X(\n", "class X[a](#\n", "class X((\n", " ", "class "]
+)
+def test_no_text_makes_heads_slow(row: str) -> None:
+    """What looks like many class statements without an end is read once, not once each."""
+    text = (row * (SIZE // len(row))).encode()
+    start = process_time()
+
+    Heads({"m.py": text}).names_below({"X"})
+
+    assert process_time() - start < 5  # read once: 0.2 s; once each: over 10 s
+
+
+CLASS = "class A:\n    x = 1\n"
+
+
+@table("source_elsewhere", "what_is_set_elsewhere_may_be_true")
+def test_what_is_set_elsewhere_may_be_true(text: str, line: int) -> None:
+    """A name that anything else sets is open: it may be true."""
+    words = stated_of(f"{CLASS}{text}\n")
+
+    assert words == f"x = 1; x = True where it is set elsewhere (engine/m.py:{line})"
+
+
+@table("source_elsewhere", "what_sets_nothing_of_the_class_is_left_out")
+def test_what_sets_nothing_of_the_class_is_left_out(text: str) -> None:
+    """Reads, and what is set of others, leave a class as it is."""
+    assert stated_of(f"{CLASS}{text}\n") == "x = 1"
+
+
+def test_what_sets_a_base_elsewhere_counts_below_it() -> None:
+    """A class has what the file of its base does to the base."""
+    base = "class B:\n    x = 1\nclass C: pass\nB.x = 2\nC.x = 2\n"
+
+    words = stated_of("from .n import B\nclass A(B): pass\n", n=base)
+
+    assert words == "x = 1; x = True where it is set elsewhere (engine/n.py:4)"
+
+
+def test_each_file_says_once_that_it_sets_a_class() -> None:
+    """Of several places that set the same of a class the first is told."""
+    words = stated_of(f"{CLASS}a.x = 2\nb.x = 2\nA.x = 2\nA.x = 3\n")
+
+    assert words == (
+        "x = 1; x = True where it is set elsewhere (engine/m.py:5); "
+        "x = True where it is set elsewhere (engine/m.py:3)"
+    )
+
+
+@pytest.mark.parametrize("row", ["self.x;", "self.x\n        ", "self.x = 1;", "a.x = 1;"])
+def test_calls_grow_with_the_text_and_no_faster(row: str) -> None:
+    """A text that has the name everywhere is read once: calls grow as the text does."""
+    small, large = (_calls_for(row, count) for count in (200, 800))
+
+    assert large / small < 4.4
+
+
+def _calls_for(row: str, count: int) -> int:
+    """Count the calls that read a class of so many rows."""
+    text = f"{CLASS}    def __init__(self):\n        {row * count}\n"
+    with Profile() as profile:
+        words = stated_of(text)
+    assert words.startswith("x = 1")
+    calls: int = Stats(profile).total_calls  # type: ignore[attr-defined]
+    return calls

@@ -52,9 +52,7 @@ def test_the_package_folder_itself_is_read(tmp_path: Path, name: str) -> None:
     write_package(tmp_path, m="A = 1")
     (tmp_path / "link").symlink_to(tmp_path / PACKAGE)
 
-    tree = open_tree(PACKAGE, tmp_path / name)
-
-    assert sorted(tree.files) == [INIT, MODULE]
+    assert sorted(open_tree(PACKAGE, tmp_path / name).files) == [INIT, MODULE]
 
 
 def test_only_wanted_files_are_read(tmp_path: Path) -> None:
@@ -70,9 +68,7 @@ def test_line_ends_are_those_that_the_parser_counts(tmp_path: Path) -> None:
     """Windows' and old Macs' line ends become the one that lines are counted by."""
     write_package(tmp_path, m=b"a\r\nb\rc\n")
 
-    tree = open_tree(PACKAGE, tmp_path)
-
-    assert tree.files[MODULE] == b"a\nb\nc\n"
+    assert open_tree(PACKAGE, tmp_path).files[MODULE] == b"a\nb\nc\n"
 
 
 @table("source_files", "source_without_the_engine_is_an_error")
@@ -151,9 +147,7 @@ def test_wheel_entry_that_lies_about_its_size_is_not_unpacked(tmp_path: Path) ->
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_wheel_entry_of_an_unbounded_method_is_not_unpacked(tmp_path: Path, method: int) -> None:
     """What unpacks in one piece only is not unpacked."""
-    wheel = write_wheel(tmp_path, {MODULE: "A = 1"}, method=method)
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {MODULE: "A = 1"}, method=method))
 
     told = f"{MODULE} cannot be read: it is packed by method {method}, no wheel's."
     assert ("engine-file-unreadable", told) in _told(tree)
@@ -169,9 +163,7 @@ def _encrypted(wheel: bytes) -> bytes:
 
 def test_encrypted_entry_is_a_problem(tmp_path: Path) -> None:
     """An entry that asks for a password is named, and the rest is read."""
-    wheel = write_wheel(tmp_path, {MODULE: "A = 1"}, changed=_encrypted)
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {MODULE: "A = 1"}, changed=_encrypted))
 
     assert list(tree.files) == [INIT]
     assert [(each.code, MODULE in each.message) for each in tree.problems] == [
@@ -182,9 +174,7 @@ def test_encrypted_entry_is_a_problem(tmp_path: Path) -> None:
 @table("source_files", "path_out_of_a_wheel_is_named_and_not_opened")
 def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) -> None:
     """A path that is none inside the wheel is told of, on any system."""
-    wheel = write_wheel(tmp_path, {path: "A = 1", MODULE: "B = 1"})
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {path: "A = 1", MODULE: "B = 1"}))
 
     assert sorted(tree.files) == [INIT, MODULE]
     words = f"the wheel holds {path!r}, which is no path inside it; it was not read."
@@ -193,9 +183,7 @@ def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) 
 
 def test_repeated_entry_of_a_wheel_is_a_problem(tmp_path: Path) -> None:
     """Of a file that a wheel holds twice the last is read, as it is installed, and told of."""
-    wheel = write_wheel(tmp_path, {INIT: "LAST = 1"})
-
-    tree = open_tree(PACKAGE, wheel)
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {INIT: "LAST = 1"}))
 
     told = f"the wheel holds {INIT!r} more than once; the last one was read."
     assert tree.files[INIT] == b"LAST = 1"
@@ -237,9 +225,7 @@ def test_file_with_a_name_of_bytes_is_read(tmp_path: Path) -> None:
     folder = write_package(tmp_path) / PACKAGE
     Path(os.fsdecode(os.fsencode(folder) + b"/\xff.py")).write_text("A = 1")
 
-    tree = open_tree(PACKAGE, tmp_path)
-
-    assert set(tree.files) == {INIT, f"{PACKAGE}/\\udcff.py"}
+    assert set(open_tree(PACKAGE, tmp_path).files) == {INIT, f"{PACKAGE}/\\udcff.py"}
 
 
 @pytest.mark.parametrize(
@@ -269,9 +255,7 @@ def test_version_is_what_the_source_says(
     else:
         source = write_folder(tmp_path, {INIT: "", **texts})
 
-    tree = open_tree(PACKAGE, source, within=lambda path: path == INIT)
-
-    assert tree.version == version
+    assert open_tree(PACKAGE, source, within=lambda path: path == INIT).version == version
 
 
 def test_version_of_two_distributions_is_unknown(tmp_path: Path) -> None:
@@ -280,9 +264,7 @@ def test_version_of_two_distributions_is_unknown(tmp_path: Path) -> None:
     for version in ("1.0", "2.0"):
         write_folder(tmp_path, {f"engine-{version}.dist-info/METADATA": f"Version: {version}\n"})
 
-    tree = open_tree(PACKAGE, tmp_path)
-
-    assert tree.version is None
+    assert open_tree(PACKAGE, tmp_path).version is None
 
 
 def test_installed_package_is_found_on_the_path(
@@ -319,9 +301,7 @@ def test_namespace_package_is_read_if_it_has_wanted_files(
     write_folder(tmp_path, {f"{PACKAGE}/inner/m.py": "A = 1"})
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
-    tree = open_tree(PACKAGE, None)
-
-    assert list(tree.files) == [f"{PACKAGE}/inner/m.py"]
+    assert list(open_tree(PACKAGE, None).files) == [f"{PACKAGE}/inner/m.py"]
 
 
 @table("source_files", "engine_that_is_nowhere_is_not_installed")

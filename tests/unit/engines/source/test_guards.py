@@ -23,7 +23,7 @@ TESTS = ("a", "b", "not c", "a and b", "b or c", "not (a or c)", "k == 1", "a if
 def _guarded(text: str) -> list[tuple[str, str]]:
     """List each statement of a body with its condition."""
     body = ast.parse(dedent(text)).body
-    return [(ast.unparse(each.node), condition(each.guards)) for each in guarded(body)]
+    return [(ast.unparse(node), condition(guards)) for guards, node in guarded(body)]
 
 
 @st.composite
@@ -96,9 +96,7 @@ def test_statements_run_where_their_conditions_hold(body: str) -> None:
 @table("source_guards", "statement_has_the_words_of_its_condition")
 def test_statement_has_the_words_of_its_condition(text: str, stated: list[tuple[str, str]]) -> None:
     """What is no expression in the source reads like one."""
-    actual = _guarded(text)
-
-    assert actual == stated
+    assert _guarded(text) == stated
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_many_conditions_are_one(text: str) -> None:
     """So many are no longer told apart, so no text makes reading slow; what follows stays open."""
     *_, last = guarded(ast.parse(text).body)
 
-    assert (ast.unparse(last.node), 0 < len(condition(last.guards)) < 2000) == ("x", True)
+    assert (ast.unparse(last.value), 0 < len(condition(last.guards)) < 2000) == ("x", True)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +124,7 @@ def test_many_conditions_are_one(text: str) -> None:
 )
 def test_negated_turns_a_condition_over(text: str, turned: str) -> None:
     """A negation is taken off, or put around the whole."""
-    test = ast.parse(text, mode="eval").body
-
-    assert ast.unparse(negated(test)) == turned
+    assert ast.unparse(negated(ast.parse(text, mode="eval").body)) == turned
 
 
 def test_conditions_are_single_and_stand_once() -> None:

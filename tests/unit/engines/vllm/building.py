@@ -56,8 +56,7 @@ def read_one(
 ) -> Backend:
     """Read a class `One` with a body, after some lines of its module."""
     text = f"{dedent(before)}\nclass One({base}):\n{indent(dedent(body).strip(), '    ')}\n"
-    registry = read(folder, files_of({"one": text})).registry
-    return registry["One"]
+    return read(folder, files_of({"one": text})).registry["One"]
 
 
 def class_of(backend: Backend) -> EngineClass:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import BatchKind, Origin
 from backend_caps.capability.backend import Backend, Reading
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.engines.vllm.capabilities import LEVELS
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read, said
@@ -81,9 +80,7 @@ if HOT:
     Builder._cudagraph_support = AttentionCGSupport.NEVER
 """
 
-    backend = _read(tmp_path, builder)
-
-    assert said(backend, "graph_replay").origin is Origin.CONDITIONAL
+    assert said(_read(tmp_path, builder), "graph_replay").origin is Origin.CONDITIONAL
 
 
 def test_inherited_level_is_undeclared(tmp_path: Path) -> None:

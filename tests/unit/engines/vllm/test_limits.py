@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps import AttentionArch, Origin
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import as_json, class_of, declared, read_one, said
 
@@ -123,9 +122,7 @@ def test_head_sizes_are_the_list(tmp_path: Path, stated: str, value: object) -> 
     """Head sizes are one of a list, and an empty list stands for all."""
     method = _method("get_supported_head_sizes", f"return {stated}")
 
-    backend = read_one(tmp_path, method, before=CONSTANTS)
-
-    assert as_json(backend)["head_sizes"] == value
+    assert as_json(read_one(tmp_path, method, before=CONSTANTS))["head_sizes"] == value
 
 
 @table("vllm_limits", "list_that_cannot_be_read_is_undeclared")
@@ -167,9 +164,7 @@ def test_test_of_a_page_is_read(tmp_path: Path, lines: list[str], pages: object)
     """A class's own test of a page decides, whatever its kernel's blocks are."""
     method = _method("supports_block_size", *lines, argument="size")
 
-    backend = read_one(tmp_path, method, before=CONSTANTS)
-
-    assert as_json(backend)["page_sizes"] == pages
+    assert as_json(read_one(tmp_path, method, before=CONSTANTS))["page_sizes"] == pages
 
 
 @table("vllm_limits", "other_test_of_a_page_is_undeclared")
@@ -217,12 +212,3 @@ def test_arch_in_part_inherited_is_undeclared(tmp_path: Path) -> None:
 
     assert said(backend, "attention_arch").inherited_from == "Parent"
     assert "attention_arch" not in declared(backend).capabilities.stated()
-
-
-def test_condition_that_always_holds_is_the_base(tmp_path: Path) -> None:
-    """A statement under `if True` needs no condition."""
-    body = "if old():\n    supported_dtypes = []\nif True:\n    supported_dtypes = [torch.float16]"
-
-    backend = read_one(tmp_path, body)
-
-    assert declared(backend).capabilities.dtypes == {"float16"}

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from backend_caps.capability.backend import Status
+from backend_caps import ANY, ComputeRange, Origin
+from backend_caps.capability.backend import Reading, Status
+from backend_caps.capability.sets import Windows
+from backend_caps.engines.vllm.lookup import windows_of
 from backend_caps.engines.vllm.read import KNOWN_VERSIONS
 from tests.unit.engines.tables import table
-from tests.unit.engines.vllm.building import class_of, declared, files_of, read
+from tests.unit.engines.vllm.building import class_of, declared, files_of, read, read_one, said
 
 ONE = """
 class One(AttentionBackend):
@@ -203,3 +208,120 @@ def test_broken_file_is_told(tmp_path: Path) -> None:
 
     assert [each.name for each in reading.backends] == ["One"]
     assert [problem.code for problem in reading.problems] == ["engine-file-not-parsed"]
+
+
+def _windows(test: str) -> Windows | None:
+    return windows_of(ast.parse(test, mode="eval").body, "cap")
+
+
+@table("vllm_constants", "test_is_windows")
+def test_test_is_windows(test: str, windows: str) -> None:
+    """A test of a compute capability comes to the windows that it lets pass; none is any."""
+    assert _windows(test) == (tuple(map(_window, windows.split())) or ANY)
+
+
+def _window(text: str) -> ComputeRange:
+    first, _, below = text.partition("-")
+    return ComputeRange(_version(first), _version(below) if below else None)
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
+
+
+@table("vllm_constants", "other_test_is_not_read")
+def test_other_test_is_not_read(test: str) -> None:
+    """A test that asks for anything else, or that nothing passes, has no windows."""
+    assert _windows(test) is None
+
+
+def _method(*lines: str) -> str:
+    return "\n".join(["def supports_compute_capability(cls, cap):", *(f"    {x}" for x in lines)])
+
+
+def test_capability_is_declared(tmp_path: Path) -> None:
+    """The windows of a class's own test are declared."""
+    backend = read_one(tmp_path, _method("return cap.major == 9"))
+
+    assert declared(backend).capabilities.compute_capability == (ComputeRange((9, 0), (10, 0)),)
+
+
+def test_capability_with_another_question_is_undeclared(tmp_path: Path) -> None:
+    """Where one of the answers asks for more, nothing is declared."""
+    method = _method("if xpu():", "    return True", "return cap.major == 9 and built()")
+
+    backend = read_one(tmp_path, method)
+
+    reading = said(backend, "compute_capability")
+    assert (reading.origin, reading.value) == (Origin.CONDITIONAL, None)
+    assert reading.words == (
+        "supports_compute_capability() returns True where xpu(); else cap.major == 9 and built()"
+    )
+    assert declared(backend).capabilities.stated() == {}
+
+
+@table("vllm_flags", "flag_is_read")
+def test_flag_is_read(tmp_path: Path, body: str, name: str, value: object, words: str) -> None:
+    """A flag that the root has and that is no capability is listed by the engine's name."""
+    backend = read_one(tmp_path, body)
+
+    assert class_of(backend).attributes == {
+        name: Reading(origin=Origin.DECLARED, words=words, value=value, declared_at="vllm/one.py:5")
+    }
+
+
+def test_flag_that_depends_has_its_condition(tmp_path: Path) -> None:
+    """A flag that only running code knows is listed in the source's words, without a value."""
+    body = "def supports_sink(cls):\n    if old():\n        return False\n    return probe()"
+
+    flag = class_of(read_one(tmp_path, body)).attributes["supports_sink"]
+    assert (flag.origin, flag.value) == (Origin.CONDITIONAL, None)
+    assert flag.words == "supports_sink() returns False where old(); else probe()"
+
+
+def test_conditions_are_said_once(tmp_path: Path) -> None:
+    """What stood before and has failed is not said again, what holds for both is."""
+    body = """
+    def supports_sink(cls):
+        if old():
+            if patched():
+                return True
+            return False
+        return probe()
+    """
+
+    backend = read_one(tmp_path, dedent(body))
+
+    assert class_of(backend).attributes["supports_sink"].words == (
+        "supports_sink() returns True where old() and patched(); else False where old(); "
+        "else probe()"
+    )
+
+
+def test_inherited_flag_names_its_class(tmp_path: Path) -> None:
+    """A flag that a parent states is listed as inherited."""
+    parent = "class Parent(AttentionBackend):\n    def supports_sink(cls):\n        return True"
+
+    backend = read_one(tmp_path, "pass", before=parent, base="Parent")
+
+    flag = class_of(backend).attributes["supports_sink"]
+    assert (flag.origin, flag.value, flag.inherited_from) == (Origin.INHERITED, True, "Parent")
+
+
+def test_flags_of_the_builder_are_read(tmp_path: Path) -> None:
+    """What the metadata builder states stands beside what the backend does."""
+    before = """
+        class Builder(AttentionMetadataBuilder):
+            needs_width = True
+            threshold: int | None = None
+            unknown = 3
+            first, second = 1, 2
+            declared_only: int
+    """
+
+    backend = read_one(tmp_path, "def get_builder_cls():\n    return Builder", before=before)
+
+    flags = {name: each.value for name, each in class_of(backend).attributes.items()}
+    assert flags == {"get_builder_cls": "Builder", "needs_width": True, "threshold": None}
+    assert class_of(backend).attributes["threshold"].origin is Origin.DECLARED
