@@ -30,8 +30,8 @@ PADDED = "--attention-backend torch_padded"
 NO_PIECES = "--disable-piecewise-cuda-graph"
 TREE = "--speculative-eagle-topk 2"
 METRICS: dict[str, Callable[[SteadySteps], int]] = {
-    "waits for lengths": lambda steps: steps.num_waits_for_lengths,
-    "bytes of lengths": lambda steps: steps.bytes_of_lengths,
+    "waits for lengths": lambda steps: round(steps.costs.waits_for_lengths * NUM_STEPS),
+    "bytes of lengths": lambda steps: round(steps.costs.bytes_of_lengths * NUM_STEPS),
     "steps replayed": lambda steps: steps.num_replayed,
 }
 

@@ -229,7 +229,7 @@ def changes_since(evidence: Evidence, present: Present) -> tuple[Change, ...]:
     )
     # Evidence of the simulated device holds for any device.
     device = present.device if evidence.device.type != ANY_DEVICE else None
-    pairs = {
+    values = {
         "backend-caps": (evidence.kit_version, present.kit_version),
         "torch": (versions.torch, present.torch),
         "triton": (versions.triton, versions.triton and present.triton),
@@ -238,9 +238,8 @@ def changes_since(evidence: Evidence, present: Present) -> tuple[Change, ...]:
         "declaration": (evidence.declaration, present.declaration),
         "the device": (device and evidence.device.type, device),
     }
-    return tuple(
-        Change(what=what, was=was, now=now) for what, (was, now) in pairs.items() if was != now
-    )
+    changed = {what: (was, now) for what, (was, now) in values.items() if was != now}
+    return tuple(Change(what=what, was=was, now=now) for what, (was, now) in changed.items())
 
 
 def declaration_digest(declaration: Declaration) -> str:

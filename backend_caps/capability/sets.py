@@ -4,8 +4,8 @@ They are checked, frozen, and written in a stable order. Windows and sizes are c
 intersection. Grammar of sizes: `Exact(64)`, `MultipleOf(16)`, `OneOf({32, 64})`, `ANY`; joined ones
 may also be `Unchecked` (a use declares none) or `Conflict` (no size is left).
 
-The validators are Python functions, because pydantic inspects the signature of each: that of a
-builtin is parsed out of its help text, which takes a tenth of the time of building a model.
+The validators are Python functions, because pydantic inspects the signature of each: that of one
+in C is parsed out of its help text, which takes a tenth of the time of building a model.
 """
 
 from __future__ import annotations

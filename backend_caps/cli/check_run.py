@@ -46,7 +46,7 @@ class CheckOptions:
     path: tuple[Path, ...]
     """Folders to look for plugins in, instead of the environment."""
     engine: str | None
-    """Whose own backend it is; None: a plugin's."""
+    """The engine whose built-in backend is checked; None: a plugin's."""
     without: tuple[str, ...]
     """Forwards that are left out."""
     case_deadline: float
@@ -54,12 +54,12 @@ class CheckOptions:
 
     @classmethod
     def from_context(cls, ctx: click.Context) -> Self:
-        """Read what the command line says."""
-        return cls(**{own.name: ctx.params[own.name] for own in fields(cls)})
+        """Read the options from the command line."""
+        return cls(**{option.name: ctx.params[option.name] for option in fields(cls)})
 
     @property
     def checks(self) -> Sequence[kit.Check]:
-        """All checks that there are for what it is."""
+        """All checks for such a backend."""
         return CHECKS if self.engine is None else engine_adapter(self.engine).checks
 
     @property
@@ -76,7 +76,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run of checks left."""
+    """The results of checks, and what else the document states."""
 
     results: kit.Results
     effort: kit.Effort
@@ -96,7 +96,7 @@ def check_backend(
         name: as flags name it.
         options: what to check.
         registry: where it is declared.
-        log: what a process left that its native code ended, and where this one leaves the same.
+        log: results of a process that native code ended, and where this one logs its results.
 
     Raises:
         BackendCapsError: there is no such backend, check, case or device, it cannot be built, or
@@ -163,7 +163,7 @@ def _run(
             results = kit.Results(subject=subject, device=device, checks=[result])
             effort = replace(effort, seeds=(case.seed,))
     if journal is not None and journal.has_crashed:
-        lines = None  # what another process counted is gone with it
+        lines = None  # the process that crashed held the counts of its lines
     return Run(results=results, effort=effort, lines=None if lines is None else lines.files)
 
 

@@ -218,11 +218,6 @@ def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList 
     return AllowList.named(place if place == PLUGINS else f"the list at {place}", names)
 
 
-def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) -> str | None:
-    check_routed(engine)
-    return engine
-
-
 def engine_options(
     command: click.Command, *, routed: bool = False, words: str = ""
 ) -> click.Command:
@@ -233,7 +228,8 @@ def engine_options(
         routed: whether it always makes a plan, so that it has to know the engine's routing.
         words: added to the help of `--engine`.
     """
-    kind, refuse = click.Choice([*ENGINES, NO_ENGINE]), _refuse_unrouted if routed else None
+    kind = click.Choice([*ENGINES, NO_ENGINE])
+    refuse = (lambda _, __, engine: check_routed(engine)) if routed else None
     setting_option("--engine", type=kind, callback=refuse, help=_HELP + words)(command)
     return source_option(
         "Read the engine from this folder or wheel instead of the installed distribution."
@@ -255,14 +251,15 @@ def installed_engine(*, routed: bool) -> str | None:
     return next((name for name in names if PathFinder.find_spec(name, sys.path)), None)
 
 
-def check_routed(engine: str | None) -> None:
-    """Refuse a plan for an engine whose flags and routing are not known."""
+def check_routed(engine: str | None) -> str | None:
+    """Return an engine; refuse a plan for an engine whose flags and routing are not known."""
     if engine not in {None, NO_ENGINE, *_ROUTED}:
         raise click.UsageError(
             f"there is no plan for {engine}: its command line and routing are not read; expected "
             f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
             "server flags, shows what its backends say."
         )
+    return engine
 
 
 def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:

@@ -100,17 +100,10 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
         unsafe_override=request.override,
         policy=request.policy,
         rules=request.rules if isinstance(request.rules, str) else None,
-        engine=None if reading is None else reading.engine,
+        engine=reading and reading.engine,
         requires_evidence=request.requires_evidence or None,
     )
-    return lock_document(
-        locked,
-        backends=registry.entries,
-        problems=registry.problems,
-        rules=registry.rules(request.rules),
-        reading=reading,
-        plan=plan,
-    )
+    return lock_document(locked, registry, registry.rules(request.rules), plan, reading)
 
 
 @search_options
@@ -150,20 +143,18 @@ def verify(
 
 def _repeated_request(ctx: click.Context, locked: LockedRequest) -> Request:
     """Repeat a lock's request; an engine's own rules are read anew."""
-    search, show = PluginSearch.from_context(ctx), printer(Format(ctx.params["format_"]))
     try:
         reading = reading_of(locked.engine, ctx.params["source"])
     except BackendCapsError as error:
         raise click.UsageError(f"nothing was compared: {error}") from error
-    engine_rules = None if reading is None else reading.rules
     return Request(
-        search=search,
-        rules=locked.rules or engine_rules or installed_version()[0],
+        search=PluginSearch.from_context(ctx),
+        rules=locked.rules or (reading and reading.rules) or installed_version()[0],
         policy=locked.policy,
         facts=locked.facts,
         override=locked.unsafe_override,
         flags=locked.flags,
-        show=show,
+        show=printer(Format(ctx.params["format_"])),
         reading=reading,
         requires_evidence=bool(locked.requires_evidence),
     )

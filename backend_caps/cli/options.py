@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,17 +130,9 @@ class Request:
     @cached_property
     def plan(self) -> Plan:
         """The flags, resolved against the registry; unread parts of an engine are problems."""
-        rules = self.registry.rules(self.rules)
         if self.reading is None:
-            return plan_for(
-                self.registry,
-                self.flags,
-                rules=rules,
-                facts=self.facts,
-                policy=self.policy,
-                unsafe_override=self.override,
-                stand_ins=STAND_INS,
-            )
+            return self.routed_plan(self.facts, STAND_INS)
+        rules = self.registry.rules(self.rules)
         return resolve(  # an engine chooses classes for its names itself, auto included
             self.registry.uses(self.flags),
             self.flags,
@@ -148,6 +140,18 @@ class Request:
             facts=self.facts,
             policy=self.policy,
             unsafe_override=self.override,
+        )
+
+    def routed_plan(self, facts: Facts, stand_ins: Collection[str]) -> Plan:
+        """Resolve the flags under other facts and stand-ins; `auto` chooses among plugins."""
+        return plan_for(
+            self.registry,
+            self.flags,
+            rules=self.registry.rules(self.rules),
+            facts=facts,
+            policy=self.policy,
+            unsafe_override=self.override,
+            stand_ins=stand_ins,
         )
 
     @property
@@ -182,17 +186,16 @@ def request_options(command: click.Command, *, rules: str | None = None) -> clic
 
     Without one it is the installed SGLang's version where its rules are known, else the newest.
     """
-    options = search_options(click.Command(None))
+    search_options(command)
     setting_option(
         "--rules",
         default=rules or (lambda: installed_engine()[0]),
         show_default=rules or f"the installed SGLang's, else {ENGINES[-1]}",
         type=click.Choice(RULE_SETS),
         help="The engine version whose flags and rules hold.",
-    )(options)
+    )(command)
     for option in _OPTIONS:
-        option(options)
-    command.params.extend(options.params)
+        option(command)
     return command
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from textwrap import indent
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import click
 from pydantic import BaseModel
@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from backend_caps.errors import CodedError
 from backend_caps.extras import require_extra
 from backend_caps.report.document import json_text
-from backend_caps.report.sections import Opened, Sections, markdown
+from backend_caps.report.sections import Sections, markdown
 
 
 class CommandError(CodedError):
@@ -50,13 +50,8 @@ class Format(Enum):
     HTML = "html"
 
 
-class Show(Protocol):
-    """Prints a document, or the sections that are made of it."""
-
-    def __call__(
-        self, document: BaseModel, sections: Sections, opened: Sequence[Opened] = (), /
-    ) -> None:
-        """Print; a page shows the values of `opened` opened."""
+Show: TypeAlias = Callable[[BaseModel, Sections], None]
+"""Prints a document, or the sections that are made of it."""
 
 
 def printer(format_: Format) -> Show:
@@ -68,7 +63,7 @@ def printer(format_: Format) -> Show:
     if format_ is Format.TABLE:
         from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
 
-    def show(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
+    def show(document: BaseModel, sections: Sections) -> None:
         with _guard():
             match format_:
                 case Format.TABLE:
@@ -80,7 +75,7 @@ def printer(format_: Format) -> Show:
                 case _:  # HTML
                     from backend_caps.report.html.page import page  # noqa: PLC0415 - templates
 
-                    click.echo(page(document, sections, opened), nl=False)
+                    click.echo(page(document, sections), nl=False)
 
     return show
 

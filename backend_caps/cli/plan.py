@@ -28,10 +28,9 @@ from backend_caps.report.plans import (
     choice_documents,
     plan_document,
 )
-from backend_caps.report.sections import Opened
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.selection import BACKEND_FLAGS, plan_for
+from backend_caps.resolution.selection import BACKEND_FLAGS
 from backend_caps.resolution.selection import select as selection_of
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -98,9 +97,8 @@ def explain(
     document = request.document
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
-    opened = [Opened(name=name, phase=phase) for name in names]
     if not measure:
-        request.show(document, explained, opened)
+        request.show(document, explained)
         return
     # Loads torch, which an explanation alone does not.
     with loading_torch("explain --measure"):
@@ -110,7 +108,7 @@ def explain(
     with working("counting steps on a simulated device"), importable(request.path):
         measured = measure_document(request.plan, document, results)
     costs = () if measured.measured is None else measured_view(measured.measured, document)
-    request.show(measured, chain(explained, costs), opened)
+    request.show(measured, chain(explained, costs))
     if measured.problem is not None:
         click.echo(f"error: {measured.problem}", err=True)
         ctx.exit(NOT_MEASURED)
@@ -198,15 +196,8 @@ def relay(
         draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
     configure.check_device(device)
     # No check of the named backends: a rehearsal runs none of them.
-    plan = plan_for(
-        request.registry,
-        flags,
-        rules=request.registry.rules(request.rules),
-        facts=configure.with_device(request.facts, device),
-        policy=request.policy,
-        unsafe_override=request.override,
-        stand_ins=configure.stand_ins(device),
-    )
+    facts = configure.with_device(request.facts, device)
+    plan = request.routed_plan(facts, configure.stand_ins(device))
     plan = configure.with_bound(plan, draft)
     configure.log_plan(plan)
     configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)

@@ -43,8 +43,8 @@ def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
     Raises:
         BackendCapsError: a value is no such number; several faults come as one group.
     """
-    own = None if request.reading is None else request.reading.command_line
-    known = own or engine(ctx.params["rules"])
+    read = None if request.reading is None else request.reading.command_line
+    known = read or engine(ctx.params["rules"])
     flags = _SizeFlags(known, _line(ctx, _reader(known)))
     sizes = ServerSizes(
         max_running_requests=flags.number(_REQUESTS),
@@ -74,7 +74,7 @@ def _line(ctx: click.Context, reader: Reader) -> CommandLine:
 
 @dataclass(slots=True)
 class _SizeFlags:
-    """The size flags that are given, as numbers; what is no number is a fault."""
+    """Parses the size flags that are given; a value that is no number is a fault."""
 
     known: Engine
     line: CommandLine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +13,6 @@ from backend_caps.cli.invocation import routed_engine_options
 from backend_caps.cli.options import (
     device_option,
     importable,
-    request_of,
     seed_option,
     server_command,
     steps_option,
@@ -22,6 +22,9 @@ from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import Picture
 from backend_caps.report.trace_documents import TraceDocument, events_of
+
+if TYPE_CHECKING:
+    from backend_caps.cli.dry_run_job import SmallServer
 
 
 @server_command(
@@ -61,37 +64,35 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
     """
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("trace"):
-        from backend_caps.cli.dry_run_job import CANNOT_START, show_error  # noqa: PLC0415
+        from backend_caps.cli.dry_run_job import CANNOT_START, SmallServer, show_error  # noqa: PLC0415
         from backend_caps.simulator import register  # noqa: PLC0415
 
     register()
     try:
-        _record(ctx)
+        _record(ctx, SmallServer(ctx))
     except (BackendCapsError, ExceptionGroup) as error:
         show_error(error)
         ctx.exit(CANNOT_START)
 
 
-def _record(ctx: click.Context) -> None:
+def _record(ctx: click.Context, server: SmallServer) -> None:
     """Record what the server would do, write the files that were asked for, and show it."""
-    from backend_caps.cli.server_sizes import is_size, sizes_in  # noqa: PLC0415
-    from backend_caps.insight.stand_ins import run_plan  # noqa: PLC0415
     from backend_caps.insight.trace import Recording, check_recordable, trace_details, traced_levels  # noqa: PLC0415
     from backend_caps.report.trace_views import picture_of, trace_view  # noqa: PLC0415
     from backend_caps.startup.configure import check_device  # noqa: PLC0415
 
-    given, request = ctx.params, request_of(ctx, reads=is_size)
+    given, request, device = ctx.params, server.request, ctx.params["device"]
     for option in ("output", "svg"):
         if given[option] is not None and not given[option].parent.is_dir():
             raise _unwritten(given[option], "no such folder", option)
-    sizes, device = sizes_in(ctx, request), given["device"]
+    server.read_sizes()
     check_device(device)
     check_recordable(device)
     plan = request.plan
     with importable(request.path), working("recording steps"):
         recording = Recording(
-            run=run_plan(plan, request.plugins, device, given["stand_ins"]),
-            server=sizes,
+            run=server.run_plan_here(plan),
+            server=server.sizes,
             device=device,
             num_steps=given["steps"],
             seed=given["seed"],

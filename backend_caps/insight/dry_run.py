@@ -47,12 +47,12 @@ NAMES: Mapping[tuple[Role, Phase], str] = MappingProxyType(
 """What the forwards of a role and phase are called, in the order in which they are shown."""
 _WARM_UP = Sampling(max_new_tokens=2, stop_token_ids=frozenset())
 _FIRST, _EVERY = 2, 3
-"""Requests that there are at least; one more comes with every third step."""
+"""The least number of open requests, and the steps from one extra request to the next."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PhaseFigures:
-    """The forwards of one role and phase; or what is around forwards, of neither.
+    """Figures of the forwards of one role and phase, or of all work outside forwards.
 
     What was waited for and moved stays 0 where the device is not the simulated one.
     """
@@ -60,19 +60,19 @@ class PhaseFigures:
     role: Role | None = None
     phase: Phase | None = None
     modes: Counter[GraphMode] = field(default_factory=Counter)
-    """How they ran."""
+    """Forwards by the mode in which they ran."""
     waits: Counter[str] = field(default_factory=Counter)
     """Waits of the host, by what they were for."""
     num_hidden: int = 0
-    """Those of them that no `synchronize` shows."""
+    """Waits without a `synchronize`: an operator or a copy blocked."""
     bytes_to_host: int = 0
     bytes_of_lengths: int = 0
-    """Those of them that are the relay's lengths."""
+    """Bytes of the relay's lengths among `bytes_to_host`."""
     bytes_to_device: int = 0
 
     @property
     def name(self) -> str | None:
-        """What they are called; None around forwards."""
+        """The name of the forwards; None for work outside forwards."""
         return None if self.role is None or self.phase is None else NAMES[self.role, self.phase]
 
 
@@ -81,7 +81,7 @@ class Meter:
 
     Args:
         simulation: the one that runs.
-        engine: its streams for lengths and tokens name what a wait is for.
+        engine: its copy streams tell waits for lengths from waits for tokens.
     """
 
     def __init__(self, simulation: Simulation, engine: Engine) -> None:
@@ -106,7 +106,7 @@ class Meter:
         return run.counts, len(run.hidden_syncs), len(run.host_waits)
 
     def _purpose(self, wait: HostSync) -> str:
-        """Name what a wait was for: what each step waits for by its design, or a line."""
+        """Name what a wait was for: lengths or tokens by design, else the line that waited."""
         if wait.waited == Waited(WaitKind.STREAM, self._lengths_on):
             return "lengths"
         if wait.waited == Waited(WaitKind.EVENT, self._tokens_on):
@@ -188,7 +188,7 @@ class DryRun:
 
     engine: Engine
     run: RunPlan
-    """What it was made for."""
+    """The plan that the engine was made for."""
     sizes: RunSizes
     figures: RunFigures
     simulation: Simulation | None
@@ -205,7 +205,8 @@ class DryRun:
             num_steps: steps whose results are counted.
             seed: of the trace.
         """
-        is_watched = self.engine.device.type == "cuda"  # torch reports no other device's waits
+        # set_sync_debug_mode reports waits of CUDA alone.
+        is_watched = self.engine.device.type == "cuda"
         with host_waits(None) if is_watched else nullcontext() as waits:
             try:
                 # The first request of a process pays for torch's own start, so it is not counted.
@@ -221,7 +222,8 @@ class DryRun:
 
     def _run_trace(self, seed: int) -> None:
         arrivals = drawn(self.sizes, vocab_size=self.engine.model.config.vocab_size, seed=seed)
-        most = self.sizes.max_running_requests + 1  # one waits, so that none is short of work
+        # One more than can run waits in the queue, so that a row that is freed is used at once.
+        most = self.sizes.max_running_requests + 1
         open_: list[Request] = []
         turn = 0
         while self.figures.is_open:
@@ -281,6 +283,6 @@ def dry_start(
                 "with --stand-in.",
             ) from error
         stack.enter_context(engine)
-        for own in engine.all_backends:
-            own.observer = figures
+        for backends in engine.all_backends:
+            backends.observer = figures
         yield DryRun(engine=engine, run=run, sizes=sizes, figures=figures, simulation=simulation)

@@ -48,9 +48,9 @@ _PLAIN: Mapping[str, object] = {
     "enable_two_batch_overlap": False,
     "enable_mixed_chunk": False,
 }
-"""Flags of the loop that has nothing to go wrong: a token a step, one step at a time."""
+"""Flags of the reference loop: one token a step, one step at a time, without graphs."""
 _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 16, 2
-"""Tokens of the request that warms up: a prefill and a decode step."""
+"""Tokens of the warm-up request: it runs a prefill and a decode step."""
 _US = 1e6
 
 
@@ -61,7 +61,7 @@ class Generation:
     configure: Callable[..., Configuration]
     """`configure_engine` for one device, registry, policy, rules and facts."""
     written: Callable[[Plan], PlanDocument]
-    """Writes a plan down, with what would change it."""
+    """Writes the document of a plan, with the flips that would change it."""
     flags: ServerFlags
     model: Path | None
     """A folder; None makes a small model."""
@@ -70,17 +70,17 @@ class Generation:
     token_ids: tuple[tuple[int, ...], ...]
     """The prompts; where there are none, `prompts` are made up."""
     prompts: int | None
-    """How many; None is a few."""
+    """How many prompts to make up; None is a few."""
     schedule: str | None
     """The order in which the simulated device runs its work; None on any other."""
     sampling: Sampling
     options: EngineOptions
     steps: int
-    """How many to show."""
+    """How many steps to show."""
     compare_plain: bool
     """Whether the prompts run again by the plain loop."""
     metrics: bool
-    """Whether they are shown."""
+    """Whether the metrics are shown."""
     metrics_port: int | None
     """Where metrics are served; None is nowhere."""
 
@@ -195,10 +195,8 @@ class _Run:
         configuration = generation.configure(flags, target, options=options, policy=Policy.QUIET)
         with Engine(target, configuration, options=options) as engine:
             plain = engine.generate(self._prompts, sampling=generation.sampling)
-        own = (request.output for request in self._requests)
-        return [
-            place for place, (one, other) in enumerate(zip(own, plain, strict=True)) if one != other
-        ]
+        pairs = zip(self._requests, plain, strict=True)
+        return [place for place, (own, other) in enumerate(pairs) if own.output != other]
 
     def document(self, differing: list[int] | None) -> documents.GenerateDocument:
         """Write down what happened."""
@@ -267,7 +265,7 @@ class _Run:
         )
 
     def _eager_because(self) -> dict[str, str]:
-        """Say what kept steps from graphs that were captured: only their size can."""
+        """Return why steps ran eagerly although graphs were captured: only their size can be."""
         speculates = self._plan.flags.speculative_algorithm is not None
         captured = self._engine.graphs[Role.TARGET].phases
         return {
@@ -300,7 +298,7 @@ class _Run:
 
 
 def _num_waits(simulation: Simulation) -> int:
-    """Count the waits of the host so far, without those for everything, which end a run."""
+    """Count the waits of the host so far; waits for the whole device end a run and are left out."""
     return simulation.counts.num_host_waits - simulation.counts.num_waits_of(WaitKind.DEVICE)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
@@ -50,7 +50,7 @@ NUM_STEPS = 8
 _MAX_RUNNING_REQUESTS = 32
 """Rows of the request pool, row 0 aside."""
 _SETTLING = 4
-"""Steps before them: one of prompts, and decode steps until each has one before it."""
+"""Steps before the counted ones: one prefill, then decode until overlap is in steady state."""
 _MODEL = ModelSizes(vocab_size=128, num_heads=2, num_kv_heads=1)
 """A target with twice as many tokens as the widest tree of any backend here."""
 _LONGEST = 1 << 20
@@ -70,10 +70,10 @@ def measure_document(plan: Plan, document: PlanDocument, results: Path | None) -
     Args:
         plan: what is run.
         document: the same, as it is shown.
-        results: the folder with results of GPUs; None is a checkout's own.
+        results: the folder with results of GPUs; None is that of the checkout.
 
     Raises:
-        InsightError: a file among the results is none.
+        InsightError: a file among the results holds no result.
     """
     times = stored_times(results)
     measured, problem = None, None
@@ -118,7 +118,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
         replayed=ran[own].num_replayed == NUM_STEPS,
         tokens_made=ran[own].num_made / (NUM_STEPS * BATCH_SIZE),
         levels=[
-            _level(level, ran[level], is_planned=level is own)
+            ran[level].costs.model_copy(update={"is_planned": level is own})
             for level in HostSeqLens
             if level in ran
         ],
@@ -129,22 +129,16 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadySteps:
-    """What `NUM_STEPS` decode steps did, all together."""
+    """What `NUM_STEPS` decode steps did."""
 
+    costs: LevelDocument
+    """Means over the steps, at the plan's level."""
     pool_size: int
     """Rows of the request pool, row 0 included."""
-    counts: Counts
-    """What they waited for, moved and launched."""
     num_replayed: int
-    """Those whose model was run by a captured graph."""
+    """Steps whose model was run by a captured graph."""
     num_made: int
-    """Tokens that they made."""
-    hidden_syncs: tuple[str, ...]
-    """Operators that made the host wait, each with its line."""
-    num_waits_for_lengths: int
-    """Waits of the host for lengths."""
-    bytes_of_lengths: int
-    """Bytes of lengths that crossed to the host."""
+    """Tokens that all steps made."""
 
 
 def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
@@ -154,32 +148,41 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
         BackendCapsError: the plan, or a flag of it, cannot be served.
         Exception: whatever a backend raises.
     """
-    totals, num_new = StepTotals(num_first=0), _num_new(plan)
+    num_new, unobserved = _num_new(plan), StepTotals(num_first=0)
     options = EngineOptions(
         max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
     )
     context = STEADY_PROMPT + num_new
     with (
         simulate("eager") as simulation,
-        small_engine(plan, models, DEVICE_NAME, context, options, totals) as engine,
+        small_engine(plan, models, DEVICE_NAME, context, options, unobserved) as engine,
     ):
         submit_endless(engine, BATCH_SIZE, num_new)
         for _ in range(_SETTLING):
             engine.step()
         num_before, before = len(simulation.hidden_syncs), simulation.counts
-        made_before, eager_before = totals.num_made, totals.num_eager.total()
+        totals = engine.scheduler.observer = StepTotals(num_first=0)
         for _ in range(NUM_STEPS):
             engine.step()
         counts = simulation.counts - before
         stream = handle_of(engine.relay.copy_stream)
+        costs = LevelDocument(
+            level=plan.host_seq_lens.value,
+            is_planned=True,
+            host_waits=counts.num_host_waits / NUM_STEPS,
+            waits_for_lengths=counts.waits[Waited(WaitKind.STREAM, stream)] / NUM_STEPS,
+            bytes_to_host=counts.bytes_to_host / NUM_STEPS,
+            bytes_of_lengths=bytes_on(counts, stream) / NUM_STEPS,
+            bytes_to_device=counts.bytes_to_device / NUM_STEPS,
+            event_waits=counts.num_event_waits / NUM_STEPS,
+            launches=counts.num_ops / NUM_STEPS,
+            hidden_syncs=dict(Counter(map(str, simulation.hidden_syncs[num_before:]))),
+        )
         return SteadySteps(
+            costs=costs,
             pool_size=engine.relay.pool_size,
-            counts=counts,
-            num_replayed=NUM_STEPS - (totals.num_eager.total() - eager_before),
-            num_made=totals.num_made - made_before,
-            hidden_syncs=tuple(map(str, simulation.hidden_syncs[num_before:])),
-            num_waits_for_lengths=counts.waits[Waited(WaitKind.STREAM, stream)],
-            bytes_of_lengths=bytes_on(counts, stream),
+            num_replayed=NUM_STEPS - totals.num_eager.total(),
+            num_made=totals.num_made,
         )
 
 
@@ -197,26 +200,10 @@ def bytes_on(counts: Counts, stream: int | None) -> int:
 
 
 def _num_new(plan: Plan) -> int:
-    """Count the tokens that no request comes to, were all drafts accepted."""
+    """Count more tokens than a request can get in these steps, were every draft accepted."""
     settings = SpecSettings.from_flags(plan.flags)
     most = 1 if settings is None else settings.accept_tokens
     return (_SETTLING + NUM_STEPS + 1) * most
-
-
-def _level(level: HostSeqLens, steps: SteadySteps, *, is_planned: bool) -> LevelDocument:
-    counts = steps.counts
-    return LevelDocument(
-        level=level.value,
-        is_planned=is_planned,
-        host_waits=counts.num_host_waits / NUM_STEPS,
-        waits_for_lengths=steps.num_waits_for_lengths / NUM_STEPS,
-        bytes_to_host=counts.bytes_to_host / NUM_STEPS,
-        bytes_of_lengths=steps.bytes_of_lengths / NUM_STEPS,
-        bytes_to_device=counts.bytes_to_device / NUM_STEPS,
-        event_waits=counts.num_event_waits / NUM_STEPS,
-        launches=counts.num_ops / NUM_STEPS,
-        hidden_syncs=dict(Counter(steps.hidden_syncs)),
-    )
 
 
 def at_levels(
@@ -263,7 +250,7 @@ def _fault_of(error: Exception) -> BackendCapsError:
 
 
 def at_level(plan: Plan, level: HostSeqLens) -> Plan:
-    """Put a level in the place of the plan's own; all else stays as it was decided."""
+    """Return the plan with another level of `host_seq_lens`; all other values stay."""
 
     def put(_: object, own: Resolved) -> Resolved:
         return replace(own, value=level) if own.capability == "host_seq_lens" else own
@@ -289,14 +276,10 @@ def drafts_document(plan: Plan) -> DraftsDocument | None:
 
 
 class _Kind(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     benchmark: str = _OF_LOOPS
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     comparison: str
     side: str
     batch_size: int
@@ -306,8 +289,6 @@ class _Row(BaseModel):
 
 
 class _Result(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     hardware: str | None = None
     rows: tuple[_Row, ...]
 
@@ -320,7 +301,7 @@ def stored_times(folder: Path | None) -> list[TimeDocument]:
             has none.
 
     Raises:
-        InsightError: a file is no result.
+        InsightError: a file holds no result.
     """
     if folder is None:
         if not (_CHECKOUT / "pyproject.toml").exists():
@@ -332,7 +313,7 @@ def stored_times(folder: Path | None) -> list[TimeDocument]:
 def _times(path: Path) -> Iterator[TimeDocument]:
     result = _read(path)
     if result is None or result.hardware is None:
-        return  # of no steps, or a rehearsal on the simulated device, whose times mean nothing
+        return  # of another benchmark, or of the simulated device, whose times mean nothing
     for row in result.rows:
         if row.side in get_args(Level) and row.comparison.startswith("mirror"):
             values = row.model_dump(exclude={"side"})
@@ -340,16 +321,16 @@ def _times(path: Path) -> Iterator[TimeDocument]:
 
 
 def _read(path: Path) -> _Result | None:
-    """Read a result; None is another benchmark's."""
+    """Read a result; None where another benchmark wrote it."""
     try:
         text = path.read_bytes()
         if _Kind.model_validate_json(text).benchmark != _OF_LOOPS:
             return None
         return _Result.model_validate_json(text)
     except (OSError, ValidationError) as error:
-        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise InsightError(
             "gpu-result",
-            f"{str(path)!r} holds no result of a GPU: {told}; a file that make gpu wrote was "
+            f"{str(path)!r} holds no result of a GPU: {fault}; a file that make gpu wrote was "
             "expected. Move it elsewhere, or name another folder with --results.",
         ) from error

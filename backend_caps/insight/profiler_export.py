@@ -15,24 +15,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
-from backend_caps.report.trace_timeline import (
-    COPY,
-    FORWARD,
-    HOST,
-    HOST_COPY,
-    SCHEDULE,
-    US,
-    WAITED_FOR,
-    Arrow,
-    Point,
-    Span,
-    TimedOp,
-    Timeline,
-    arrow,
-    cut,
-)
+from backend_caps.report.trace_timeline import US, Arrow, Lane, Point, Span, TimedOp, Timeline
 
 MARK = "backend-caps: "
 """Before the name of each region that is marked for a recording."""
@@ -45,9 +30,7 @@ _RESOLVES = "resolve_seq_lens_cpu"
 
 
 class _Args(BaseModel):
-    """What is not given is of no stream, call or record: -1, as the profiler writes it too."""
-
-    model_config = ConfigDict(extra="ignore")
+    """Arguments of an event; -1, as the profiler writes it, is no stream, call or record."""
 
     stream: int = -1
     correlation: int = -1
@@ -57,9 +40,7 @@ class _Args(BaseModel):
 
 
 class _Event(BaseModel):
-    """Times are from the begin of the first region."""
-
-    model_config = ConfigDict(extra="ignore")
+    """An event of the export; times count from the begin of the first region."""
 
     cat: str
     name: str
@@ -80,7 +61,7 @@ class _Event(BaseModel):
 
     @property
     def step(self) -> int:
-        """The step that it is of; 0 where it is of none."""
+        """The step that the event lies in; 0 where it lies in none."""
         return _step_of(self.path)
 
     @property
@@ -91,20 +72,18 @@ class _Event(BaseModel):
 
 
 class _Events(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     traceEvents: list[Mapping[str, JsonValue]]  # noqa: N815 - the format's name
 
 
 @dataclass(slots=True, eq=False)
 class _Activity:
-    """Something that a stream ran."""
+    """A kernel, copy or fill that a stream ran."""
 
     event: _Event
     call: _Event
-    """What launched it."""
+    """The CUDA call that launched it."""
     points: list[Point] = field(default_factory=list)
-    """Where the events were recorded that its stream waited for before it."""
+    """The events that its stream waited for before it, each where it was recorded."""
 
     @property
     def is_to_host(self) -> bool:
@@ -116,11 +95,11 @@ class _Activity:
 
 
 def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
-    """Make a timeline of what a profiler wrote into a file.
+    """Read a timeline from a file that `torch.profiler` exported.
 
     Args:
         file: its regions are `forward`, `launch` and so on, in `step 1` and those that follow.
-        level: what the host is told about lengths.
+        level: the `host_seq_lens` that the steps ran with.
         num_steps: the steps that are shown, from 1.
     """
     found = _Events.model_validate_json(file.read_bytes()).traceEvents
@@ -179,7 +158,7 @@ class _Export:
         waits = [*self._host_waits()]
         recorded = Timeline(
             level=level,
-            lanes=(HOST, *dict.fromkeys(self._lanes[stream] for stream in sorted(self._ran))),
+            lanes=(Lane.HOST, *dict.fromkeys(self._lanes[stream] for stream in sorted(self._ran))),
             spans=(*self._host_regions(), *(span for span, _ in waits)),
             arrows=(*self._stream_waits(), *(arrow for _, arrow in waits if arrow is not None)),
             gaps=(),
@@ -187,12 +166,12 @@ class _Export:
             end_ns=end_ns,
             num_steps=num_steps,
             bytes_to_host=crossed.total(),
-            bytes_of_lengths=crossed[COPY],
+            bytes_of_lengths=crossed[Lane.COPY],
         )
-        return cut(recorded, [*self._operators()])
+        return recorded.cut([*self._operators()])
 
     def _stream_waits(self) -> Iterator[Arrow]:
-        """List the waits of streams for events, and tell what a stream runs first behind each."""
+        """List the waits of streams for events, and add each to the activity that it held up."""
         for own in self._syncs:
             call, point = self._calls.get(own.args.correlation), self._awaited(own.args)
             if own.name == "Stream Wait Event" and call is not None and point is not None:
@@ -202,7 +181,7 @@ class _Export:
                 if held is not None:
                     held.points.append(point)
                     if point.lane != lane:
-                        yield arrow(point, lane, call.region, held.event.begin_ns)
+                        yield point.arrow_to(lane, call.region, held.event.begin_ns)
 
     def _host_waits(self) -> Iterator[tuple[Span, Arrow | None]]:
         """List the calls in which the host waits: for an event, a stream, or all of the device."""
@@ -214,9 +193,10 @@ class _Export:
                 if stream < 0 or args.wait_on_cuda_event_record_corr_id not in self._calls:
                     stream, point = args.stream, self._point(args.stream, call)
                 lane = self._lanes.get(stream)
+                brought = Lane.brings(lane)
                 span = Span(
-                    lane=HOST,
-                    name=f"wait for {WAITED_FOR[lane]}" if lane in WAITED_FOR else call.name,
+                    lane=Lane.HOST,
+                    name=f"wait for {brought}" if brought else call.name,
                     step=call.step,
                     begin_ns=call.begin_ns,
                     end_ns=call.end_ns,
@@ -224,15 +204,16 @@ class _Export:
                     is_wait=True,
                     for_lane=lane,
                 )
-                yield span, None if point is None else arrow(point, HOST, call.region, call.end_ns)
+                end = (Lane.HOST, call.region, call.end_ns)
+                yield span, None if point is None else point.arrow_to(*end)
 
     def _awaited(self, args: _Args) -> Point | None:
-        """Find where the event was recorded that is waited for; one of before is not known."""
+        """Find where the awaited event was recorded; None of one from before the export."""
         record = self._calls.get(args.wait_on_cuda_event_record_corr_id)
         return None if record is None else self._point(args.wait_on_stream, record)
 
     def _point(self, stream: int, record: _Event) -> Point | None:
-        """Say when an event was there: at the end of what its stream had been given by then."""
+        """Return when an event was ready: at the end of what was enqueued on its stream before."""
         activities = self._ran.get(stream, ())
         before = [own for own in activities if own.call.begin_ns < record.begin_ns]
         if not before:
@@ -241,12 +222,12 @@ class _Export:
         return Point(lane=lane, time_ns=before[-1].event.end_ns, region=record.region)
 
     def _operators(self) -> Iterator[TimedOp]:
-        """List what streams ran, each held by what came last: its launch, an event, or its own."""
+        """List what streams ran; the latest of launch, events and the stream itself held each."""
         for stream, activities in self._ran.items():
             lane, ended_ns = self._lanes[stream], activities[0].call.begin_ns - 1
             for own in activities:
                 event, call = own.event, own.call
-                reasons = [(ended_ns, lane), (call.end_ns, HOST)]
+                reasons = [(ended_ns, lane), (call.end_ns, Lane.HOST)]
                 reasons += [(point.time_ns, point.lane) for point in own.points]
                 yield TimedOp(
                     name=event.name,
@@ -272,7 +253,7 @@ class _Export:
                 if each is not own and each[1] <= begin_ns and end_ns <= each[2]
             ]
             yield Span(
-                lane=HOST,
+                lane=Lane.HOST,
                 name=name,
                 step=_step_of((*outer, name)),
                 begin_ns=begin_ns,
@@ -295,9 +276,9 @@ def _lane(stream: int, activities: Sequence[_Activity]) -> str:
 def _vote(own: _Activity) -> str | None:
     path = own.call.path
     if "forward" in path or "resolve_future" in path:
-        return FORWARD
+        return Lane.FORWARD
     if _RESOLVES in path:
-        return COPY if own.is_to_host else SCHEDULE
+        return Lane.COPY if own.is_to_host else Lane.SCHEDULE
     if "build batch" in path:
-        return SCHEDULE
-    return HOST_COPY if "launch" in path and own.is_to_host else None
+        return Lane.SCHEDULE
+    return Lane.HOST_COPY if "launch" in path and own.is_to_host else None

@@ -6,7 +6,7 @@ begins as soon as the host has launched it, its stream has ended what came befor
 stream waits for is there. The host goes on by itself, but for its own waits.
 
 Regions are functions of relay and runtime: a table of symbols, and a profile function. The runtime
-knows nothing of it; a function that is renamed fails this module's import.
+has no hook for it; a renamed function fails this module's import.
 """
 
 from __future__ import annotations
@@ -25,17 +25,7 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.insight.dry_run import NAMES
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_documents import CostsDocument
-from backend_caps.report.trace_timeline import (
-    BARRIER,
-    HOST,
-    PUBLISH,
-    WAITED_FOR,
-    Arrow,
-    Point,
-    Span,
-    TimedOp,
-    arrow,
-)
+from backend_caps.report.trace_timeline import BARRIER, PUBLISH, Arrow, Lane, Point, Span, TimedOp
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter
@@ -67,7 +57,7 @@ COSTS = CostsDocument(
     copy_ns=6_000,
     bytes_per_ns=24,
 )
-"""What each thing takes, in nanoseconds.
+"""The cost of each kind of work, in nanoseconds.
 
 The numbers are chosen, and measured nowhere: round ones, of the order that a server with one GPU
 has, and such that the device is busier than the host, as with a large model. An operator's cost
@@ -78,7 +68,7 @@ host keeps ahead, it does not say.
 
 
 def _length_ns(op: Op, costs: CostsDocument) -> int:
-    """Return how long an operator runs; it is longer than nothing."""
+    """Return how long an operator runs; never 0, so that each has a visible slice."""
     num_bytes = op.bytes_to_host + op.bytes_to_device
     if num_bytes:
         return costs.copy_ns + num_bytes // costs.bytes_per_ns
@@ -89,9 +79,9 @@ def _length_ns(op: Op, costs: CostsDocument) -> int:
 class _Stream:
     lane: str
     ready_ns: int = 0
-    """When all that it has is done."""
+    """When all work enqueued on the stream so far has ended."""
     held_by: str = ""
-    """The lane that `ready_ns` comes from."""
+    """The lane whose work ends at `ready_ns`."""
     pending: list[tuple[Point, str]] = field(default_factory=list)
     """Points that the next operator waits for, each with the region of the wait."""
 
@@ -122,7 +112,7 @@ class Recorder(DeviceWatcher, RegionObserver):
 
     Args:
         lanes: the names of streams, by handle.
-        costs: what everything takes.
+        costs: how long each kind of work takes.
     """
 
     def __init__(self, lanes: Mapping[int, str], costs: CostsDocument = COSTS) -> None:
@@ -149,7 +139,7 @@ class Recorder(DeviceWatcher, RegionObserver):
     @property
     def lanes(self) -> tuple[str, ...]:
         """The lanes of all streams that anything ran on, in the order of their handles."""
-        used = {own.lane for own in self.ran}
+        used = {op.lane for op in self.ran}
         return tuple(lane for lane in self._lanes.values() if lane in used)
 
     def called(self) -> None:
@@ -182,10 +172,10 @@ class Recorder(DeviceWatcher, RegionObserver):
             replayed=self._is_replaying,
             site=f"{_in_package(op.site.file)}:{op.site.line}",
             num_bytes=op.bytes_to_host + op.bytes_to_device,
-            held_by=HOST if begin_ns > own.ready_ns else own.held_by,
+            held_by=Lane.HOST if begin_ns > own.ready_ns else own.held_by,
         )
         self.ran.append(ran)
-        self.arrows += [arrow(point, own.lane, region, begin_ns) for point, region in own.pending]
+        self.arrows += [point.arrow_to(own.lane, region, begin_ns) for point, region in own.pending]
         own.pending.clear()
         own.ready_ns, own.held_by = ran.end_ns, own.lane
 
@@ -195,11 +185,11 @@ class Recorder(DeviceWatcher, RegionObserver):
         self._is_replaying = True
 
     def replay_ended(self) -> None:
-        """Record that what follows is launched by itself."""
+        """Record that each operator from here on is launched by itself."""
         self._is_replaying = False
 
     def recorded(self, marker: Marker) -> None:
-        """Record an event: it is there when its stream has done all that it has."""
+        """Record an event: it is ready when all work enqueued on its stream has ended."""
         self._pay_for_event()
         own = self._stream(marker.stream)
         time_ns = max(own.ready_ns, self.now_ns)
@@ -210,21 +200,21 @@ class Recorder(DeviceWatcher, RegionObserver):
         self._pay_for_event()
         own, point = self._stream(stream), self._points.get(marker)
         if point is None or point.lane == own.lane:
-            return  # of before the recording, or in order anyway
+            return  # recorded before the recording began, or ordered by the stream itself
         own.pending.append((point, self.region))
         if point.time_ns > own.ready_ns:
             own.ready_ns, own.held_by = point.time_ns, point.lane
 
     def synchronized(self, cause: str, waited: Waited, marker: Marker | None) -> None:
-        """The host waits: its clock goes on when what it waits for is there."""
+        """The host waits: its clock advances to the end of the work that it waits for."""
         begin_ns = self.now_ns
         point = self._awaited(waited, marker)
         self.now_ns = max(begin_ns, point.time_ns)
         lane = None if waited.stream is None else point.lane
-        what = cause if waited.kind is WaitKind.HIDDEN else WAITED_FOR.get(point.lane, cause)
+        what = cause if waited.kind is WaitKind.HIDDEN else Lane.brings(point.lane) or cause
         for_ = "hidden wait" if waited.kind is WaitKind.HIDDEN else "wait for"
         self._add(f"{for_} {what}", begin_ns, is_wait=True, for_lane=lane)
-        self.arrows.append(arrow(point, HOST, self.region, self.now_ns))
+        self.arrows.append(point.arrow_to(Lane.HOST, self.region, self.now_ns))
 
     def _awaited(self, waited: Waited, marker: Marker | None) -> Point:
         if marker is not None and marker in self._points:
@@ -233,7 +223,7 @@ class Recorder(DeviceWatcher, RegionObserver):
             own = self._stream(waited.stream)
         else:
             streams = self._streams.values()
-            own = max(streams, key=lambda each: each.ready_ns, default=_Stream(lane=HOST))
+            own = max(streams, key=lambda each: each.ready_ns, default=_Stream(lane=Lane.HOST))
         return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
 
     def _pay_for_event(self) -> None:
@@ -244,7 +234,7 @@ class Recorder(DeviceWatcher, RegionObserver):
         self, name: str, begin_ns: int, *, is_wait: bool = False, for_lane: str | None = None
     ) -> None:
         span = Span(
-            lane=HOST,
+            lane=Lane.HOST,
             name=name,
             step=self.step,
             begin_ns=begin_ns,
@@ -262,7 +252,7 @@ class Recorder(DeviceWatcher, RegionObserver):
 
 @cache
 def _in_package(file: str) -> str:
-    """Write where a file is in its package: the same on every machine."""
+    """Return the path of a file within its package: the same on every machine."""
     path = Path(file)
     top = path.parent
     while (top / "__init__.py").is_file():
@@ -297,14 +287,14 @@ _REGIONS: tuple[tuple[_Function, str], ...] = (
 REGIONS: Mapping[CodeType, str] = {
     inspect.unwrap(function).__code__: name for function, name in _REGIONS
 }
-"""The names of functions that are shown by one."""
+"""The region of each function that opens one, by its code."""
 _ROOT = Path(backend_caps.__file__).parent
 _CHARGED = tuple(f"{_ROOT / folder}/" for folder in ("relay", "runtime"))
 
 
 @cache
 def _is_charged(code: CodeType) -> bool:
-    """Return whether a call of code is paid for.
+    """Return whether a call of the code costs host time.
 
     A comprehension is no call in Python 3.12, and was one before; so none is.
     """
@@ -318,7 +308,7 @@ Profile = Callable[[FrameType, str, object], None]
 def profile(observer: RegionObserver) -> Profile:
     """Make the profile function of an observer; it runs at every call and return, in C too."""
 
-    def tell(frame: FrameType, event: str, _: object) -> None:
+    def observe(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             code = frame.f_code
             if _is_charged(code):
@@ -328,7 +318,7 @@ def profile(observer: RegionObserver) -> Profile:
         elif event == "return" and frame.f_code in REGIONS:
             observer.leave()
 
-    return tell
+    return observe
 
 
 @contextmanager

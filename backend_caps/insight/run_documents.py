@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from statistics import fmean, median
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
+from pydantic import BaseModel, ConfigDict
+
+from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures
@@ -17,23 +20,31 @@ from backend_caps.report.generate_documents import (
     GraphsDocument,
     PhaseGraphsDocument,
 )
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
 from backend_caps.runtime.stats import StepStats
+from backend_caps.startup.agreement import Treatment, statement_of
 from backend_caps.startup.graph_choice import SUPPORTED_BECAUSE, GraphChoice, Obstacle, kind_of
 from backend_caps.startup.graph_modes import GraphMode, Requested
 from backend_caps.startup.statement import host_name
 
 _AROUND = "around"
-"""What is no forward: batches are built, lengths and tokens cross, results are processed."""
+"""Work outside forwards: batches are built, lengths and tokens cross, results are processed."""
 _US = 1e6
 _MOST = 0.95
 
 
+_EQUAL = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
+_ROUNDS_ALIKE, _ROUNDS_APART = 2, 3
+"""Where all ranks state the same, the comparison and the acknowledgement; else the gathering too,
+and one more for each different statement."""
+
+
 class Finding(Enum):
-    """What can be not as it was decided."""
+    """How a run can deviate from its plan."""
 
     BYTES = "bytes-without-a-mirror"
     """A forward takes bytes to the host, and the plan has no mirror."""
@@ -88,7 +99,7 @@ def _forwards(own: PhaseFigures, done: DryRun) -> documents.PhaseRunDocument:
 
 
 def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
-    """Say why forwards were not replayed: what keeps the phase from graphs, or their size."""
+    """List why forwards were not replayed: what keeps the phase from graphs, or their size."""
     if own.role is None or own.phase is None or not own.modes[GraphMode.EAGER]:
         return []
     choice = effective_choices(engine)[own.role, own.phase]
@@ -101,7 +112,7 @@ def _eager_because(own: PhaseFigures, engine: Engine) -> list[str]:
 def _steps(
     kind: str, own: Sequence[tuple[StepStats, float]], done: DryRun
 ) -> documents.StepKindDocument:
-    """Write down steps of one kind; times of a real device alone, and moves of one with streams."""
+    """Write down steps of one kind: times on a real device, planned bytes on one with streams."""
     traits, steps = done.engine.streams.traits, [stats for stats, _ in own]
     times_us = sorted(seconds * _US for _, seconds in own)
     crossed: dict[str, object] = {
@@ -156,9 +167,9 @@ def findings_of(done: DryRun) -> Iterator[documents.NotAsDecidedDocument]:
 
 
 _Deviation: TypeAlias = tuple[Finding, PhaseFigures, str]
-"""What was not as decided, in which forwards, and the sentence of it."""
+"""A kind of deviation, the forwards that it concerns, and its sentence."""
 _SERVER = PhaseFigures()
-"""Of no single forwards: what is found concerns the whole server."""
+"""Stands for the whole server, where a deviation concerns no single phase."""
 
 
 def _deviations(done: DryRun) -> Iterator[_Deviation]:
@@ -173,7 +184,7 @@ def _deviations(done: DryRun) -> Iterator[_Deviation]:
 
 
 def _of_forwards(place: tuple[Role, Phase], own: PhaseFigures, plan: Plan) -> Iterator[_Deviation]:
-    """Report bytes to the host where the plan takes none, and waits that backends declare not."""
+    """Report bytes to the host without a mirror, and waits despite `sync_free_prepare`."""
     num_forwards, level = own.modes.total(), plan.host_seq_lens
     has_no_mirror = plan.relays_speculation and level is not HostSeqLens.EXACT
     if own.bytes_to_host and has_no_mirror and place in RELAY_LOOP:
@@ -191,7 +202,7 @@ def _of_forwards(place: tuple[Role, Phase], own: PhaseFigures, plan: Plan) -> It
 
 
 def _of_server(done: DryRun) -> Iterator[_Deviation]:
-    """Report waits that torch saw on CUDA, and lengths that cross against the plan."""
+    """Report waits that torch saw on CUDA, and steps that wait for lengths against the plan."""
     plan, figures, hidden = done.run.plan, done.figures, done.hidden
     free = all(plan["sync_free_prepare", phase].value is True for _, phase in figures.phases)
     if hidden and free:
@@ -212,7 +223,7 @@ def _of_server(done: DryRun) -> Iterator[_Deviation]:
 
 
 def _of_graphs(done: DryRun) -> Iterator[_Deviation]:
-    """Report phases whose batches were captured, and never replayed.
+    """Report phases whose graphs were captured, and never replayed.
 
     The server's own sizes may leave some batches to no graph, and those phases are as decided.
     """
@@ -277,7 +288,7 @@ def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:
 
 
 def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Requested]) -> list[str]:
-    """Write what keeps batches from a mode; of missing sizes, the option that would name them."""
+    """List what keeps batches from a mode; for missing sizes, the option that sets them."""
     by_tokens = mode is GraphMode.PIECEWISE or phase is Phase.PREFILL
     no_sizes = f"--graph-{'token-counts' if by_tokens else 'batch-sizes'} names none"
     return [
@@ -286,3 +297,90 @@ def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Request
         else (no_sizes if own is Obstacle.SIZES else own.value)
         for own in against
     ]
+
+
+_PlanValue: TypeAlias = tuple[str | None, str, str]
+"""A phase, None for the server's; a capability; and its value in words."""
+
+
+class RankReport(BaseModel):
+    """What a rank sends to rank 0, once it has run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    mark: int
+    """The mark of its statement in the agreement."""
+    seconds: float
+    equal: tuple[str, ...]
+    """Fields of the statement that must be equal on all ranks."""
+    values: tuple[_PlanValue, ...]
+    """The values of this rank's plan, before values were joined."""
+    run: documents.RankRunDocument | None = None
+    """None where it could not start."""
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        given: ServerFlags,
+        seconds: float,
+        run: documents.RankRunDocument | None = None,
+    ) -> Self:
+        """Write down what a rank stated, decided and ran."""
+        statement = statement_of(plan, given=given)
+        fields = statement.fields.items()
+        return cls(
+            host=statement.host,
+            mark=statement.mark,
+            seconds=seconds,
+            equal=tuple(name for name, (treatment, _) in fields if treatment in _EQUAL),
+            values=_values(plan),
+            run=run,
+        )
+
+
+def agreement_document(plan: Plan, reports: Sequence[RankReport]) -> documents.AgreementDocument:
+    """Write down how ranks agreed.
+
+    Args:
+        plan: the plan that they agreed on.
+        reports: one a rank, by rank.
+    """
+    marks = {own.mark for own in reports}
+    return documents.AgreementDocument(
+        hosts=[own.host for own in reports],
+        rounds=_ROUNDS_ALIKE if len(marks) == 1 else _ROUNDS_APART + len(marks),
+        seconds=max(own.seconds for own in reports),
+        equal=sorted({name for own in reports for name in own.equal}),
+        joined=[*_joined(plan, reports)],
+    )
+
+
+def _joined(plan: Plan, reports: Sequence[RankReport]) -> Iterator[documents.JoinedDocument]:
+    """List the values in which the ranks' own plans differed."""
+    for (phase, name, joint), *decided in zip(
+        _values(plan), *(report.values for report in reports), strict=True
+    ):
+        own: dict[str, list[int]] = {}
+        for rank, (_, _, value) in enumerate(decided):
+            own.setdefault(value, []).append(rank)
+        if len(own) > 1:
+            yield documents.JoinedDocument(capability=name, phase=phase, joint=joint, own=own)
+
+
+def _values(plan: Plan) -> tuple[_PlanValue, ...]:
+    return tuple(
+        (None if phase is None else phase.value, own.capability, text_of(own.value))
+        for phase, own in plan.values()
+    )
+
+
+def shared_reads_end(plan: Plan) -> dict[str, documents.ReadsEndDocument]:
+    """Write down where the shared reads of each phase end, by phase."""
+    served = {use.phase for use in plan.uses}
+    ends = {phase: plan["shared_reads_end", phase] for phase in Phase if phase in served}
+    return {
+        phase.value: documents.ReadsEndDocument(value=text_of(own.value), effect=str(own.effect))
+        for phase, own in ends.items()
+    }

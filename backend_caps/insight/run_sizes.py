@@ -1,6 +1,6 @@
 """How large a dry run is: its sizes, models and requests.
 
-They are the server's where those are small, and smaller ones else.
+A size is the server's where that is small enough, and a smaller one otherwise.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _Value: TypeAlias = int | tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSizes:
-    """What graphs are captured for, as the server's flags say; None where it is not given."""
+    """The sizes to capture graphs for, from the server's flags; None where not given."""
 
     flag: str
-    """The flag that lists sizes."""
+    """The flag that lists the sizes."""
     largest_flag: str
-    """The one that has the largest."""
+    """The flag that bounds the sizes."""
     sizes: tuple[int, ...] | None = None
     largest: int | None = None
 
@@ -71,20 +71,20 @@ class ServerSizes:
     pads_graphs: bool = True
     """Whether a batch is padded to a captured size."""
     of_phases: tuple[str, ...] = ()
-    """Flags that give each phase graphs of its own, which a run here has not."""
+    """Flags that set graphs phase by phase, which a run here does not support."""
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The sizes that are given, by flag; they are the same on all ranks of a server."""
+        """The sizes that are given, by flag; they must be equal on all ranks of a server."""
         named: dict[str, object] = {
             "--max-running-requests": self.max_running_requests,
             "--chunked-prefill-size": self.chunked_prefill_size,
             "--disable-cuda-graph-padding": None if self.pads_graphs else True,
         }
-        for own in (self.batches, self.tokens):
-            if own is not None:
-                sizes = None if own.sizes is None else " ".join(map(str, own.sizes))
-                named |= {own.flag: sizes, own.largest_flag: own.largest}
+        for graphs in (self.batches, self.tokens):
+            if graphs is not None:
+                sizes = None if graphs.sizes is None else " ".join(map(str, graphs.sizes))
+                named |= {graphs.flag: sizes, graphs.largest_flag: graphs.largest}
         return {flag: value for flag, value in named.items() if value is not None}
 
 
@@ -98,7 +98,7 @@ class RunSizes:
     longest_prompt: int
     longest_output: int
     behind: int
-    """Tokens behind a request's end that speculative steps write to."""
+    """Tokens that speculative steps may write beyond a request's last one."""
     server: ServerSizes
     flags: ServerFlags
 
@@ -133,12 +133,12 @@ class RunSizes:
 
     @property
     def context_length(self) -> int:
-        """The longest context that a request comes to."""
+        """The longest context that a request can reach."""
         return self.longest_prompt + self.longest_output
 
     @property
     def options(self) -> EngineOptions:
-        """The engine's room: as much as all requests of a step can fill."""
+        """The engine's options; the KV cache holds what all running requests can fill."""
         pages = num_pages_of(self.context_length + self.behind, self.page_size)
         batches = self.graph_batch_sizes
         return EngineOptions(
@@ -153,28 +153,28 @@ class RunSizes:
 
     @property
     def graph_batch_sizes(self) -> tuple[int, ...]:
-        """What decode is captured for: the server's sizes, none above the largest batch here."""
+        """Batch sizes to capture decode for: the server's, none above the largest batch here."""
         most = self.max_running_requests
         usual = _GRAPHS if self.server.pads_graphs else range(1, most + 1)
         return _captured(self.server.batches, usual, most)
 
     @property
     def graph_token_counts(self) -> tuple[int, ...]:
-        """What prompts are captured for: the server's, none above the largest step here."""
+        """Token counts to capture prefill for: the server's, none above the largest step here."""
         chunk = self._chunk
         usual = (min(_FEW_TOKENS, chunk), chunk)
         return _captured(self.server.tokens, usual, self._most_tokens)
 
     @property
     def graphs_hold_batches(self) -> bool:
-        """Whether every batch of decode has a graph, by the sizes that there are."""
+        """Whether every batch of decode has a graph of its size, or of a larger one when padded."""
         rows = self.max_running_requests
         needed = {rows} if self.server.pads_graphs else {*range(1, rows + 1)}
         return needed <= {*self.graph_batch_sizes}
 
     @property
     def graphs_hold_prompts(self) -> bool:
-        """Whether a whole chunk has a graph, by the sizes that there are."""
+        """Whether the largest step of a prompt has a graph."""
         return self.graph_token_counts[-1] == self._most_tokens
 
     @property
@@ -190,7 +190,7 @@ class RunSizes:
 
     @property
     def compared(self) -> tuple[SizeDocument, ...]:
-        """Each size, as the server's flags have it and as it is here."""
+        """Each size on the server beside the size here."""
         server, context = self.server, self.flags.context_length
         chunk = server.chunked_prefill_size
         return (
@@ -204,9 +204,9 @@ class RunSizes:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The server's flags that do not hold here, each with why."""
+        """The server's flags that have no effect here, each with the reason."""
         return tuple(
-            f"{own}; a run here has the graphs of all phases" for own in self.server.of_phases
+            f"{flag}; a run here has the graphs of all phases" for flag in self.server.of_phases
         )
 
     def _of_graphs(self, given: GraphSizes | None, here: tuple[int, ...]) -> Iterator[SizeDocument]:
@@ -260,7 +260,7 @@ def fitting_models(
         plan: whose backends.
         context_length: the longest context of the target.
         seed: of the weights.
-        sizes: of the target, but for its heads' size, context and dtype.
+        sizes: of the target; head size, context and dtype are chosen here.
     """
     settings = SpecSettings.from_flags(plan.flags)
     head_size, dtype = _taken(plan)
@@ -273,7 +273,7 @@ def fitting_models(
 
 
 def _taken(plan: Plan) -> tuple[int, str]:
-    """Choose a size of heads and a dtype that every backend takes; else the first of each."""
+    """Choose a head size and a dtype that every backend takes; else the first of each."""
     facts = plan.facts
     heads = _HEAD_SIZES if facts.head_size is None else (facts.head_size,)
     dtypes = [name for name in _DTYPES if name == facts.dtype] or [*_DTYPES]
@@ -293,7 +293,7 @@ def small_engine(
     options: EngineOptions,
     observer: StepObserver,
 ) -> Engine:
-    """Make the engine of a plan, whose contexts are no longer than what is run."""
+    """Make the engine of a plan, with contexts as short as the run allows, to save memory."""
     flags = plan.flags.model_copy(update={"context_length": context_length})
     return Engine.from_plan(
         models.target,
@@ -306,7 +306,7 @@ def small_engine(
 
 
 def submit_endless(engine: Engine, num_requests: int, num_new: int) -> None:
-    """Submit requests of `STEADY_PROMPT` tokens, for steps of which none ends one."""
+    """Submit requests of `STEADY_PROMPT` tokens that none of the recorded steps finishes."""
     sampling = Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())
     for number in range(num_requests):
         engine.submit(range(number, number + STEADY_PROMPT), sampling)

@@ -1,7 +1,7 @@
 """The plan that runs here: the values that were decided, with backends whose code is installed.
 
-A stand-in lends its code alone. Lengths on the host and graphs stay as they were decided, so a
-stand-in may need no more than that.
+Only the code of a stand-in is used. `host_seq_lens` and graphs stay as they were decided, so a
+stand-in must not need more than that.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from backend_caps.startup.graph_choice import KIND_OF_PHASE
 
 _OF_RANKS: Mapping[str, object] = {"tp_size": 1, "pp_size": 1, "dp_size": 1}
 """Flags by which ranks divide the work; here each runs a model by itself."""
-_TOLD = ("graph_metadata", "sync_free_prepare", "shared_reads_end")
-"""Values that a stand-in may make worse, where it is said."""
+_MAY_WORSEN = ("graph_metadata", "sync_free_prepare", "shared_reads_end")
+"""Values that a stand-in may make worse; the document then lists them."""
 _MACHINE = frozenset({"device", "compute_capability"})
 _REFUSED = MISFITS - {"device-unsupported", "compute-capability-unsupported"}
-"""Problems with which no engine starts; of the machine each backend is asked by itself."""
+"""Problems with which no engine starts; `_reason_against` checks the machine's by backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class RunPlan:
     changes: tuple[WorsenedDocument, ...] = ()
     left_out: tuple[str, ...] = ()
     """Flags of the server that do not hold here, each with why."""
-    idle: tuple[str, ...] = ()
+    idle_stand_ins: tuple[str, ...] = ()
     """Stand-ins that were named for roles whose own backends run."""
 
     def stands_in(self, role: Role | None = None, phase: Phase | None = None) -> str | None:
@@ -59,12 +59,14 @@ class RunPlan:
                 phase is None or phase.value == own.phase
             ):
                 places.setdefault(own.stand_in, {})[own.backend] = None
-        told = (f"{name} in place of {' and '.join(own)}" for name, own in places.items())
-        return ", ".join(told) or None
+        names = (
+            f"{name} in place of {' and '.join(backends)}" for name, backends in places.items()
+        )
+        return ", ".join(names) or None
 
 
 class _UnfitError(Exception):
-    """A backend cannot stand in: the server would be another one."""
+    """A backend cannot stand in, as the run would no longer follow the server's plan."""
 
     def __init__(self, names: str | Iterable[str], problem: str) -> None:
         self.names = names if isinstance(names, str) else ", ".join(sorted({*names}))
@@ -73,12 +75,12 @@ class _UnfitError(Exception):
 
 
 def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, str]) -> RunPlan:
-    """Make the plan that runs here, with code that is there.
+    """Make the plan that runs here, of backends whose code is installed.
 
     Args:
         plan: what was decided.
         plugins: what is installed, without an engine's own backends.
-        device: where it is to run.
+        device: the torch device to run on.
         asked: the backend that may stand in for what cannot run, by role.
 
     Raises:
@@ -92,7 +94,7 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
     needed = {name for role, name in asked.items() if role in roles}
     idle = tuple(sorted({*asked.values()} - needed))
     if not blocked:
-        return RunPlan(plan=own, left_out=left_out, idle=idle)
+        return RunPlan(plan=own, left_out=left_out, idle_stand_ins=idle)
     named = {use: asked[use.role] for use in blocked if use.role in asked}
     left_alone = [use for use in blocked if use not in named]
     if left_alone:
@@ -104,7 +106,7 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
         )
     try:
         run = _standing_in(own, plugins, device, named)
-        return replace(run, left_out=left_out, idle=idle)
+        return replace(run, left_out=left_out, idle_stand_ins=idle)
     except _UnfitError as error:
         would = ", ".join(_would_run(own, plugins, device, blocked)) or "none of the installed"
         raise InsightError(
@@ -118,13 +120,13 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
 def _cannot_run(
     reasons: Mapping[str, str], device: str, would_run: Sequence[str], unread_engine: str | None
 ) -> InsightError:
-    """Name each backend with why, and what could stand in for it."""
-    told = "; ".join(f"backend {name!r}: {why}" for name, why in reasons.items())
+    """Make the error that names each backend, why it cannot run, and what could stand in."""
+    causes = "; ".join(f"backend {name!r}: {why}" for name, why in reasons.items())
     remedy = f"Add --stand-in {would_run[0]}" if would_run else "Install one"
     of_engine = f" Add --engine {unread_engine} too: unread, its own backends count as the worst."
     return InsightError(
         "cannot-run",
-        f"this server cannot be started here on {device}: {told}. Expected backends whose code "
+        f"this server cannot be started here on {device}: {causes}. Expected backends whose code "
         f"runs here; in their places would run: {', '.join(would_run) or 'no installed backend'}. "
         f"{remedy}, or start where they are installed.{of_engine if unread_engine else ''}",
     )
@@ -145,11 +147,11 @@ def _here(plan: Plan, device: str) -> Plan:
 
 
 def _left_out(flags: ServerFlags) -> tuple[str, ...]:
-    said = dict(flags)
+    values = dict(flags)
     ranks = (
-        f"--{name.replace('_', '-')} {said[name]}; each rank runs a whole model by itself"
+        f"--{name.replace('_', '-')} {values[name]}; each rank runs a whole model by itself"
         for name, one in _OF_RANKS.items()
-        if said[name] != one
+        if values[name] != one
     )
     features = (
         f"{flag}; the engine of a dry run has no {feature}"
@@ -180,18 +182,18 @@ def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
         return error.problem
     if declared_traits(torch.device(device)).is_stand_in:
         return None
-    told = (
+    misfits = (
         f"it takes {each.fact} {each.needed}, and here it is {each.actual}"
         for each in misfits_of(use, plan)
         if each.fact in _MACHINE
     )
-    return "; ".join(told) or None
+    return "; ".join(misfits) or None
 
 
 def _would_run(plan: Plan, plugins: Registry, device: str, blocked: Iterable[Use]) -> Iterator[str]:
     """List the backends that could stand in for all that cannot run; portable ones first.
 
-    A simulated device counts as a CPU.
+    A simulated device counts as a CPU, because its operators run on one.
     """
     is_stand_in = declared_traits(torch.device(device)).is_stand_in
     kind = "cpu" if is_stand_in else torch.device(device).type
@@ -224,9 +226,9 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
             raise _UnfitError(other.backend, why)
     # With these no engine would start: one of them does not take what the flags ask for.
     problems = _asks(plan, [*others.values()], named).problems
-    told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
-    if told:
-        raise _UnfitError(named.values(), " ".join(told).removesuffix("."))
+    messages = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
+    if messages:
+        raise _UnfitError(named.values(), " ".join(messages).removesuffix("."))
     asks = _asks(plan, [others.get(use, use) for use in plan.uses], named)
     joint = plan.with_values(lambda phase, own: _joined(own, asks, phase))
     stand_ins = (
@@ -293,7 +295,7 @@ def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[WorsenedD
                 f"with it {own.capability}{where} is {text_of(joined.value)}, and was decided to "
                 f"be {text_of(own.value)}",
             )
-        if own.capability in _TOLD:
+        if own.capability in _MAY_WORSEN:
             yield WorsenedDocument(
                 capability=own.capability,
                 phase=None if phase is None else phase.value,

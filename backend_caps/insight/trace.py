@@ -41,16 +41,7 @@ from backend_caps.relay.streams import declared_traits
 from backend_caps.report.plans import plan_document
 from backend_caps.report.step_costs import LeftOutDocument
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
-from backend_caps.report.trace_timeline import (
-    COPY,
-    FORWARD,
-    HOST,
-    HOST_COPY,
-    SCHEDULE,
-    US,
-    Timeline,
-    cut,
-)
+from backend_caps.report.trace_timeline import US, Lane, Timeline
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
@@ -60,9 +51,9 @@ from backend_caps.simulator import DEVICE_NAME, Simulation, simulate
 _BATCH_SIZE = 4
 """Requests of every step, where as many run at once."""
 _SETTLING = 6
-"""Steps before the first that is shown: one of prompts, then until each has one before it."""
+"""Steps before the first recorded one: a prefill, then decode until overlap is steady."""
 _MODEL = replace(SMALL_MODEL, num_layers=6)
-"""A target whose graph the host's launches can hide behind; a server's has more layers."""
+"""A target with enough layers that its graph hides the host's launches, as on a server."""
 _PROFILER_SAYS = (
     "torch.profiler's, on the host and on the device; marking regions slows the host down"
 )
@@ -83,16 +74,16 @@ class Traced(NamedTuple):
     """A run at each level that can be shown."""
 
     timelines: Mapping[HostSeqLens, Timeline]
-    """From the most that the host is told to the least."""
+    """By level, from `exact` down."""
     left_out: list[LeftOutDocument]
-    """Levels that the backends cannot run with."""
+    """Levels that could not run, each with its reason."""
 
 
 def check_recordable(device: str) -> None:
-    """Require a device of which there is a timeline.
+    """Require a device whose steps can be recorded.
 
     Raises:
-        InsightError: nothing overlaps on it, or its records are not read.
+        InsightError: the device has no streams, or no recorder reads its records.
     """
     if torch.device(device).type in RECORDERS:
         return
@@ -111,12 +102,12 @@ def traced_levels(decided: Plan, recording: Recording) -> Traced:
     Where no lengths are relayed the level does nothing, and the plan's own is the only one.
 
     Args:
-        decided: the plan of the server's own backends: they say which levels they can run with.
-        recording: the same, with code that is there, on a device that is recordable.
+        decided: the plan of the server's own backends, whose needs limit the levels.
+        recording: the same plan with installed backends, on a recordable device.
 
     Raises:
         InsightError: the engine cannot be made, the server's requests are shorter than the steps,
-            or a step of the plan itself raised; where only another level's did, that one is left
+            or a step at the plan's own level raised; another level whose step raised is left
             out.
     """
     record = RECORDERS[torch.device(recording.device).type]
@@ -131,7 +122,7 @@ def traced_levels(decided: Plan, recording: Recording) -> Traced:
 
 
 def trace_details(plan: Plan, recording: Recording, traced: Traced) -> TraceDetails:
-    """Write down what was run, by which clock, and what it came to."""
+    """Write down what was run, by which clock, and the means of each level."""
     most = recording.server.max_running_requests
     is_simulated = torch.device(recording.device).type == DEVICE_NAME
     return TraceDetails.of(
@@ -171,9 +162,9 @@ def _level(
         is_planned=is_planned,
         pid=pid,
         step_us=timeline.step_ns / US,
-        lengths_us=timeline.waited_ns(COPY) / steps / US,
-        tokens_us=timeline.waited_ns(HOST_COPY) / steps / US,
-        idle_us=timeline.idle_ns(FORWARD) / steps / US,
+        lengths_us=timeline.waited_ns(Lane.COPY) / steps / US,
+        tokens_us=timeline.waited_ns(Lane.HOST_COPY) / steps / US,
+        idle_us=timeline.idle_ns(Lane.FORWARD) / steps / US,
         bytes_to_host=timeline.bytes_to_host / steps,
         bytes_of_lengths=timeline.bytes_of_lengths / steps,
     )
@@ -181,7 +172,7 @@ def _level(
 
 @contextmanager
 def _started(recording: Recording, simulation: Simulation | None = None) -> Iterator[Engine]:
-    """Make an engine whose requests wait for their prompts to run, for a `with` block."""
+    """Make an engine with submitted requests, of which no step ran yet, for a `with` block."""
     run, server = recording.run, recording.server
     num_new = _num_new(run.plan, RunSizes.of(run.plan, server), recording.num_steps)
     with dry_start(
@@ -197,7 +188,7 @@ def _started(recording: Recording, simulation: Simulation | None = None) -> Iter
 
 
 def _num_new(plan: Plan, sizes: RunSizes, num_steps: int) -> int:
-    """Count the tokens of requests that none of the steps ends.
+    """Return an output length that no request reaches within the recorded steps.
 
     Raises:
         InsightError: no context of the server is that long.
@@ -235,28 +226,25 @@ def record_simulated(recording: Recording) -> Timeline:
                 recorder.leave()
             counts, end_ns = simulation.counts - before, recorder.now_ns
             recorder.step += 1
-            engine.step()  # it lets the last gaps and arrows of the steps before end
-        return cut(
-            Timeline(
-                level=recording.run.plan.host_seq_lens.value,
-                lanes=(HOST, *recorder.lanes),
-                spans=tuple(recorder.host_spans),
-                arrows=tuple(recorder.arrows),
-                gaps=(),
-                begin_ns=begin_ns,
-                end_ns=end_ns,
-                num_steps=recording.num_steps,
-                bytes_to_host=counts.bytes_to_host,
-                bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
-            ),
-            recorder.ran,
-        )
+            engine.step()  # ends the last gaps and arrows of the recorded steps
+        return Timeline(
+            level=recording.run.plan.host_seq_lens.value,
+            lanes=(Lane.HOST, *recorder.lanes),
+            spans=tuple(recorder.host_spans),
+            arrows=tuple(recorder.arrows),
+            gaps=(),
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            num_steps=recording.num_steps,
+            bytes_to_host=counts.bytes_to_host,
+            bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
+        ).cut(recorder.ran)
 
 
 def _lanes(engine: Engine) -> dict[int, str]:
-    """Name the streams of an engine, from the host down."""
+    """Map the handles of an engine's streams to their lanes, in the order of the picture."""
     on = engine.step_streams
-    lanes = (SCHEDULE, FORWARD, COPY, HOST_COPY)
+    lanes = (Lane.SCHEDULE, Lane.FORWARD, Lane.COPY, Lane.HOST_COPY)
     streams = (on.schedule, on.forward, engine.relay.copy_stream, on.host_copy)
     handles = zip(map(handle_of, streams), lanes, strict=True)
     return {handle: lane for handle, lane in handles if handle is not None}
@@ -279,7 +267,7 @@ class _Marks(RegionObserver):
 
 
 def record_profiled(recording: Recording) -> Timeline:
-    """Record steps on a device that `torch.profiler` knows, by its clock."""
+    """Record steps on a device that `torch.profiler` supports, by its clock."""
     level, num_steps = recording.run.plan.host_seq_lens.value, recording.num_steps
     with _started(recording) as engine, TemporaryDirectory(prefix="backend-caps-") as folder:
         file = Path(folder) / "export.json"
@@ -296,11 +284,11 @@ def _export_steps(engine: Engine, num_steps: int, file: Path) -> None:
         engine.step()
     is_cuda = engine.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-    # Without this the profiler keeps what streams wait for to itself.
+    # Without this the export has no `cuda_sync` events, which name what streams wait for.
     settings = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)  # noqa: SLF001
     with profile(activities=activities, experimental_config=settings) as profiler:
         with observed_regions(marks):
-            for step in range(num_steps + 2):  # one before those that are shown, and one behind
+            for step in range(num_steps + 2):  # one before the shown steps, and one after them
                 marks.enter(f"{STEP}{step}")
                 engine.step()
                 marks.leave()
@@ -309,4 +297,4 @@ def _export_steps(engine: Engine, num_steps: int, file: Path) -> None:
 
 
 RECORDERS = {DEVICE_NAME: record_simulated, "cuda": record_profiled}
-"""What records, by the type of the device."""
+"""The recorder of each device type."""

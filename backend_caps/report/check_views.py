@@ -256,8 +256,8 @@ _ROOT = "%SRCROOT%"
 
 def sarif(checked: CheckDocument) -> str:
     """Write a check as a SARIF log of one run: each finding is an error, each hint a note."""
-    findings = [_sarif_finding(result, checked) for result in checked.findings]
-    hints = [_sarif_hint(result, checked) for result in checked.hints]
+    findings = [_sarif_finding(finding, checked) for finding in checked.findings]
+    hints = [_sarif_hint(hint, checked) for hint in checked.hints]
     driver: JsonValue = {
         "name": "backend-caps",
         "version": checked.kit_version,
@@ -284,23 +284,14 @@ def _rule(check: CheckedDocument) -> JsonValue:
     }
 
 
-def _position(checked: CheckDocument, code: str) -> int:
-    """Return the index of a check's rule."""
-    return [check.code for check in checked.checks].index(code)
-
-
 def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> JsonValue:
     claims = ", ".join(finding.claims) or _DUTY
-    declared = _place(checked.declared_at)
-    place = declared if finding.file is None else (finding.file, finding.line)
-    return {
-        "ruleId": finding.check,
-        "ruleIndex": _position(checked, finding.check),
-        "level": "error",
-        "message": {"text": f"{claims}: {finding.what}. Replay: {finding.replay}"},
-        "locations": _locations(place),
-        "partialFingerprints": {"case/v1": f"{checked.backend}/{finding.case}"},
-        "properties": {
+    return _result(
+        finding,
+        checked,
+        f"{claims}: {finding.what}. Replay: {finding.replay}",
+        partialFingerprints={"case/v1": f"{checked.backend}/{finding.case}"},
+        properties={
             "backend": checked.backend,
             "case": finding.case,
             "claims": [*finding.claims],
@@ -308,17 +299,29 @@ def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> JsonValu
             "schedule": finding.schedule,
             "seed": finding.seed,
         },
-    }
+    )
 
 
 def _sarif_hint(hint: HintDocument, checked: CheckDocument) -> JsonValue:
+    text = f"{hint.claim} may be too modest: {hint.what}"
+    claims: list[JsonValue] = [hint.claim]
+    return _result(hint, checked, text, properties={"backend": checked.backend, "claims": claims})
+
+
+def _result(
+    found: FindingDocument | HintDocument, checked: CheckDocument, text: str, **others: JsonValue
+) -> JsonValue:
+    """Write a finding at its line, or what has none at the declaration."""
+    level, place = "note", _place(checked.declared_at)
+    if isinstance(found, FindingDocument):
+        level, place = "error", place if found.file is None else (found.file, found.line)
     return {
-        "ruleId": hint.check,
-        "ruleIndex": _position(checked, hint.check),
-        "level": "note",
-        "message": {"text": f"{hint.claim} may be too modest: {hint.what}"},
-        "locations": _locations(_place(checked.declared_at)),
-        "properties": {"backend": checked.backend, "claims": [hint.claim]},
+        "ruleId": found.check,
+        "ruleIndex": [check.code for check in checked.checks].index(found.check),
+        "level": level,
+        "message": {"text": text},
+        "locations": _locations(place),
+        **others,
     }
 
 

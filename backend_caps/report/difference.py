@@ -49,7 +49,7 @@ class DifferenceKind(Enum):
     """It differs, and is neither stricter nor looser."""
 
 
-_ORDER = {kind: at for at, kind in enumerate(DifferenceKind)}
+_ORDER = (*DifferenceKind,)
 _COUNTED = (
     DifferenceKind.APPEARED,
     DifferenceKind.VANISHED,
@@ -199,7 +199,7 @@ def in_order(differences: Iterable[DifferenceDocument]) -> tuple[DifferenceDocum
 
 def _importance(difference: DifferenceDocument) -> tuple[int, bool, str, str, str, str]:
     texts = (difference.subject, difference.field, difference.before or "", difference.after or "")
-    return (_ORDER[difference.kind], not difference.subject.startswith("plan"), *texts)
+    return (_ORDER.index(difference.kind), not difference.subject.startswith("plan"), *texts)
 
 
 def diff_document(before: str, after: str, found: Sequence[DifferenceDocument]) -> DiffDocument:

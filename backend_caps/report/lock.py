@@ -31,6 +31,7 @@ from backend_caps.capability.facts import Facts, text_of
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.discovery.registry import Registry
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import CodedError
 from backend_caps.report.document import LEFT_OUT, json_text, value_of
@@ -219,12 +220,10 @@ class LockDocument(_Locked):
 
 def lock_document(
     request: LockedRequest,
-    *,
-    backends: Iterable[Backend],
-    problems: Iterable[Problem],
+    registry: Registry,
     rules: RuleSet,
+    plan: PlanDocument | None,
     reading: EngineReading | None = None,
-    plan: PlanDocument | None = None,
 ) -> LockDocument:
     """Make a lock of what is installed, the request, and the plan.
 
@@ -232,20 +231,19 @@ def lock_document(
 
     Args:
         request: the request that `verify` repeats.
-        backends: every claim to a backend's name, in the registry's order.
-        problems: those of no single backend.
+        registry: every claim to a backend's name, and the problems of no single backend.
         rules: the rule set, third parties' rules included.
-        reading: the engine that was read.
         plan: the plan for the request's flags.
+        reading: the engine that was read.
     """
-    installed = [backend for backend in backends if not _is_by_working_directory(backend.problems)]
+    installed = [b for b in registry.entries if not _is_by_working_directory(b.problems)]
     return LockDocument(
         schema_=LOCK_SCHEMA,
         request=request,
         engine=reading and LockedEngine(name=reading.engine, version=reading.version),
         rules=LockedRules.model_validate(rules),
         backends=tuple(map(LockedBackend.of, installed)),
-        problems=codes_of(p for p in problems if not _is_by_working_directory([p])),
+        problems=codes_of(p for p in registry.problems if not _is_by_working_directory([p])),
         plan=plan and _portable_plan(plan),
     )
 

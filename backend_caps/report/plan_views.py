@@ -20,6 +20,7 @@ from backend_caps.report.sections import (
     Columns,
     Heading,
     Lines,
+    Opened,
     Section,
     Table,
     some_lines,
@@ -123,9 +124,10 @@ def _on_the_host(step: StepDocument) -> str:
 
 def explain_view(
     plan: PlanDocument, capabilities: Sequence[str], phase: str | None
-) -> Iterator[Section]:
+) -> Iterator[Section | Opened]:
     """Show every cause of some values, and what would change them."""
     for name in capabilities:
+        yield Opened(name=name, phase=phase)
         if name in plan.server:
             yield from _explained(plan, name, plan.server[name], "")
         for each, values in plan.phases.items():

@@ -66,7 +66,8 @@ def visible(text: str) -> str:
 
 
 Section = Heading | Lines | Table
-Sections = Iterable[Section | Picture]
+PagePart: TypeAlias = Section | Picture | Opened
+Sections = Iterable[PagePart]
 
 
 def table_of(items: Iterable[_Item], columns: Columns[_Item], cells: Cells = "sentences") -> Table:
@@ -95,8 +96,8 @@ def some_lines(lines: Iterable[str]) -> Iterator[Lines]:
 
 
 def in_words(sections: Sections) -> Iterator[Section]:
-    """Leave out pictures, which only a page can show."""
-    return (section for section in sections if not isinstance(section, Picture))
+    """Leave out pictures and what is opened, which only a page can show."""
+    return (section for section in sections if isinstance(section, Section))
 
 
 def markdown(sections: Sections) -> str:

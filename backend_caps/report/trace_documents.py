@@ -15,7 +15,7 @@ from pydantic import Field
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.step_costs import DraftsDocument, LeftOutDocument, Level
-from backend_caps.report.trace_timeline import HOST, US, Stretch, Timeline
+from backend_caps.report.trace_timeline import US, Lane, Stretch, Timeline
 
 _TIDS = 100
 """Threads of a process: none has another one's number."""
@@ -256,7 +256,7 @@ class _Process:
         """Write blocks, operators, waits and gaps."""
         for span in self._timeline.spans:
             category: SpanCategory = "device"
-            if span.lane == HOST:
+            if span.lane == Lane.HOST:
                 category = "host wait" if span.is_wait else "host"
             busy_us = span.busy_ns / US if span.ops else None
             details = SliceDetails(step=span.step, waits_for=span.for_lane, busy_us=busy_us)
@@ -284,7 +284,7 @@ class _Process:
         for, and Perfetto turns an arrow round that leads to an earlier slice.
         """
         for arrow in self._timeline.arrows:
-            begin_ns, is_to_host = arrow.begin_ns - _INSIDE_NS, arrow.end_lane == HOST
+            begin_ns, is_to_host = arrow.begin_ns - _INSIDE_NS, arrow.end_lane == Lane.HOST
             has_begin = any(own.covers(begin_ns) for own in self._timeline.on(arrow.begin_lane))
             has_end = any(
                 arrow.end_ns <= own.begin_ns if is_to_host else own.covers(arrow.end_ns)

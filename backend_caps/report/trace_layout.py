@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from backend_caps.report.trace_timeline import (
-    COPY,
-    FORWARD,
-    HOST,
-    HOST_COPY,
-    SCHEDULE,
-    US,
-    WAITED_FOR,
-    Arrow,
-    Signal,
-    Span,
-    Timeline,
-)
+from backend_caps.report.trace_timeline import US, Arrow, Lane, Signal, Span, Timeline
 
 WIDTH = 1200.0
-"""Of the whole picture."""
+"""The width of the whole picture."""
 _LEFT, _RIGHT = 96.0, 24.0
 _PLOT = WIDTH - _LEFT - _RIGHT
 _HEADING = 34.0
 """From a panel's top to its first lane."""
 _FOOT = 34.0
 """Below its last lane: steps and times."""
-_LANES = (SCHEDULE, FORWARD, COPY, HOST_COPY, HOST)
+_LANES = (Lane.SCHEDULE, Lane.FORWARD, Lane.COPY, Lane.HOST_COPY, Lane.HOST)
 """From the top: a lane is beside those that it exchanges most with."""
 _TALL, _THIN, _LANES_APART = 34.0, 12.0, 28.0
-_TALL_LANES = frozenset({FORWARD, HOST})
+_TALL_LANES = frozenset({Lane.FORWARD, Lane.HOST})
 LETTER_PX = 6.3
 """The width of a letter, on average, and a little more."""
 _APART_PX = 2.5
@@ -54,21 +42,21 @@ _STRONG = {
 _KINDS = {own: own for own in ("draft", "verify", "decode", "launch", "results")}
 _KINDS |= {"draft_extend": "extend", "build batch": "build"}
 _ARROW_WORDS = {Signal.LENGTHS_TO_HOST: "publish → host lengths", Signal.WAR_BARRIER: "WAR barrier"}
-_ABSENT = {COPY: "no such stream: no length crosses"}
+_ABSENT: Mapping[str, str] = {Lane.COPY: "no such stream: no length crosses"}
 
 
-class Lane(NamedTuple):
-    """A lane."""
+class LaneBand(NamedTuple):
+    """Where a lane is drawn."""
 
     name: str
     top: float
     height: float
     absent: str
-    """Why this level has none such; empty where it has."""
+    """Why this level has no such lane; empty where it has one."""
 
     @property
     def middle(self) -> float:
-        """Its middle."""
+        """The vertical middle of the lane."""
         return self.top + self.height / 2
 
 
@@ -85,11 +73,11 @@ class Box(NamedTuple):
     """What is written in it; empty where there is no room."""
     label_x: float
     told: str
-    """What it says under a pointer."""
+    """The text that is shown under a pointer."""
 
 
 class ArrowLine(NamedTuple):
-    """A line from what was there to what waited for it."""
+    """A line from the work that was waited for to the lane that waited."""
 
     x1: float
     y1: float
@@ -141,13 +129,13 @@ def panels_of(timelines: Sequence[Timeline], *, top: float, apart: float) -> lis
 
 
 class Panel:
-    """One timeline's lanes, and what stands in them.
+    """One timeline's lanes, with their boxes, texts, arrows and ticks.
 
     Args:
         timeline: what is shown.
-        top: where it begins.
+        top: the y of its upper edge.
         px_per_ns: the scale, which all panels share.
-        lanes: those that any panel has.
+        lanes: the lanes of all panels, so that panels line up.
     """
 
     def __init__(
@@ -156,13 +144,13 @@ class Panel:
         self.top, self.left = top, _LEFT
         self._timeline, self._px_per_ns = timeline, px_per_ns
         self.right = self._x(timeline.end_ns)
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, LaneBand] = {}
         y = self.lanes_top = top + _HEADING
         ordered = sorted(lanes, key=lambda own: _LANES.index(own) if own in _LANES else len(_LANES))
         for lane in ordered:
             height = _TALL if lane in _TALL_LANES else _THIN
             absent = "" if lane in timeline.lanes else _ABSENT.get(lane, "no such stream")
-            self._lanes[lane] = Lane(name=lane, top=y, height=height, absent=absent)
+            self._lanes[lane] = LaneBand(name=lane, top=y, height=height, absent=absent)
             self.lanes_bottom = y + height
             y += height + _LANES_APART
         self.lanes = tuple(self._lanes.values())
@@ -200,7 +188,7 @@ class Panel:
 
     def _free(self, lane: str, own: Span | _Idle) -> tuple[float, float] | None:
         """Find the widest part of a block that nothing is drawn over."""
-        idle = self._idle_stretches if lane == FORWARD else ()
+        idle = self._idle_stretches if lane == Lane.FORWARD else ()
         waits = [span for span in self._timeline.on(lane) if span.is_wait]
         drawn: Sequence[Span | _Idle] = (*idle, *waits)
         over = [each for each in drawn if own.begin_ns <= each.begin_ns < own.end_ns]
@@ -211,33 +199,33 @@ class Panel:
 
     def _blocks(self) -> Iterator[Box]:
         for lane in self._lanes:
-            for span in self._timeline.on(lane) if lane != HOST else ():
+            for span in self._timeline.on(lane) if lane != Lane.HOST else ():
                 told = f"{_told(span)}, {len(span.ops)} operators"
                 kind, label = _KINDS.get(span.name, "other"), f"{span.name} {span.step}"
                 yield from self._box(lane, span, kind, label, told)
 
     def _host(self) -> Iterator[Box]:
-        """Place what the host does in a step, and its waits over that."""
-        spans = self._timeline.on(HOST)
+        """Place the host's work of a step, then its waits, which are drawn over it."""
+        spans = self._timeline.on(Lane.HOST)
         for span in spans:
             if not span.is_wait and span.depth == 1:
                 kind = _KINDS.get(span.name, "other")
-                yield from self._box(HOST, span, kind, span.name, _told(span))
+                yield from self._box(Lane.HOST, span, kind, span.name, _told(span))
         for span in spans:
             if span.is_wait and span.length_ns:
-                yield from self._box(HOST, span, "wait", "", _told(span))
+                yield from self._box(Lane.HOST, span, "wait", "", _told(span))
 
     def _idle(self) -> Iterator[Box]:
         for own in self._idle_stretches:
             told = f"the forward stream is idle for {_us(own.idle_ns)} µs"
-            yield from self._box(FORWARD, own, "idle", "", told)
+            yield from self._box(Lane.FORWARD, own, "idle", "", told)
 
     @cached_property
     def _idle_stretches(self) -> tuple[_Idle, ...]:
-        """Gaps of the forward stream; those that cannot be told apart are one."""
+        """Gaps of the forward stream; neighbours too close to be told apart are merged."""
         found: list[_Idle] = []
         for gap in self._timeline.gaps:
-            if gap.lane != FORWARD:
+            if gap.lane != Lane.FORWARD:
                 continue
             own = _Idle(gap.begin_ns, gap.end_ns, gap.length_ns)
             if found and (gap.begin_ns - found[-1].end_ns) * self._px_per_ns <= _APART_PX:
@@ -248,7 +236,7 @@ class Panel:
 
     def _notes(self) -> Iterator[Text]:
         """Write the length of idle stretches under them."""
-        forward = self._lanes[FORWARD]
+        forward = self._lanes[Lane.FORWARD]
         for own in self._idle_stretches:
             cut = self._cut(own)
             if cut is not None and cut[1] >= _TELLING_PX:
@@ -257,11 +245,11 @@ class Panel:
 
     def _waits(self) -> Iterator[Text]:
         """Write on the host's waits what they are for."""
-        for span in self._timeline.on(HOST):
+        for span in self._timeline.on(Lane.HOST):
             cut = self._cut(span) if span.is_wait else None
-            words = (WAITED_FOR.get(span.for_lane or "", "hidden"), f"{_us(span.length_ns)} µs")
+            words = (Lane.brings(span.for_lane) or "hidden", f"{_us(span.length_ns)} µs")
             if cut is not None and max(map(_width, words)) <= cut[1]:
-                x, y = cut[0] + cut[1] / 2, self._lanes[HOST].middle
+                x, y = cut[0] + cut[1] / 2, self._lanes[Lane.HOST].middle
                 for line, text in enumerate(words):
                     yield Text(x=round(x, 1), y=y - 3 + 14 * line, kind="waited", text=text)
 
@@ -308,8 +296,8 @@ class Panel:
         return ArrowLine(*ends, _STRONG.get(arrow.signal, "order"), label, label_y, told)
 
     def _steps(self) -> Iterator[Text]:
-        y = self._lanes[HOST].top + _TALL + 14
-        for span in self._timeline.on(HOST):
+        y = self._lanes[Lane.HOST].top + _TALL + 14
+        for span in self._timeline.on(Lane.HOST):
             if span.depth == 0 and 0 < span.step <= self._timeline.num_steps:
                 yield Text(x=self._x(span.begin_ns) + 3, y=y, kind="step", text=span.name)
 

@@ -5,22 +5,37 @@ Times are whole nanoseconds since the recording began.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from itertools import groupby, pairwise
 from operator import attrgetter
 
-HOST = "host"
-"""The lane of what the host does; every other lane is a stream."""
-FORWARD, SCHEDULE, COPY, HOST_COPY = "forward", "schedule", "copy", "host_copy"
-"""The lanes of an engine's streams."""
-WAITED_FOR = {COPY: "lengths", HOST_COPY: "tokens"}
-"""What the host waits for, by the stream that brings it."""
 US = 1000
 """Nanoseconds of a microsecond."""
 PUBLISH, BARRIER = "publish", "WAR barrier"
-"""Regions that say what an arrow means."""
+"""Regions from which the signal of an arrow follows."""
+
+
+class Lane(StrEnum):
+    """The host's lane, and those of an engine's streams; another stream's lane is any text."""
+
+    HOST = "host"
+    """The thread that launches work."""
+    FORWARD = "forward"
+    """The stream of the forwards."""
+    SCHEDULE = "schedule"
+    """The stream that batches are built on."""
+    COPY = "copy"
+    """The stream that brings lengths to the host."""
+    HOST_COPY = "host_copy"
+    """The stream that brings tokens to the host."""
+
+    @classmethod
+    def brings(cls, lane: str | None) -> str | None:
+        """Name what a stream brings to the host, which waits for it; None of any other."""
+        brought: dict[str | None, str] = {cls.COPY: "lengths", cls.HOST_COPY: "tokens"}
+        return brought.get(lane)
 
 
 class Signal(Enum):
@@ -67,7 +82,7 @@ class TimedOp(Stretch):
     """The host's innermost region when it launched it."""
     step: int
     held_by: str
-    """The lane that let it begin: its own, where nothing else did."""
+    """The lane that the operator waited for last; its own lane where it waited for no other."""
     launched_ns: int | None
     """When the host had launched it; None: not known."""
     replayed: bool | None
@@ -96,11 +111,11 @@ class Span(Stretch):
 
     @property
     def busy_ns(self) -> int:
-        """How long operators of it ran."""
+        """How long the operators of the span ran."""
         return sum(op.length_ns for op in self.ops)
 
     def covers(self, at_ns: int) -> bool:
-        """Return whether it goes on at a time."""
+        """Return whether a time lies in the span."""
         return self.begin_ns <= at_ns < self.end_ns
 
 
@@ -115,15 +130,15 @@ class Gap(Stretch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """Something that was there, and what waited for it."""
+    """A wait: from the end of what was waited for to the begin of what waited."""
 
     signal: Signal
     begin_lane: str
     begin_ns: int
-    """When it was there."""
+    """When the work that was waited for had ended."""
     end_lane: str
     end_ns: int
-    """When what waited went on: the next operator, or the host."""
+    """When the waiting side went on: the next operator, or the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +146,7 @@ class Timeline:
     """Some steps of a run."""
 
     level: str
-    """What the host is told about lengths."""
+    """The level of `host_seq_lens` that the steps ran with."""
     lanes: tuple[str, ...]
     """From the host down."""
     spans: tuple[Span, ...]
@@ -146,7 +161,7 @@ class Timeline:
     bytes_to_host: int
     """What crossed to the host in the steps."""
     bytes_of_lengths: int
-    """That of it which is lengths."""
+    """Bytes of lengths among `bytes_to_host`."""
 
     @property
     def step_ns(self) -> int:
@@ -159,7 +174,7 @@ class Timeline:
 
     def waited_ns(self, lane: str) -> int:
         """Sum up how long the host waits for a stream."""
-        return sum(span.length_ns for span in self.on(HOST) if span.for_lane == lane)
+        return sum(span.length_ns for span in self.on(Lane.HOST) if span.for_lane == lane)
 
     def idle_ns(self, lane: str) -> int:
         """Sum up how long a stream runs nothing within the steps."""
@@ -170,43 +185,32 @@ class Timeline:
         )
         return sum(max(0, length_ns) for length_ns in inside)
 
+    def cut(self, ran: Sequence[TimedOp]) -> Timeline:
+        """Add what streams did; leave out what does not reach into the steps, and keep the rest.
 
-_OF_PUBLISH = {COPY: Signal.LENGTHS, SCHEDULE: Signal.GATHER}
-_BETWEEN = {
-    (COPY, HOST): Signal.LENGTHS_TO_HOST,
-    (SCHEDULE, FORWARD): Signal.BATCH,
-    (FORWARD, HOST_COPY): Signal.TOKENS,
-    (HOST_COPY, HOST): Signal.TOKENS_TO_HOST,
-}
+        Args:
+            ran: operators, of each lane in their order.
+        """
 
+        def meets(part: Stretch | Arrow) -> bool:
+            return part.begin_ns < self.end_ns and part.end_ns > self.begin_ns
 
-def cut(recorded: Timeline, ran: Sequence[TimedOp]) -> Timeline:
-    """Add what streams did, and leave out what does not reach into the steps; the rest is whole.
-
-    Args:
-        recorded: what the host did, and waits for events.
-        ran: operators, of each lane in their order.
-    """
-
-    def meets(own: Stretch | Arrow) -> bool:
-        return own.begin_ns < recorded.end_ns and own.end_ns > recorded.begin_ns
-
-    spans = sorted(recorded.spans, key=lambda own: (own.begin_ns, own.depth))
-    gaps: list[Gap] = []
-    for lane in recorded.lanes:
-        ops = [op for op in ran if op.lane == lane]
-        spans += _blocks(ops)
-        gaps += _gaps(ops)
-    return replace(
-        recorded,
-        spans=tuple(filter(meets, spans)),
-        arrows=tuple(filter(meets, recorded.arrows)),
-        gaps=tuple(filter(meets, gaps)),
-    )
+        spans = sorted(self.spans, key=lambda span: (span.begin_ns, span.depth))
+        gaps: list[Gap] = []
+        for lane in self.lanes:
+            ops = [op for op in ran if op.lane == lane]
+            spans += _blocks(ops)
+            gaps += _gaps(ops)
+        return replace(
+            self,
+            spans=tuple(filter(meets, spans)),
+            arrows=tuple(filter(meets, self.arrows)),
+            gaps=tuple(filter(meets, gaps)),
+        )
 
 
 def _blocks(ran: Iterable[TimedOp]) -> Iterator[Span]:
-    """Put operators of one region and step that a stream runs one after the other together."""
+    """Group consecutive operators of a stream by region and step, one span a group."""
     for (region, step), group in groupby(ran, key=attrgetter("region", "step")):
         ops = tuple(group)
         yield Span(
@@ -227,6 +231,15 @@ def _gaps(ran: Iterable[TimedOp]) -> Iterator[Gap]:
             yield Gap(lane=lane, begin_ns=begin_ns, end_ns=end_ns, waits_for=after.held_by)
 
 
+_OF_PUBLISH: Mapping[str, Signal] = {Lane.COPY: Signal.LENGTHS, Lane.SCHEDULE: Signal.GATHER}
+_BETWEEN: Mapping[tuple[str, str], Signal] = {
+    (Lane.COPY, Lane.HOST): Signal.LENGTHS_TO_HOST,
+    (Lane.SCHEDULE, Lane.FORWARD): Signal.BATCH,
+    (Lane.FORWARD, Lane.HOST_COPY): Signal.TOKENS,
+    (Lane.HOST_COPY, Lane.HOST): Signal.TOKENS_TO_HOST,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """Where an event was recorded."""
@@ -235,14 +248,13 @@ class Point:
     time_ns: int
     region: str
 
-
-def arrow(point: Point, lane: str, region: str, end_ns: int) -> Arrow:
-    """Draw a wait of a lane, in a region of the host, that ended at a time."""
-    signal = _BETWEEN.get((point.lane, lane), Signal.OTHER)
-    if region == BARRIER:
-        signal = Signal.WAR_BARRIER
-    elif point.region == PUBLISH:
-        signal = _OF_PUBLISH.get(lane, signal)
-    return Arrow(
-        signal=signal, begin_lane=point.lane, begin_ns=point.time_ns, end_lane=lane, end_ns=end_ns
-    )
+    def arrow_to(self, lane: str, region: str, end_ns: int) -> Arrow:
+        """Draw the wait of a lane for the event, in a region of the host, until `end_ns`."""
+        signal = _BETWEEN.get((self.lane, lane), Signal.OTHER)
+        if region == BARRIER:
+            signal = Signal.WAR_BARRIER
+        elif self.region == PUBLISH:
+            signal = _OF_PUBLISH.get(lane, signal)
+        return Arrow(
+            signal=signal, begin_lane=self.lane, begin_ns=self.time_ns, end_lane=lane, end_ns=end_ns
+        )

@@ -350,6 +350,4 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
-    return tuple(
-        sorted(problems, key=lambda problem: (problem.code, problem.message, problem.remedy))
-    )
+    return tuple(sorted(problems, key=lambda each: (each.code, each.message, each.remedy)))

@@ -62,10 +62,8 @@ class Selection:
             BackendCapsError: as `uses_of` does. Several come as one group.
         """
         raise_all("no backend fits", [_refused(each) for each in self.choices if not each.chosen])
-        chosen = {choice.flag for choice in self.choices}
-        return tuple(
-            replace(use, by_auto=use.slot in chosen) for use in uses_of(self.flags, backends)
-        )
+        slots, uses = {choice.flag for choice in self.choices}, uses_of(self.flags, backends)
+        return tuple(replace(use, by_auto=use.slot in slots) for use in uses)
 
 
 def select(
@@ -119,9 +117,7 @@ def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
     installed = named_by_flags({**left_out(setting.backends), **setting.backends})
     tried = [_candidate(setting, field, each, known) for each in installed.values()]
     if policy is Policy.STRICT:
-        tried = [
-            replace(each, reasons=(*each.reasons, *each.unchecked), unchecked=()) for each in tried
-        ]
+        tried = [replace(c, reasons=(*c.reasons, *c.unchecked), unchecked=()) for c in tried]
     return Choice(
         flag=option_of(field),
         candidates=tuple(sorted(tried, key=lambda each: each.sort_key)),

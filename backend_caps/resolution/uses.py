@@ -319,11 +319,7 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
         )
     who = "neither the engine nor a plugin has" if has_engine else "no installed plugin declares"
     unread_engine = None if has_engine else owner
-    values = {
-        "who": who,
-        "name": name,
-        "slot": slot,
-        "others": ", ".join(declared) or "there is none",
-    }
+    others = ", ".join(declared) or "there is none"
+    values = {"who": who, "name": name, "slot": slot, "others": others}
     problem = plan_problem("backend-missing", meant=unread_engine, **values)
     return replace(use, problem=problem, unread_engine=unread_engine)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.configuration import draft_folder, shape_of
 from backend_caps.runtime.disaggregation import PromptTransfer, fingerprint
 from backend_caps.runtime.errors import EngineError, check_size
-from backend_caps.runtime.graphs.capture import HalvesModel, capture_graphs
+from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.memory import (
@@ -33,7 +32,6 @@ from backend_caps.runtime.memory import (
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
 from backend_caps.runtime.model.eagle3 import Eagle3Head
-from backend_caps.runtime.model.layers import LMHead
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.options import (
     EngineOptions,
@@ -123,14 +121,22 @@ class Parts:
         two_batch = self._make_halves(backends)
         head = None if settings is not None else model.lm_head
         num_queries = 0 if settings is None or settings.is_chain else settings.num_draft_tokens
+        forward = states_of if head is None else scores_of
+
+        def compute(contexts: Sequence[ForwardContext]) -> Tensor:
+            if two_batch is None or len(contexts) == 1:
+                return forward(model, *contexts)
+            hidden = two_batch.states(contexts)
+            return hidden if head is None else head(hidden)
+
         captured = capture_graphs(
-            partial(states_of if head is None else scores_of, model),
+            compute,
             backends,
             configuration,
             stream=self.resources.step_streams.forward,
             mask_size=num_queries * pools.req_to_token_pool.req_to_token.shape[1],
             in_pieces=PieceModel(states=model.hidden_states, head=head),
-            halves=None if two_batch is None else _halves_model(two_batch, head),
+            second=None if two_batch is None else two_batch.backends[1],
             observer=self._observer,
         )
         self.backends: tuple[PhaseBackends, ...] = (
@@ -284,14 +290,6 @@ _LOADERS: Mapping[Algorithm, Callable[..., DraftModel]] = {
     Algorithm.EAGLE3: load_eagle3,
     Algorithm.STANDALONE: load_standalone,
 }
-
-
-def _halves_model(two_batch: TwoBatchRunner, head: LMHead | None) -> HalvesModel:
-    def compute(contexts: Sequence[ForwardContext]) -> Tensor:
-        hidden = two_batch.states(contexts)
-        return hidden if head is None else head(hidden)
-
-    return HalvesModel(compute=compute, backends=two_batch.backends[1])
 
 
 def _misfit(field: str, configured: str, needed: str) -> EngineError:

@@ -273,15 +273,16 @@ class TracedSettings:
         return traced
 
     def server_section(self) -> Mapping[str, object]:
-        """List the file's server flags unvalidated; a null flag is not given."""
+        """List the file's server flags before validation; a null flag is not given."""
         section = self._file_values.section(SERVER)
         return {name: value for name, value in section.items() if value is not None}
 
 
 def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
-    is_name = isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}
-    code = "server-flag-name" if is_name else "server-flag"
-    return SettingsError(code, f"{place}: {fault}", place)
+    text = f"{place}: {fault}"
+    if isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}:
+        return SettingsError("server-flag-name", text, place)
+    return SettingsError("server-flag", text, place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:

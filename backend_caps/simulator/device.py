@@ -115,7 +115,7 @@ def _dispatched(func: AnyOperator, *args: object, **kwargs: object) -> object:
 
 @cache
 def _library() -> torch.library.Library:
-    """Return the library of the kernels; torch unregisters them when it is deleted."""
+    """Return the library of the kernels; they end when it is deleted."""
     return torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
@@ -152,12 +152,10 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func._op_dk(_COMPOSED, *args, **kwargs)  # noqa: SLF001 - as `decompose` does
         if kwargs.get("pin_memory"):
-            pageable = cast("Tensor", func(*args, **{**kwargs, "pin_memory": False}))
+            made = cast("Tensor", func(*args, **{**kwargs, "pin_memory": False}))
             # Uninitialized memory stays poisoned, so that a read before a write is found.
             is_empty = func.overloadpacket in _EMPTY
-            return (
-                pinned.empty(pageable.shape, pageable.dtype) if is_empty else pinned.copy(pageable)
-            )
+            return pinned.empty(made.shape, made.dtype) if is_empty else pinned.copy(made)
         operator = operator_of(func)
         if operator.effect is Effect.COMPOSITE:
             with self:

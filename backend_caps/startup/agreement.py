@@ -132,8 +132,7 @@ def agree(
         try:
             plan = decide()
         except Exception as error:
-            fields = start_fields(given, arguments or {}, per_rank)
-            report_failure(error, channel, fields=fields)
+            report_failure(error, channel, fields=start_fields(given, arguments or {}, per_rank))
             raise
         statement = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
         return agree_over(channel, plan, statement, check)
@@ -152,8 +151,8 @@ def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
 
     Sync: waits for every rank, on the host, until the deadline.
     """
-    fields = start_fields(given, {}, frozenset(ranks.per_rank))
     with ranks.channel() as channel:
+        fields = start_fields(given, {}, frozenset(ranks.per_rank))
         report_failure(error, channel, fields=fields)
 
 
@@ -245,10 +244,9 @@ def exchange_statements(
         ranks_by_mark.setdefault(mark, []).append(rank)
     statements = []
     for ranks in ranks_by_mark.values():
-        num_bytes = gathered[ranks[0]][1]
-        name = f"the statement of rank {channel.ranks[ranks[0]]}"
+        num_bytes, numbers = gathered[ranks[0]][1], tuple(channel.ranks[rank] for rank in ranks)
+        name = f"the statement of rank {numbers[0]}"
         received = channel.broadcast(ranks[0], payload, num_bytes, name)
-        numbers = tuple(channel.ranks[rank] for rank in ranks)
         statements.append(replace(Statement.read(received), ranks=numbers))
     return statements
 
@@ -290,16 +288,13 @@ def require_same(statements: Sequence[Statement]) -> None:
         RanksDifferError: ranks differ in a field.
     """
     hosts = hosts_of(statements)
-    failures = [
-        (statement.failure, statement.ranks) for statement in statements if statement.failure
-    ]
+    failures = [(each.failure, each.ranks) for each in statements if each.failure]
     if failures:
         beside = [*differences_beside(statements)]
         raise RankFailedError(failures=failures, hosts=hosts, differences=beside)
     differences = [
-        difference
-        for treatment in (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
-        for difference in _differences(statements, treatment)
+        *_differences(statements, Treatment.EQUAL),
+        *_differences(statements, Treatment.EQUAL_WHERE_STATED),
     ]
     if differences:
         raise RanksDifferError(differences=differences, hosts=hosts)
@@ -357,9 +352,9 @@ def _plans(plan: Plan, statements: Sequence[Statement]) -> Iterator[Plan]:
     }
     holders: dict[tuple[Phase | None, str, Cause], list[Statement]] = {}
     for statement in statements:
-        for phase, value in statement.values:
+        for (phase, capability), value in statement.values.items():
             for cause in value.causes:
-                holders.setdefault((phase, value.capability, cause), []).append(statement)
+                holders.setdefault((phase, capability, cause), []).append(statement)
 
     def cause_of(key: tuple[Phase | None, str, Cause]) -> Cause:
         cause = local_causes.get(key, key[-1])
@@ -368,13 +363,10 @@ def _plans(plan: Plan, statements: Sequence[Statement]) -> Iterator[Plan]:
         first = min(holders[key], key=lambda statement: statement.ranks)
         return replace(cause, rank=first.ranks[0], host=first.host)
 
-    def stated_value(
-        stated: Mapping[tuple[Phase | None, str], Resolved], phase: Phase | None, local: Resolved
-    ) -> Resolved:
-        value = stated[phase, local.capability]
+    def stated_value(statement: Statement, phase: Phase | None, local: Resolved) -> Resolved:
+        value = statement.values[phase, local.capability]
         causes = (cause_of((phase, local.capability, cause)) for cause in value.causes)
         return resolved_from(local.capability, value.value, causes, local.effect)
 
     for statement in statements:
-        stated = {(phase, value.capability): value for phase, value in statement.values}
-        yield plan.with_values(partial(stated_value, stated))
+        yield plan.with_values(partial(stated_value, statement))

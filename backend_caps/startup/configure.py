@@ -219,13 +219,9 @@ def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
         StartupError: the installed backends or the plan differ from it.
     """
     locked = read_lock(path)
-    now = lock_document(
-        locked.request,
-        backends=registry.entries,
-        problems=registry.problems,
-        rules=plan.rules,
-        plan=None if locked.plan is None else plan_document(plan, ()),
-    ).model_copy(update={"engine": locked.engine})
+    planned = None if locked.plan is None else plan_document(plan, ())
+    now = lock_document(locked.request, registry, plan.rules, planned)
+    now = now.model_copy(update={"engine": locked.engine})
     changes = differences(Side.of_lock(locked), Side.of_lock(now))
     if not changes:
         return
@@ -250,10 +246,8 @@ def log_plan(plan: Plan) -> None:
     `plan_values`. The whole plan, with every cause, is logged as JSON for debugging.
     """
     values = {
-        resolved.capability if phase is None else f"{phase.value}.{resolved.capability}": _value(
-            resolved
-        )
-        for phase, resolved in plan.values()
+        own.capability if phase is None else f"{phase.value}.{own.capability}": _value(own)
+        for phase, own in plan.values()
     }
     fields = {"plan_fingerprint": plan.fingerprint, "plan_rules": plan.rules.name}
     for choice in plan.choices:

@@ -69,27 +69,20 @@ class Statement:
     """The plan's fingerprint; empty where there is no plan."""
     failure: str | None = None
     """The errors that left the rank without a plan."""
-    values: tuple[tuple[Phase | None, Resolved], ...] = ()
-    """The plan's values, set by `at_length`; causes are without the path of their declaration,
-    which may differ between machines."""
+    values: Mapping[tuple[Phase | None, str], Resolved] = field(default_factory=dict)
+    """The plan's values by phase and capability, set by `at_length`; causes are without the path
+    of their declaration, which may differ between machines."""
     ranks: RankNumbers = ()
     """The ranks that sent the same digest, set by the receiver."""
 
     def at_length(self, plan: Plan | None) -> Statement:
         """Return the statement as it is sent: with the plan's values, where there is a plan."""
         values = () if plan is None else plan.values()
-        return replace(
-            self,
-            fields={
-                name: (treatment, legible(value))
-                for name, (treatment, value) in self.fields.items()
-            },
-            failure=None if self.failure is None else legible(self.failure),
-            values=tuple(
-                (phase, replace(resolved, causes=tuple(map(without_path, resolved.causes))))
-                for phase, resolved in values
-            ),
-        )
+        stated = {
+            (phase, own.capability): replace(own, causes=tuple(map(without_path, own.causes)))
+            for phase, own in values
+        }
+        return replace(self, values=stated)
 
     @classmethod
     def read(cls, payload: bytes) -> Statement:
@@ -183,7 +176,7 @@ def failure_of(error: Exception, fields: Fields | None = None) -> Statement:
         error: what was raised.
         fields: what the rank was started with, where the others state it too.
     """
-    return Statement(fields=fields or {}, failure="; ".join(_faults(error)))
+    return Statement(fields=fields or {}, failure=legible("; ".join(_faults(error))))
 
 
 def start_fields(
@@ -219,7 +212,7 @@ def _treated(
 ) -> Fields:
     """Return values as fields with a treatment, `PER_RANK` for the names in `per_rank`."""
     return {
-        name: (Treatment.PER_RANK if name in per_rank else treatment, f"{value}")
+        name: (Treatment.PER_RANK if name in per_rank else treatment, legible(f"{value}"))
         for name, value in values.items()
     }
 

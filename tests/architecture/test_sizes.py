@@ -42,16 +42,12 @@ def test_functions_are_short() -> None:
 
 def test_no_function_is_long() -> None:
     """No function has more than 60 lines."""
-    long = [where for length, where in _lengths() if length > 60]
-
-    assert long == []
+    assert [where for length, where in _lengths() if length > 60] == []
 
 
 def test_file_is_one_idea() -> None:
     """No file has more than 400 lines."""
-    long = [path for path in SOURCES if path.read_text("utf-8").count("\n") > 400]
-
-    assert long == []
+    assert [path for path in SOURCES if path.read_text("utf-8").count("\n") > 400] == []
 
 
 def _called(schema: object) -> Iterator[Callable[..., object]]:

@@ -84,9 +84,7 @@ def _shown(site: CommandLine, words: str) -> dict[str, dict[str, object]]:
 
 def test_every_setting_is_spelled_here() -> None:
     """No setting is without a test of who goes before whom."""
-    tested = {name.partition(".")[0] for name in SPELLED}
-
-    assert tested == {*KEYS.values()} - {"format"}
+    assert {name.partition(".")[0] for name in SPELLED} == {*KEYS.values()} - {"format"}
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3], ids=LAYERS)

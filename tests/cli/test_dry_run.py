@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from backend_caps import RuleSet, ServerFlags, discover, resolve
 from backend_caps.cli.dry_run import dry_run
-from backend_caps.cli.dry_run_job import RankReport, agreement_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
+from backend_caps.insight.run_documents import RankReport, agreement_document
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.runtime.model import random_llama
 from tests.cases import axis, cases_of

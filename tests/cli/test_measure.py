@@ -13,6 +13,7 @@ from backend_caps.insight import measure as measures
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import HostLengths
+from backend_caps.relay.layout import RelayBatch
 from backend_caps.report.step_costs import LevelDocument, MeasuredDocument, MeasureDocument
 from benchmarks.gpu import Timing
 from tests.cases import cases_of
@@ -193,8 +194,15 @@ def test_measured_levels_leave_out_what_a_backend_needs() -> None:
     }
 
 
-def _fails(*_arguments: object) -> None:
-    raise RuntimeError("no such kernel")
+_REFRESH = HostLengths.refresh
+
+
+def _fails(lengths: HostLengths, batch: RelayBatch) -> None:
+    """Fail at the level `none`; the bounded level calls the same method of its base."""
+    if type(lengths) is HostLengths:
+        message = "no such kernel"
+        raise RuntimeError(message)
+    _REFRESH(lengths, batch)
 
 
 @pytest.mark.slow

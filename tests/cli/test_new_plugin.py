@@ -209,9 +209,7 @@ def test_command_writes_into_a_folder_of_the_name(
     monkeypatch.chdir(tmp_path)
     (tmp_path / NAME).mkdir()
 
-    result = CliRunner().invoke(cli, ["new-plugin", NAME])
-
-    assert result.exit_code == 0
+    assert CliRunner().invoke(cli, ["new-plugin", NAME]).exit_code == 0
     assert _texts(tmp_path / NAME) == project_files(NAME)
 
 
@@ -275,9 +273,7 @@ def test_folder_that_holds_a_repository_alone_is_written_into(tmp_path: Path) ->
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_text("mine")
 
-    result = _new_plugin(NAME, tmp_path)
-
-    assert result.exit_code == 0
+    assert _new_plugin(NAME, tmp_path).exit_code == 0
     assert _texts(tmp_path) == {**project_files(NAME), ".git/HEAD": "mine"}
 
 

@@ -125,9 +125,7 @@ def test_discovery_that_is_dropped_ends_with_its_parent(site: Site, tmp_path: Pa
         "raise SystemExit(7)\n"
     )
 
-    status = subprocess.call([sys.executable, "-c", fails, str(site.root)])
-
-    assert status == 7
+    assert subprocess.call([sys.executable, "-c", fails, str(site.root)]) == 7
     assert not is_running(int(told.read_text()))
 
 

@@ -164,8 +164,7 @@ def test_admit_keeps_each_shadowed_release_for_itself(tmp_path: Path) -> None:
 
     scanned = admit(scan(Search.of_folders([site.root for site in sites])), None)
 
-    statuses = [claim.status.value for claim in scanned.claims]
-    assert statuses == ["ok", "skipped", "skipped"]
+    assert [claim.status.value for claim in scanned.claims] == ["ok", "skipped", "skipped"]
 
 
 def test_allow_list_of_the_caller_comes_before_the_environments() -> None:

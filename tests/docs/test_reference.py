@@ -108,9 +108,7 @@ def test_every_problem_is_listed() -> None:
     """`problems.md` has a row for each code in the source."""
     page = (REFERENCE / "problems.md").read_text("utf-8")
 
-    missing = [text.code for text in problem_texts() if f"| `{text.code}` |" not in page]
-
-    assert missing == []
+    assert [text.code for text in problem_texts() if f"| `{text.code}` |" not in page] == []
 
 
 @pytest.mark.parametrize("enum", [Role, Phase, Origin])
@@ -118,9 +116,7 @@ def test_reference_has_the_words_of_reports(enum: type[Role | Phase | Origin]) -
     """The words that reports use of a cause stand in the reference."""
     text = (REFERENCE / "capabilities.md").read_text("utf-8")
 
-    missing = [member.value for member in enum if f"`{member.value}`" not in text]
-
-    assert missing == []
+    assert [member.value for member in enum if f"`{member.value}`" not in text] == []
 
 
 def test_pages_name_no_machine() -> None:
@@ -129,9 +125,7 @@ def test_pages_name_no_machine() -> None:
     any_of_them = "|".join(re.escape(str(place)) for place in places)
     private = re.compile(rf"(?<![\w.-])({any_of_them})(?![\w-])")
 
-    found = [name_of(page) for page in PAGES if private.search(page.read_text("utf-8"))]
-
-    assert found == []
+    assert [name_of(page) for page in PAGES if private.search(page.read_text("utf-8"))] == []
 
 
 GLOSSARY = REFERENCE / "glossary.md"

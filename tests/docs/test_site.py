@@ -135,9 +135,7 @@ def test_public_name_has_its_place(module: str, folder: Path, pages: Mapping[Pat
     """Every public name of a module but its errors has a heading on the module's page."""
     page = pages[folder / "reference" / "api" / f"{MODULES[module]}.html"]
 
-    missing = {name for name in _documented(module) if not _has(page, name)}
-
-    assert missing == set()
+    assert {name for name in _documented(module) if not _has(page, name)} == set()
 
 
 def _documented(module: str) -> Iterator[str]:
@@ -234,8 +232,7 @@ def test_page_can_be_read_by_everybody(
 
     found = Axe().run(window).response["violations"]
 
-    serious = [each["id"] for each in found if each["impact"] in {"serious", "critical"}]
-    assert serious == []
+    assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,7 @@ def test_unknown_word_is_found(prose: str, expected: set[str]) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_resolve(page: Path) -> None:
     """Every link to a page names one that is there, and a heading that it has."""
-    broken = [link for link in links_of(page) if not _resolves(page, link)]
-
-    assert broken == []
+    assert [link for link in links_of(page) if not _resolves(page, link)] == []
 
 
 def _resolves(page: Path, link: str) -> bool:

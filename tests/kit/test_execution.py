@@ -38,10 +38,6 @@ def _raising(_rig: Rig, _case: Case) -> Never:
     raise ValueError("no such row")
 
 
-def _asked(_subject: object, _cases: object, _rig: object) -> list[Hint]:
-    return [HINT]
-
-
 def test_check_with_a_fault_fails() -> None:
     """One fault fails the claim, and the finding has the command that shows it again."""
     results = run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)))
@@ -125,7 +121,7 @@ def test_hints_are_asked_for_where_nothing_was_found(
     changes: dict[str, Any], seed: int, hints: list[Hint]
 ) -> None:
     """A claim that holds, or is too modest to be checked, may be too modest; others are not."""
-    check = replace(ODD, hints=_asked, **changes)
+    check = replace(ODD, hints=lambda *_: [HINT], **changes)
 
     results = run_checks(HONEST, [check], effort=Effort(seeds=(seed,)))
 

@@ -70,11 +70,6 @@ def _result(subject: Subject, check: Check, effort: Effort = ONE) -> CheckResult
     return run_checks(subject, [check], effort=effort).checks[0]
 
 
-def _decode(check: Check, schedule: str = "eager") -> Case:
-    """Make a case of decodes."""
-    return Case(check=check.code, scenario=DECODE, schedule=Schedule.parse(schedule))
-
-
 def _hints(subject: Subject, check: Check) -> Sequence[tuple[str, str]]:
     return [(hint.claim, hint.what) for hint in _result(subject, check).hints]
 
@@ -115,7 +110,8 @@ def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:
     """Where nobody writes and it is wrong too, another check has to say so."""
     subject = subject_of(CopyNotAwaited, shared_reads_end=SharedReadsEnd.PRE_REPLAY)
 
-    result = run_case(subject, READS_END, _decode(READS_END, "lazy"))
+    case = Case(check=READS_END.code, scenario=DECODE, schedule=Schedule.parse("lazy"))
+    result = run_case(subject, READS_END, case)
 
     assert result.status is Verdict.NOT_CHECKED
     assert "in a replay that nobody disturbs, " in result.reason
@@ -265,9 +261,7 @@ def test_growth_names_what_keeps_most() -> None:
 )
 def test_gauge_looks_into_what_is_plain_or_its_own(kept: object) -> None:
     """Containers, texts, functions and the backend's own objects count with all they lead to."""
-    size = _keeping(kept)
-
-    assert size >= 512
+    assert _keeping(kept) >= 512
 
 
 @pytest.mark.parametrize(
@@ -281,9 +275,7 @@ def test_gauge_looks_into_what_is_plain_or_its_own(kept: object) -> None:
 )
 def test_gauge_takes_what_is_others_as_it_stands(kept: object) -> None:
     """A tensor or an object of another package is one thing, and modules and types are none."""
-    size = _keeping(kept)
-
-    assert size <= 128
+    assert _keeping(kept) <= 128
 
 
 def test_gauge_sees_the_memory_of_a_function() -> None:
@@ -297,9 +289,7 @@ def test_gauge_sees_the_memory_of_a_function() -> None:
 
 def test_gauge_names_what_slots_hold_by_the_class() -> None:
     """An object without a dictionary has one name for all that it keeps."""
-    held = _host(Own([0] * 64))
-
-    assert held["Own"] >= 512
+    assert _host(Own([0] * 64))["Own"] >= 512
 
 
 def test_gauge_counts_blocks_of_the_simulated_device() -> None:

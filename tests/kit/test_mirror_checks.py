@@ -31,10 +31,6 @@ def _result(subject: Subject, check: Check) -> CheckResult:
     return run_checks(subject, [check], device="cpu", effort=Effort.quick()).checks[0]
 
 
-def _words(result: CheckResult) -> list[str]:
-    return [finding.fault.what for finding in result.findings]
-
-
 class Sized(Padded):
     """Cuts by the mirror's longest: a bound would do."""
 
@@ -47,7 +43,8 @@ class Sized(Padded):
 
 def test_readers_of_every_forward_are_told() -> None:
     """The first findings are one of each role and phase."""
-    words = _words(_result(SUBJECTS["longest_on_host"], MIRROR_ABSENT))
+    findings = _result(SUBJECTS["longest_on_host"], MIRROR_ABSENT).findings
+    words = [finding.fault.what for finding in findings]
 
     uses = {each.partition("there, ")[2].partition(" ")[0] for each in words}
     assert uses == {"target/decode", "target/verify", "draft/decode", "draft_extend/verify"}

@@ -104,9 +104,7 @@ def test_sizes_are_those_that_are_claimed() -> None:
 
 def test_scenarios_have_two_page_sizes() -> None:
     """Each forward is tried with pages of one and of several tokens."""
-    sizes = [own.page_size for own in scenarios_of(HONEST, [Forward.DECODE])]
-
-    assert sizes == [1, 16]
+    assert [own.page_size for own in scenarios_of(HONEST, [Forward.DECODE])] == [1, 16]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from backend_caps.capability.declaration import Declaration, Part, When
-from backend_caps.capability.facts import AtLeast, Given
+from backend_caps import AtLeast, Declaration, Given, Part, Rule, ServerFlags, Use, When
 from backend_caps.capability.kind import ANY, Phase, Role, Scale, Scope
 from backend_caps.capability.sets import (
     ComputeRange,
@@ -23,9 +22,6 @@ from backend_caps.capability.sets import (
     overlap,
 )
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, AttentionArch, Capabilities
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import Rule
-from backend_caps.resolution.uses import Use
 
 law = settings(
     deadline=None,  # a shared machine is slow at times

@@ -3,22 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps import Facts, Origin, Policy, RuleSet, ServerFlags, Source, resolve
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, declared
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Scale, Scope
-from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.discovery.registry import Registry
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import DifferenceKind, comparable, severity
 from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from tests.property import strategies
 from tests.unit.report.sides import mirrored
 
@@ -131,11 +127,13 @@ def locks(draw: st.DrawFn) -> LockDocument:
     """Anything that may be installed and asked."""
     return lock_document(
         draw(requests),
-        backends=draw(st.lists(backends, max_size=3)),
-        problems=draw(st.lists(problems, max_size=2)),
-        rules=draw(rule_sets),
-        reading=draw(st.none() | engines),
-        plan=draw(st.none() | plans()),
+        Registry(
+            entries=tuple(draw(st.lists(backends, max_size=3))),
+            problems=tuple(draw(st.lists(problems, max_size=2))),
+        ),
+        draw(rule_sets),
+        draw(st.none() | plans()),
+        draw(st.none() | engines),
     )
 
 
@@ -174,9 +172,9 @@ def test_backends_without_a_difference_answer_the_same(
     locks = [
         lock_document(
             NOTHING_ASKED,
-            backends=[Backend(name="fa3", status=Status.OK, source=Source(), declaration=each)],
-            problems=(),
-            rules=RuleSet.builtin("sglang-0.5.13"),
+            Registry.of([Backend(name="fa3", source=Source(), declaration=each)]),
+            RuleSet.builtin("sglang-0.5.13"),
+            None,
         )
         for each in declared_twice
     ]
@@ -218,11 +216,7 @@ def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
 def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequest) -> None:
     """An engine compared by a lock has the same backends as when it is read."""
     locked = lock_document(
-        request,
-        backends=reading.backends,
-        problems=reading.problems,
-        rules=reading.rules or RuleSet.builtin("sglang-0.5.13"),
-        reading=reading,
+        request, reading.registry, reading.rules or RuleSet.builtin("sglang-0.5.13"), None, reading
     )
 
     assert differences(Side.of_lock(locked), Side.of_reading(reading)) == ()

@@ -32,7 +32,10 @@ servers = flags.map(
 )
 """Any server whose backends are all to be chosen."""
 registries = st.dictionaries(st.sampled_from(_NAMES[1:]), plain_declarations, max_size=2).map(
-    lambda declared: {name: _backend(name, own) for name, own in declared.items()}
+    lambda declared: {
+        name: installed(name, own.capabilities, conditions=own.conditions)
+        for name, own in declared.items()
+    }
 )
 """Any backends, `acme` not among them."""
 fact_sets = partly_known().map(
@@ -40,10 +43,6 @@ fact_sets = partly_known().map(
         {name: value for name, value in known[0].items() if name in Facts.model_fields}
     )
 )
-
-
-def _backend(name: str, declared: Declaration) -> Backend:
-    return installed(name, declared.capabilities, conditions=declared.conditions)
 
 
 def _fits(priority: int) -> Backend:

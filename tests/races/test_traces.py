@@ -71,9 +71,7 @@ def test_profile_is_clean(folder: Path) -> None:
 
 def test_traces_have_every_policy() -> None:
     """The traces of this file run under each kind of policy."""
-    policies = {case.schedule.policy for case in CASES}
-
-    assert policies == set(OrderPolicy)
+    assert {case.schedule.policy for case in CASES} == set(OrderPolicy)
 
 
 @pytest.mark.parametrize(

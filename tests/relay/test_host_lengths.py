@@ -82,9 +82,7 @@ def test_upper_bound_counts_steps_in_flight(device: torch.device) -> None:
     fm = make_map(device, HostSeqLens.UPPER_BOUND)
     fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
 
-    bounds = [bound_of(fm, [1], device) for _ in range(3)]
-
-    assert bounds == [[100], [103], [106]]
+    assert [bound_of(fm, [1], device) for _ in range(3)] == [[100], [103], [106]]
 
 
 def test_upper_bound_is_clamped_to_the_width_of_a_row(device: torch.device) -> None:
@@ -92,9 +90,7 @@ def test_upper_bound_is_clamped_to_the_width_of_a_row(device: torch.device) -> N
     fm = make_map(device, HostSeqLens.UPPER_BOUND, max_context_len=101)
     fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
 
-    bounds = [bound_of(fm, [1], device) for _ in range(2)]
-
-    assert bounds == [[100], [101]]
+    assert [bound_of(fm, [1], device) for _ in range(2)] == [[100], [101]]
 
 
 def test_upper_bound_without_accept_tokens_is_an_error() -> None:
@@ -166,9 +162,7 @@ def test_upper_bound_without_a_draft_takes_accept_tokens() -> None:
     )
     fm.commit_lengths(numbers([1]), numbers([7]), numbers([0]))
 
-    bounds = [bound_of(fm, [1]) for _ in range(2)]
-
-    assert bounds == [[7], [12]]
+    assert [bound_of(fm, [1]) for _ in range(2)] == [[7], [12]]
 
 
 @pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.EXACT])

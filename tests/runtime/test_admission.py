@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps.runtime import EngineOptions, Request
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
-from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import Request
 from tests.property.strategies import law
 from tests.runtime.memories import enter, make_memory, make_request
 

@@ -1,3 +1,5 @@
+"""The configuration of an engine, and the rules that an engine holds its backends to."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,12 +13,65 @@ from backend_caps.relay import DraftShape, FutureMap, RelayBatch
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.rules import Rule
-from backend_caps.runtime import Engine, EngineError, EngineOptions
+from backend_caps.runtime import Engine, EngineError, EngineOptions, Sampling
 from backend_caps.runtime.configuration import configuration_of, configure_engine
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.simulator import simulate
 from backend_caps.startup.graph_choice import Obstacle
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.speculative.redrafted import Models, write_models
+
+EAGLE_CHAIN = ("--speculative-algorithm", "EAGLE")
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11, 12]]
+ENDLESS = Sampling(max_new_tokens=8, stop_token_ids=frozenset())
+SMALL = EngineOptions(max_running_requests=3, chunked_prefill_size=8, graph_batch_sizes=(2,))
+PIECES = EngineOptions(max_running_requests=3, graph_batch_sizes=(), graph_token_counts=(8, 16))
+
+
+@pytest.fixture(scope="module")
+def expected(models: Models) -> list[list[int]]:
+    """Generate by the plain loop."""
+    with Engine.from_plan(models.target, plan_of(*PADDED, *PLAIN_LOOP), "cpu") as engine:
+        return engine.generate(PROMPTS, sampling=ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        pytest.param(EAGLE_CHAIN, SMALL, id="chains"),
+        pytest.param((*EAGLE_CHAIN, "--speculative-eagle-topk", "2"), SMALL, id="trees"),
+        pytest.param(EAGLE_CHAIN, PIECES, id="pieces"),
+        pytest.param((*EAGLE_CHAIN, "--enable-two-batch-overlap"), SMALL, id="halves"),
+        pytest.param((*EAGLE_CHAIN, "--enable-mixed-chunk"), SMALL, id="mixed chunks"),
+        pytest.param(("--speculative-algorithm", "NGRAM"), SMALL, id="n-grams"),
+    ],
+)
+def test_engine_itself_reads_no_lengths(
+    arguments: tuple[str, ...], options: EngineOptions, models: Models, expected: list[list[int]]
+) -> None:
+    """Tokens are the plain loop's, and no operator and no copy of lengths makes the host wait."""
+    plan = plan_of(*PADDED, *arguments)
+
+    with simulate("lazy") as simulation:
+        engine = Engine.from_plan(
+            models.target,
+            plan,
+            "sim",
+            options=options,
+            draft_model_path=_draft(models, SpecSettings.from_flags(plan.flags)),
+        )
+        num_before = len(simulation.hidden_syncs)
+
+        assert engine.generate(PROMPTS, sampling=ENDLESS) == expected
+        assert simulation.hidden_syncs[num_before:] == []
+        assert engine.relay.copy_stream is None
+
+
+def _draft(models: Models, settings: SpecSettings | None) -> Path | None:
+    assert settings is not None, "each way speculates"
+    return None if settings.algorithm is Algorithm.NGRAM else models.drafts[settings.algorithm]
+
 
 PADDED = ("--attention-backend", "torch_padded", "--context-length", "64")
 EAGLE = ("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "2")

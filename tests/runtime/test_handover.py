@@ -211,9 +211,7 @@ def test_prompt_is_handed_over_before_the_next_has_run(models: Path) -> None:
     prefill = make_engine(models, Way(), "prefill", options=CHUNKED)
     ways = prefill.hand_over(PROMPTS, GREEDY)
 
-    first = next(ways)
-
-    assert first.prompt == PROMPTS[0]
+    assert next(ways).prompt == PROMPTS[0]
     assert prefill.scheduler.has_requests
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from http.client import HTTPResponse
 from io import StringIO
 from urllib.request import ProxyHandler, build_opener
@@ -15,9 +16,38 @@ from backend_caps.runtime import EngineError, GraphMode, StepStats
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
-from backend_caps.runtime.stats import StepTotals, total_seq_lens
-from tests.runtime.made_steps import step
+from backend_caps.runtime.stats import StepClock, StepTotals, total_seq_lens
 from tests.runtime.memories import make_batch, make_memory
+
+
+def clock(began_s: float = 0.0) -> StepClock:
+    """Tell of a step of 11 s: 4 s of the model, 2 s in flight, 0.5 s of them waited."""
+    stations = (0.0, 0.5, 1.0, 2.0, 6.0, 8.0, 9.5, 10.0, 11.0)
+    return StepClock(*(began_s + own for own in stations))  # type: ignore[arg-type] # times alone
+
+
+def step(
+    mode: ForwardMode = ForwardMode.DECODE, *, began_s: float = 0.0, **changes: object
+) -> StepStats:
+    """Tell of a step of two requests."""
+    own = StepStats(
+        mode=mode,
+        num_requests=2,
+        num_tokens=2,
+        num_made=2,
+        num_running=2,
+        num_waiting=3,
+        num_retracted=0,
+        total_seq_lens=30,
+        waits_for_lengths=False,
+        bytes_to_host=16,
+        bytes_to_device=48,
+        graph_mode=GraphMode.EAGER,
+        in_halves=False,
+        clock=clock(began_s),
+    )
+    return replace(own, **changes)  # type: ignore[arg-type] # of any field
+
 
 EXTEND, DECODE, MIXED = ForwardMode.EXTEND, ForwardMode.DECODE, ForwardMode.MIXED
 
@@ -161,8 +191,7 @@ def test_step_tells_its_waits_and_the_hosts_own_time(
     own = step(began_s=100.0, waits_for_lengths=waits_for_lengths)
 
     assert own.planned_waits == num_waits
-    times = [own.host_s, own.wait_s, own.overlap_ratio]
-    assert times == pytest.approx([host_s, 0.5, 0.75])
+    assert [own.host_s, own.wait_s, own.overlap_ratio] == pytest.approx([host_s, 0.5, 0.75])
 
 
 def test_total_seq_lens_sums_the_mirror() -> None:

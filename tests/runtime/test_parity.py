@@ -146,9 +146,7 @@ def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torc
     overlapped = engines.make_engine(oracle.folder, device=device, options=BF16)
     plain = engines.make_engine(oracle.folder, *engines.PLAIN_LOOP, device=device, options=BF16)
 
-    tokens = engines.run(overlapped, oracle.jobs[:50])
-
-    assert tokens == engines.run(plain, oracle.jobs[:50])
+    assert engines.run(overlapped, oracle.jobs[:50]) == engines.run(plain, oracle.jobs[:50])
     assert engines.leaks(overlapped) == (0, 0)
 
 

@@ -95,9 +95,7 @@ def test_request_takes_nothing_behind_the_end_of_its_output(
     request = make_request(max_new_tokens=4)
     request.take(5)
 
-    own = request.take_step(tokens)
-
-    assert own == taken
+    assert request.take_step(tokens) == taken
     assert (request.output, request.finish_reason) == ([5, *taken], reason)
 
 

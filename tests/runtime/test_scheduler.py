@@ -179,9 +179,7 @@ def test_mixed_steps_have_running_requests_decode_beside_prompts(oracle: Oracle)
     engine.step()
     engine.submit(oracle.jobs[40].prompt, _unstopped(1))
 
-    made = [[own.request for own in engine.step()] for _ in range(5)]
-
-    assert made == [[running]] * 5
+    assert [[own.request for own in engine.step()] for _ in range(5)] == [[running]] * 5
 
 
 @pytest.mark.parametrize(

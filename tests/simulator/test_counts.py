@@ -118,9 +118,7 @@ def test_waits_are_split_into_hidden_ones_and_others() -> None:
 )
 def test_no_host_wait_is_counted_where_the_host_goes_on(act: Act) -> None:
     """What the host does without standing still is no wait, as on CUDA."""
-    counts = _counted(act)
-
-    assert counts.waits == {}
+    assert _counted(act).waits == {}
 
 
 @pytest.mark.parametrize(

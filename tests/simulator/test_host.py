@@ -37,9 +37,7 @@ from tests.simulator.orders import in_every_order
 def test_pinned_memory_is_pinned(make: Callable[[], Tensor], inference: bool) -> None:
     """Host memory is pinned in all the ways in which torch pins it."""
     with simulate(), torch.inference_mode(inference):
-        pinned = make()
-
-        assert pinned.is_pinned()
+        assert make().is_pinned()
         assert not torch.empty(2).is_pinned()
 
 
@@ -58,17 +56,13 @@ def test_pinned_memory_is_pinned(make: Callable[[], Tensor], inference: bool) ->
 def test_memory_of_no_bytes_is_not_pinned(make: Callable[[], Tensor]) -> None:
     """Host memory of no bytes cannot be pinned, as it cannot on CUDA."""
     with simulate():
-        nothing = make()
-
-        assert not nothing.is_pinned()
+        assert not make().is_pinned()
 
 
 def test_view_of_nothing_in_pinned_memory_is_pinned() -> None:
     """A view is pinned where the memory that it lies in is, whatever it shows of it."""
     with simulate():
-        pinned = torch.empty(4, pin_memory=True)
-
-        assert pinned[:0].is_pinned()
+        assert torch.empty(4, pin_memory=True)[:0].is_pinned()
 
 
 def test_pinned_memory_starts_as_poison() -> None:
@@ -136,9 +130,7 @@ def test_blocking_copy_to_the_host_waits(
 ) -> None:
     """A copy that is blocking, or into pageable memory, is done when it returns."""
     with simulate(schedule) as simulation:
-        found = copy(torch.ones(2, device="sim"))
-
-        assert found.tolist() == [1, 1]
+        assert copy(torch.ones(2, device="sim")).tolist() == [1, 1]
         assert simulation.hidden_syncs[-1].cause == "aten::copy_"
 
 

@@ -150,9 +150,7 @@ def test_loop_that_polls_a_stream_ends(schedule: str, ask: Callable[[Stream], bo
         for _ in range(8):
             numbers.add_(1)
 
-        answers = [ask(main) for _ in range(99)]
-
-        assert answers[-1]
+        assert [ask(main) for _ in range(99)][-1]
 
 
 def test_answer_lets_run_what_waited_for_it() -> None:

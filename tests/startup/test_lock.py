@@ -27,13 +27,7 @@ def lock(tmp_path: Path) -> Path:
         rules="sglang-0.5.13",
         engine=None,
     )
-    document = lock_document(
-        request,
-        backends=known.entries,
-        problems=known.problems,
-        rules=plan.rules,
-        plan=plan_document(plan, ()),
-    )
+    document = lock_document(request, known, plan.rules, plan_document(plan, ()))
     path = tmp_path / "caps.lock.json"
     path.write_text(document.text())
     return path

@@ -209,8 +209,7 @@ def test_an_empty_draft_extend_slot_counts_what_runs_there() -> None:
 
     uses = uses_of(flags, _BACKENDS)
 
-    extend = [use.backend for use in uses if use.role is Role.DRAFT_EXTEND]
-    assert extend == ["reads"]
+    assert [use.backend for use in uses if use.role is Role.DRAFT_EXTEND] == ["reads"]
     assert resolve(uses, flags, rules=RuleSet.builtin("sglang-0.5.13")).needs_cpu_seq_lens
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+import zipfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +20,38 @@ from transformers import LlamaConfig as TransformersConfig
 from backend_caps.runtime import AttentionLayer
 from backend_caps.runtime.model import load_eagle3, load_llama, random_llama
 from backend_caps.runtime.model.eagle3 import Eagle3Head
-from tests.upstream.speculators_wheel import eagle3
+
+WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
+VERSION = "0.9.0"
+
+
+def eagle3(folder: Path) -> Any:
+    """Import the package's module of EAGLE3 heads, unpacked to a folder: a head saves its source.
+
+    Raises:
+        FileNotFoundError: the wheel is not there; the message has the command that fetches it.
+    """
+    found = sorted(WHEELS.glob(f"speculators-{VERSION}-*.whl"))
+    if not found:
+        raise FileNotFoundError(
+            f"no wheel of speculators {VERSION} in .cache/wheels. Fetch it: "
+            f"python -m pip download --no-deps speculators=={VERSION} -d .cache/wheels"
+        )
+    with zipfile.ZipFile(found[0]) as wheel:
+        wheel.extractall(folder)
+    sys.path.append(str(folder))
+    training, data = ModuleType("speculators.train"), ModuleType("speculators.train.data")
+    training.__path__ = []
+    data.BatchType = dict  # type: ignore[attr-defined] # a name for annotations
+    sys.modules |= {own.__name__: own for own in (training, data)}
+    try:
+        with warnings.catch_warnings():
+            # It imports parts of torch that warn of others.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module("speculators.models.eagle3")
+    finally:
+        sys.path.remove(str(folder))
+
 
 pytestmark = [pytest.mark.upstream, pytest.mark.no_cover]
 

@@ -61,9 +61,7 @@ def test_reading_has_every_class_and_no_other(version: str) -> None:
     """The classes that are read are those that a reader of the source finds."""
     rows = {row.at: row.name for row in _TABLES[version].classes}
 
-    read = {at: _last_word(backend) for at, backend in _classes(version).items()}
-
-    assert read == rows
+    assert {at: _last_word(backend) for at, backend in _classes(version).items()} == rows
 
 
 def _last_word(backend: Backend) -> str:

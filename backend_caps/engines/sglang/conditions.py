@@ -100,8 +100,7 @@ def can_hold(guards: Iterable[ast.expr]) -> bool:
     """
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        more = _fields(guard, {"platform", "module_platform"})
-        joined = _together(fields, more or {})
+        joined = _together(fields, _fields(guard, {"platform", "module_platform"}) or {})
         if joined is None:
             return False
         fields = joined

@@ -127,7 +127,8 @@ class _InstanceRun:
 
     def __init__(self, attributes: Attributes, definition: ClassDef) -> None:
         self._attributes = attributes
-        self._order = attributes.classes.ancestors(definition)
+        self._classes = attributes.classes
+        self._order = self._classes.ancestors(definition)
         self._seen: set[Function] = set()
         self._running: list[Function] = []
         self._followed: set[ast.expr] = set()
@@ -144,7 +145,7 @@ class _InstanceRun:
 
     def _later(self, initial: list[Statement]) -> Iterator[Statement]:
         """List the statements of methods that may run after the constructor."""
-        initial_lines = {
+        last = {
             name: {(each.owner, each.line) for each in surviving_statements(every)}
             for name, every in by_name(initial).items()
         }
@@ -155,11 +156,8 @@ class _InstanceRun:
                 lines = {(each.owner, each.line) for each in own}
                 for each in own:
                     # The constructor ran the method, and then other statements set the name.
-                    is_over = (
-                        method.name != "__init__"
-                        and not initial_lines.get(each.name, lines) <= lines
-                    )
-                    if method not in self._seen or is_over:
+                    is_last = method.name == "__init__" or last.get(each.name, lines) <= lines
+                    if method not in self._seen or not is_last:
                         when = as_expression(f"once {method.name}() has run")
                         yield replace(each, guards=(when, *guards, *each.guards))
 
@@ -230,9 +228,7 @@ class _InstanceRun:
             ):
                 place = self._place(base, at, at + 1)
                 own = () if place is None else self._order[place : place + 1]
-                inherited = (
-                    each for base in own for each in self._attributes.classes.ancestors(base)
-                )
+                inherited = (each for base in own for each in self._classes.ancestors(base))
                 places = [self._order.index(each) for each in inherited]
             case _:
                 return
@@ -256,7 +252,7 @@ class _InstanceRun:
                 return place
         module = self._order[at].module
         scope = module.scope_in(self._running[-1])
-        match self._attributes.classes.index.resolve(base, module, (scope,)):
+        match self._classes.index.resolve(base, module, (scope,)):
             case [(_, External())]:
                 return len(self._order)
             case [(_, ClassDef() as found)] if found in self._order:

@@ -34,7 +34,6 @@ class Guarded(NamedTuple, Generic[_Item_co]):
 
 Case = Guarded[ast.expr]
 """A value, and when it holds."""
-_Statements = list[Guarded[ast.stmt]]
 
 
 def as_expression(text: str) -> ast.expr:
@@ -181,90 +180,116 @@ def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> list[Guarded[ast.s
     `return` are left out. A branch that raises adds no guard: a run through it gives no value.
     Statements that a caught exception may skip are guarded by `not except ...`.
     """
-    found: _Statements = []
-    _flow(body, guards, found)
-    return found
+    flow = _Flow()
+    flow.through(body, guards)
+    return flow.statements
 
 
-def _flow(body: Sequence[ast.stmt], guards: Guards, found: _Statements) -> Guards | None:
-    """Append the statements of a body to `found`, each with its guards.
+class _Flow:
+    """Follows control through a body.
 
-    Returns:
-        The conditions under which control passes the body's end; None where it never does.
+    The methods return the conditions under which control passes the end; None where it never does.
     """
-    reached = met(guards)
-    past: Guards = ()
-    for statement in body:
-        passed = _through(statement, _NEVER if reached is None else reached, found)
-        if passed is None:
-            return None
-        past += passed
-        if isinstance(statement, ast.Raise):
-            # The body still counts as passed, so that code after the branch gets no guard.
-            reached = None
-        elif reached is not None and passed:
-            reached = met((*reached, *passed))
-    return met(past)
 
+    def __init__(self) -> None:
+        self.statements: list[Guarded[ast.stmt]] = []
 
-def _through(statement: ast.stmt, guards: Guards, found: _Statements) -> Guards | None:
-    """Do for one statement, which may contain others, what `_flow` does for a body."""
-    match statement:
-        case ast.If():
-            return _through_if(statement, guards, found)
-        case ast.With() | ast.AsyncWith():
-            handlers = _swallowing(statement)
-            return _through_try(ast.Try(statement.body, handlers, [], []), guards, found)
-        case ast.For() | ast.AsyncFor() | ast.While():
-            return _through_loop(statement, guards, found)
-        case ast.Try() | ast.TryStar():
-            return _through_try(statement, guards, found)
-        case ast.Match():
-            return _through_match(statement, guards, found)
-    if guards is not _NEVER:
-        found.append(Guarded(guards, statement))
-    return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
+    def through(self, body: Sequence[ast.stmt], guards: Guards) -> Guards | None:
+        """Append the statements of a body, each with its guards."""
+        reached = met(guards)
+        past: Guards = ()
+        for statement in body:
+            passed = self._statement(statement, _NEVER if reached is None else reached)
+            if passed is None:
+                return None
+            past += passed
+            if isinstance(statement, ast.Raise):
+                # The body still counts as passed, so that code after the branch gets no guard.
+                reached = None
+            elif reached is not None and passed:
+                reached = met((*reached, *passed))
+        return met(past)
+
+    def _statement(self, statement: ast.stmt, guards: Guards) -> Guards | None:
+        match statement:
+            case ast.If():
+                return self._if(statement, guards)
+            case ast.With(body=body) | ast.AsyncWith(body=body):
+                return self._try(ast.Try(body, _swallowing(statement), [], []), guards)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                return self._loop(statement, guards)
+            case ast.Try() | ast.TryStar():
+                return self._try(statement, guards)
+            case ast.Match():
+                return self._match(statement, guards)
+        if guards is not _NEVER:
+            self.statements.append(Guarded(guards, statement))
+        return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
+
+    def _if(self, statement: ast.If, guards: Guards) -> Guards | None:
+        test, inverse = statement.test, negated(statement.test)
+        match test:
+            case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+                # Both branches bind the same names, so that neither depends on a condition.
+                self.through(statement.body, guards)
+                self.through(statement.orelse, guards)
+                return ()
+        taken = self.through(statement.body, (*guards, test))
+        other = self.through(statement.orelse, (*guards, inverse))
+        holds = decided(test, _constant)
+        if holds is not None:
+            return taken if holds else other
+        if taken is None:
+            return None if other is None else (inverse, *other)
+        if other is None:
+            return test, *taken
+        return *_unless(inverse, taken), *_unless(test, other)
+
+    def _loop(self, loop: _Loop, guards: Guards) -> Guards | None:
+        if isinstance(loop, ast.While):
+            head, test = f"while {ast.unparse(loop.test)}", loop.test
+        else:
+            head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
+            test = as_expression(head)
+        breaks = (as_expression(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
+        self.through(loop.body, (*guards, test))
+        after = self.through(loop.orelse, (*guards, *map(negated, breaks)))
+        returned = as_expression(f"returned from the loop {head}")
+        past = (negated(returned),) if _has(loop.body, ast.Return) else ()
+        if after is None:
+            return (*past, *breaks) if breaks else None
+        return *past, *(_unless(breaks[0], after) if breaks else after)
+
+    def _try(self, statement: ast.Try | ast.TryStar, guards: Guards) -> Guards | None:
+        handlers = [
+            (as_expression(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
+            for each in statement.handlers
+        ]
+        passed = (negated(test) for test, each in handlers if not _raises_again(each))
+        tried = (*guards, *passed)
+        body = self.through(statement.body, tried)
+        pasts = [(test, self.through(each.body, (*guards, test))) for test, each in handlers]
+        orelse = self.through(statement.orelse, tried)
+        last = self.through(statement.finalbody, guards)
+        completed = None if body is None or orelse is None else met(body + orelse)
+        past = _past_handlers(completed, pasts)
+        return None if last is None or past is None else past + last
+
+    def _match(self, statement: ast.Match, guards: Guards) -> Guards | None:
+        """Read a `match` as a chain of `if` and `else` that tests its subject."""
+        if len(statement.cases) > _MOST:  # the chain would be too deep for recursion
+            any_case = as_expression("it is one of many cases")
+            pasts = [self.through(case.body, (*guards, any_case)) for case in statement.cases]
+            return () if all(past == () for past in pasts) else (negated(any_case),)
+        rest: list[ast.stmt] = []
+        for case in reversed(statement.cases):
+            rest = [ast.If(_case_test(statement.subject, case), case.body, rest)]
+        return self.through(rest, guards)
 
 
 def _unless(test: ast.expr, guards: Guards) -> Guards:
     """Return guards that must hold only where `test` does not."""
     return (_any_of([test, all_of(guards)]),) if guards else ()
-
-
-def _through_if(statement: ast.If, guards: Guards, found: _Statements) -> Guards | None:
-    test, inverse = statement.test, negated(statement.test)
-    match test:
-        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
-            # Both branches bind the same names, so that neither depends on a condition.
-            _flow(statement.body, guards, found)
-            _flow(statement.orelse, guards, found)
-            return ()
-    taken = _flow(statement.body, (*guards, test), found)
-    other = _flow(statement.orelse, (*guards, inverse), found)
-    holds = decided(test, _constant)
-    if holds is not None:
-        return taken if holds else other
-    if taken is None:
-        return None if other is None else (inverse, *other)
-    if other is None:
-        return test, *taken
-    return *_unless(inverse, taken), *_unless(test, other)
-
-
-def _through_loop(loop: _Loop, guards: Guards, found: _Statements) -> Guards | None:
-    if isinstance(loop, ast.While):
-        head, test = f"while {ast.unparse(loop.test)}", loop.test
-    else:
-        head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
-        test = as_expression(head)
-    breaks = (as_expression(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
-    _flow(loop.body, (*guards, test), found)
-    after = _flow(loop.orelse, (*guards, *map(negated, breaks)), found)
-    returned = as_expression(f"returned from the loop {head}")
-    past = (negated(returned),) if _has(loop.body, ast.Return) else ()
-    if after is None:
-        return (*past, *breaks) if breaks else None
-    return *past, *(_unless(breaks[0], after) if breaks else after)
 
 
 def _has(nodes: Iterable[ast.AST], kind: type[ast.Return | ast.Break]) -> bool:
@@ -289,24 +314,6 @@ def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
     return [ast.ExceptHandler(type=kind, body=[]) for kind in kinds]
 
 
-def _through_try(
-    statement: ast.Try | ast.TryStar, guards: Guards, found: _Statements
-) -> Guards | None:
-    handlers = [
-        (as_expression(f"except {ast.unparse(each.type)}" if each.type else "except"), each)
-        for each in statement.handlers
-    ]
-    passed = (negated(test) for test, each in handlers if not _raises_again(each))
-    tried = (*guards, *passed)
-    body = _flow(statement.body, tried, found)
-    pasts = [(test, _flow(each.body, (*guards, test), found)) for test, each in handlers]
-    orelse = _flow(statement.orelse, tried, found)
-    last = _flow(statement.finalbody, guards, found)
-    completed = None if body is None or orelse is None else met(body + orelse)
-    past = _past_handlers(completed, pasts)
-    return None if last is None or past is None else past + last
-
-
 def _raises_again(handler: ast.ExceptHandler) -> bool:
     """Return whether a handler always raises, so that control never passes it."""
     is_raised = any(isinstance(last, ast.Raise) for last in handler.body[-1:])
@@ -324,18 +331,6 @@ def _past_handlers(
     for test, past in pasts:
         guards += (negated(test),) if past is None else _unless(negated(test), past)
     return guards
-
-
-def _through_match(statement: ast.Match, guards: Guards, found: _Statements) -> Guards | None:
-    """Read a `match` as a chain of `if` and `else` that tests its subject."""
-    if len(statement.cases) > _MOST:  # the chain would be too deep for recursion
-        any_case = as_expression("it is one of many cases")
-        pasts = [_flow(case.body, (*guards, any_case), found) for case in statement.cases]
-        return () if all(past == () for past in pasts) else (negated(any_case),)
-    rest: list[ast.stmt] = []
-    for case in reversed(statement.cases):
-        rest = [ast.If(_case_test(statement.subject, case), case.body, rest)]
-    return _flow(rest, guards, found)
 
 
 def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr:

@@ -13,8 +13,15 @@ from backend_caps.capability.provenance import Problem, Source
 from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
 from backend_caps.engines.source.guards import Function, Guarded, as_expression, negated, under
-from backend_caps.engines.source.heads import Heads
-from backend_caps.engines.source.module import ClassDef, Import, Meanings, Module, Scope, mentions
+from backend_caps.engines.source.module import (
+    ClassDef,
+    Heads,
+    Import,
+    Meanings,
+    Module,
+    Scope,
+    mentions,
+)
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.rules import RuleSet
 
@@ -211,12 +218,9 @@ class Index:
                 else:
                     inner = replace(place, trail=(*place.trail, step))
                     yield from self._meant(scope[name], name, inner)
-            case ast.Attribute(value=value, attr=attribute):
+            case ast.Attribute(value=value):
                 for guards, owner in self._resolved(value, place):
-                    found = self._attribute(
-                        owner, attribute, Value(place.module, expression), place.trail
-                    )
-                    yield from under(guards, found)
+                    yield from under(guards, self._attribute(owner, expression, place))
             case ast.Subscript(value=value):
                 yield from self._resolved(value, place)
             case ast.IfExp(test=test, body=then, orelse=orelse):
@@ -279,15 +283,13 @@ class Index:
         found = list(self._named(attribute, module, trail)) if module and not is_own_part else []
         yield from found or self._whole(whole)
 
-    def _attribute(
-        self, owner: Target, attribute: str, unknown: Value, trail: _Trail
-    ) -> Iterable[Found]:
+    def _attribute(self, owner: Target, node: ast.Attribute, place: _Place) -> Iterable[Found]:
         match owner:
             case Module(name=source):
-                return self._imported(source, attribute, trail)
+                return self._imported(source, node.attr, place.trail)
             case External(path=path):
-                return self._whole(f"{path}.{attribute}")
-        return [Guarded((), unknown)]
+                return self._whole(f"{path}.{node.attr}")
+        return [Guarded((), Value(place.module, node))]
 
     def _whole(self, name: str) -> Targets:
         """Return the module of a dotted name, or the name as one outside the tree."""

@@ -163,13 +163,12 @@ class Graphs:
         if self._rig.device != DEVICE_NAME:
             gc.collect()  # freeing an old CUDA graph in the middle of a capture would abort it
         self.forward_stream.wait_stream(self.streams.current_stream())
-        phase = self._scenario.forward.phase
+        phase, layer = self._scenario.forward.phase, self._layer
         runner = GraphRunner(
-            self._layer,
-            self.proxy,
+            lambda contexts: layer(*contexts),
+            [(self.proxy, self._buffers)],
             self._site,
             buckets=buckets_of(self._scenario, batch_sizes),
-            buffers=self._buffers,
             host_seq_lens=self._rig.subject.claim_as(HostSeqLens, "host_seq_lens", phase=phase),
             shared_reads_end=marked_reads_end(self._reads_end, self.streams.traits),
         )

@@ -75,13 +75,8 @@ class Cell:
     detail: Detail = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """The row of one subject."""
-
-    head: Cell
-    """Names the subject; its detail is shown with that of each cell of the row."""
-    cells: tuple[Cell, ...]
+Row = tuple[Cell, ...]
+"""The row of one subject. The first cell names it; its detail is shown with that of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +94,7 @@ class Grid:
     @property
     def legend(self) -> tuple[tuple[Glyph, int | None], ...]:
         """The shapes that it shows, each once, in the order of `Glyph`, with their counts."""
-        cells = (cell for row in self.rows for cell in (row.head, *row.cells))
-        shown = {glyph for cell in cells for glyph in (cell.glyph, cell.mark)}
+        shown = {glyph for row in self.rows for cell in row for glyph in (cell.glyph, cell.mark)}
         counts = dict(self.counts)
         return tuple((glyph, counts.get(glyph)) for glyph in Glyph if glyph in shown)
 
@@ -110,10 +104,7 @@ class Grid:
         The order of each column's values goes with them; it is empty where letters order them.
         """
         numbers: dict[Detail, int] = {}
-        rows = [
-            [numbers.setdefault(cell.detail, len(numbers)) for cell in (row.head, *row.cells)]
-            for row in self.rows
-        ]
+        rows = [[numbers.setdefault(c.detail, len(numbers)) for c in row] for row in self.rows]
         details = [[[visible(term), visible(text)] for term, text in detail] for detail in numbers]
         orders = [[*self.orders.get(name, ())] for name in self.columns]
         return {"details": details, "rows": rows, "orders": orders}
@@ -155,7 +146,7 @@ def _row(backend: BackendDocument, columns: Sequence[str], run: Detail) -> Row:
         note=_note(backend),
         detail=(*_head_detail(backend), *run, *problems),
     )
-    return Row(head=head, cells=tuple(_cell(backend, column) for column in columns))
+    return (head, *(_cell(backend, column) for column in columns))
 
 
 def _note(backend: BackendDocument) -> str:
@@ -252,4 +243,4 @@ def _difference_row(difference: DifferenceDocument) -> Row:
         cells.append(Cell(text=shortened(text, "…"), note=file_of(place or "")))
         detail += [(side, text), *([("stands at", place)] if place else [])]
     head = Cell(text=difference.subject, detail=((glyph.label, glyph.meaning), *detail))
-    return Row(head=head, cells=tuple(cells))
+    return (head, *cells)

@@ -32,8 +32,8 @@ from backend_caps.report.sections import (
     Heading,
     Lines,
     Opened,
+    PagePart,
     Picture,
-    Section,
     Sections,
     Table,
     visible,
@@ -63,17 +63,17 @@ Forces: TypeAlias = dict[tuple[Owner, ...], list[tuple[str, str]]]
 """By the owners that decide them together: values, each with its phases."""
 
 
-def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> str:
+def page(document: BaseModel, sections: Sections) -> str:
     """Write a document as a page, in ASCII: no terminal's encoding changes what was digested.
 
     Args:
         document: what is shown.
         sections: the same as sections. The pages of most documents are made of these; a report, a
-            plan, measured or not, and a comparison have templates of their own, and do not read
-            them.
-        opened: the values of a plan that are shown opened.
+            plan, measured or not, and a comparison have templates of their own, and read nothing
+            there but which values of a plan are shown opened.
     """
-    templates, styles = _environment(), list[str]()
+    templates, styles, sections = _environment(), list[str](), tuple(sections)
+    opened = [part for part in sections if isinstance(part, Opened)]
     match document:
         case ReportDocument():
             template, shown = "report.html", _of_report(document)
@@ -85,7 +85,6 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ())
         case DiffDocument():
             template, shown = "diff.html", {"diff": document, "grid": side_by_side(document)}
         case _:
-            sections = tuple(sections)
             template, shown = "sections.html", _of_sections(document, sections)
             styles = [part.style for part in sections if isinstance(part, Picture)]
     text = templates.get_template(template).render(
@@ -160,9 +159,9 @@ def schema_of(document: BaseModel) -> str:
     return str(written["schema"])
 
 
-def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
+def parts_of(sections: Sections) -> list[tuple[str, list[PagePart]]]:
     """Group sections by their headings; those before the first heading have none."""
-    parts: list[tuple[str, list[Section | Picture]]] = []
+    parts: list[tuple[str, list[PagePart]]] = []
     for section in sections:
         match section:
             case Heading(text):
@@ -255,11 +254,8 @@ def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
 
 def _decides(value: ValueDocument) -> dict[Owner, bool]:
     """Return, by owner, whether it decides a value."""
-    decides: dict[Owner, bool] = {}
-    for cause in value.causes:
-        owner = _owner(cause)
-        decides[owner] = decides.get(owner, False) or cause.value == value.value
-    return decides
+    decisions = grouped((_owner(cause), cause.value == value.value) for cause in value.causes)
+    return {owner: any(decides) for owner, decides in decisions.items()}
 
 
 def _owner(cause: CauseDocument) -> Owner:

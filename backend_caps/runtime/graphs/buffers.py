@@ -65,10 +65,10 @@ class StaticBatch:
 
     def takes_mask(self, tree_mask: Tensor | None) -> bool:
         """Tell whether it reads tree masks, where there is one, and has room for this one."""
-        own = self.forward.tree_mask
-        if own is None or tree_mask is None:
-            return own is tree_mask
-        return tree_mask.shape[0] <= own.shape[0]
+        room = self.forward.tree_mask
+        if room is None or tree_mask is None:
+            return room is tree_mask
+        return tree_mask.shape[0] <= room.shape[0]
 
     def clear(self) -> None:
         """Make every request and token padding.
@@ -91,10 +91,10 @@ class StaticBatch:
             self.of_requests[:, batch.batch_size :].zero_()
         if batch.num_tokens < self.bucket.num_tokens:
             self.of_tokens[:, batch.num_tokens :].zero_()
-        for own, new in zip(_READ(self.forward), _READ(batch), strict=True):
-            if own is not None and own is not new:  # a mask may have been made in place
+        for static, new in zip(_READ(self.forward), _READ(batch), strict=True):
+            if static is not None and static is not new:  # a mask may have been made in place
                 assert new is not None, "a graph is found by what a batch has"
-                own[: new.shape[0]].copy_(new)
+                static[: new.shape[0]].copy_(new)
         loaded = replace(
             self.forward,
             seq_lens_cpu=_padded(batch.seq_lens_cpu, padded),
@@ -117,7 +117,7 @@ class GraphBuffers:
     """
 
     def __init__(self, buckets: Iterable[Bucket], device: torch.device, mask_size: int = 0) -> None:
-        sizes = [(own.batch_size, own.num_tokens) for own in buckets]
+        sizes = [(bucket.batch_size, bucket.num_tokens) for bucket in buckets]
         self.max_batch_size, self.max_num_tokens = map(max, zip(*sizes, strict=True))
         self._of_requests = _zeros(5, self.max_batch_size, device)
         self._of_tokens = _zeros(3, self.max_num_tokens, device)
@@ -129,8 +129,8 @@ class GraphBuffers:
     @property
     def num_bytes(self) -> int:
         """How much it is."""
-        every = (self._of_requests, self._of_tokens, self.tree_mask)
-        return sum(own.nbytes for own in every if own is not None)
+        buffers = (self._of_requests, self._of_tokens, self.tree_mask)
+        return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
     def share_of(self, bucket: Bucket, host_seq_lens: HostSeqLens) -> StaticBatch:
         """Return the part that one bucket's graph reads.

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeAlias, TypeVar
-
-from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import StreamLike
-from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
+from backend_caps.runtime.graphs.pieces import PieceBuffers, PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import (
     CaptureObserver,
     CaptureSite,
     Compute,
-    GraphHalves,
     GraphRunner,
     NoCaptureObserver,
 )
@@ -54,11 +52,11 @@ class CapturedGraphs:
 
 def total_usage(captured: Iterable[CapturedGraphs]) -> GraphUsage:
     """Add up what the captures of several roles took, each of which has a pool of its own."""
-    usages = [own.usage for own in captured]
+    usages = [graphs.usage for graphs in captured]
     return GraphUsage(
-        num_graphs=sum(own.num_graphs for own in usages),
-        pool_bytes=sum(own.pool_bytes for own in usages),
-        static_bytes=sum(own.static_bytes for own in usages),
+        num_graphs=sum(usage.num_graphs for usage in usages),
+        pool_bytes=sum(usage.pool_bytes for usage in usages),
+        static_bytes=sum(usage.static_bytes for usage in usages),
     )
 
 
@@ -73,7 +71,7 @@ def capture_graphs(
     stream: StreamLike,
     mask_size: int = 0,
     in_pieces: PieceModel | None = None,
-    halves: HalvesModel | None = None,
+    second: PhaseBackends | None = None,
     observer: CaptureObserver | None = None,
 ) -> CapturedGraphs:
     """Capture what was chosen, phase by phase.
@@ -92,15 +90,15 @@ def capture_graphs(
         mask_size: entries of one request's tree mask in uniform batches; 0: their tokens are no
             trees.
         in_pieces: what pieces are captured of; None where the configuration has none.
-        halves: what full graphs of uniform batches are captured of in two-batch overlap; None
-            captures them whole.
+        second: the second half's attention in two-batch overlap, where `compute` takes both halves
+            of uniform batches; None captures them whole.
         observer: is called before and after each capture.
     """
     choices = configuration.graph_choices.get(backends.role, ())
     buckets = _by_phase((choice.phase, choice.buckets) for choice in choices)
     counts = _by_phase((choice.phase, choice.token_counts) for choice in choices)
-    both = buckets.keys() & counts.keys()
-    assert not both, f"a phase has batches of one kind, and {both} would have two modes"
+    doubled = buckets.keys() & counts.keys()
+    assert not doubled, f"a phase has batches of one kind, and {doubled} would have two modes"
     if not (buckets or counts):
         return CapturedGraphs()
     streams = configuration.streams
@@ -115,77 +113,66 @@ def capture_graphs(
     # An engine that dies in the middle of a capture would wait for the device, which ends it.
     gc.collect()
     stream.wait_stream(streams.current_stream())
-    captured = []
+    phases: dict[Phase, PhaseGraphs] = {}
+    memory: list[GraphBuffers | PieceBuffers] = []
+    num_graphs = len(_every(buckets))
     if buckets:
-        captured.append(_full(site, compute, backends, configuration, buckets, mask_size, halves))
+        attention = (backends,) if second is None else (backends, second)
+        runners, full_memory = _full(site, compute, attention, configuration, buckets, mask_size)
+        phases |= runners
+        memory += full_memory
     if counts:
         assert in_pieces is not None, "pieces are chosen only where there is a model of them"
-        pieces = Pieces(in_pieces.states, _every(counts), site)
-        runners = {own: PieceRunner(pieces, backends.of(own), in_pieces.head) for own in counts}
-        usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
-        captured.append(CapturedGraphs(phases=runners, usage=usage))
-    usage = replace(total_usage(captured), pool_bytes=streams.pool_bytes(site.pool))
-    phases = {phase: graphs for own in captured for phase, graphs in own.phases.items()}
+        pieces = Pieces(in_pieces, _every(counts), site)
+        phases |= {phase: PieceRunner(pieces, backends.of(phase)) for phase in counts}
+        num_graphs += pieces.num_graphs
+        memory.append(pieces.buffers)
+    usage = GraphUsage(
+        num_graphs=num_graphs,
+        pool_bytes=streams.pool_bytes(site.pool),
+        static_bytes=sum(buffers.num_bytes for buffers in memory),
+    )
     return CapturedGraphs(phases=phases, usage=usage)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalvesModel:
-    """What is captured of batches that run in halves."""
-
-    compute: Callable[[Sequence[ForwardContext]], Tensor]
-    """Computes both halves, as `GraphHalves.compute`."""
-    backends: PhaseBackends
-    """The second half's attention."""
 
 
 def _by_phase(sizes: Iterable[tuple[Phase, Iterable[_Size]]]) -> Mapping[Phase, Sequence[_Size]]:
     """Gather the sizes of each phase that has any."""
-    found: dict[Phase, list[_Size]] = {}
-    for phase, own in sizes:
-        found.setdefault(phase, []).extend(own)
-    return {phase: own for phase, own in found.items() if own}
+    by_phase: dict[Phase, list[_Size]] = {}
+    for phase, chosen in sizes:
+        by_phase.setdefault(phase, []).extend(chosen)
+    return {phase: chosen for phase, chosen in by_phase.items() if chosen}
 
 
 def _full(
     site: CaptureSite,
     compute: Compute,
-    backends: PhaseBackends,
+    attention: Sequence[PhaseBackends],
     configuration: Configuration,
     chosen: Mapping[Phase, Sequence[Bucket]],
     mask_size: int,
-    halves: HalvesModel | None,
-) -> CapturedGraphs:
-    """Capture one graph for each size."""
-    every = _every(chosen)
-    cut = [] if halves is None else [own.halves for own in every if own.halves is not None]
-    whole = [own for own in every if halves is None or own.halves is None]
-    of_first = _buffers(site, backends, chosen, [*whole, *(one for one, _ in cut)], mask_size)
-    of_second = None
-    if halves is not None and cut:
-        of_second = _buffers(site, halves.backends, chosen, [other for _, other in cut], mask_size)
-    phases: dict[Phase, PhaseGraphs] = {}
+) -> tuple[Mapping[Phase, GraphRunner], Sequence[GraphBuffers]]:
+    """Capture one graph for each size; return the runners, and what batches are copied to."""
+    in_halves = len(attention) > 1
+    parts = [(in_halves and bucket.halves) or (bucket,) for bucket in _every(chosen)]
+    # First halves share memory with whole batches; second halves, which run beside them, do not.
+    memory = [
+        _buffers(site, backends, chosen, [part for part in share if part is not None], mask_size)
+        for backends, share in zip(attention, zip_longest(*parts), strict=False)
+    ]
+    runners: dict[Phase, GraphRunner] = {}
     for phase, buckets in chosen.items():
-        second = None
-        if halves is not None and of_second is not None:
-            backend = halves.backends.of(phase)
-            second = GraphHalves(compute=halves.compute, backend=backend, buffers=of_second)
         metadata = configuration.plan["graph_metadata", phase].value
         assert isinstance(metadata, GraphMetadata), "a plan's level is one of the scale"
-        phases[phase] = GraphRunner(
+        runners[phase] = GraphRunner(
             compute,
-            backends.of(phase),
+            [(half.of(phase), buffers) for half, buffers in zip(attention, memory, strict=False)],
             site,
             buckets=buckets,
-            buffers=of_first,
             host_seq_lens=configuration.plan.host_seq_lens,
             shared_reads_end=configuration.barriers[phase],
             graph_metadata=metadata,
-            halves=second,
         )
-    static_bytes = sum(own.num_bytes for own in (of_first, of_second) if own is not None)
-    usage = GraphUsage(num_graphs=len(every), static_bytes=static_bytes)
-    return CapturedGraphs(phases=phases, usage=usage)
+    return runners, memory
 
 
 def _buffers(
@@ -197,9 +184,9 @@ def _buffers(
 ) -> GraphBuffers:
     """Make what batches of some sizes, or halves of batches, are copied to before a replay."""
     with site.streams.using(site.stream):
-        largest = max(own.batch_size for own in buckets)
+        largest = max(bucket.batch_size for bucket in buckets)
         buffers = GraphBuffers(buckets, site.streams.device, mask_size * largest)
-        for backend in {id(own): own for own in map(backends.of, phases)}.values():
+        for backend in {id(backend): backend for backend in map(backends.of, phases)}.values():
             backend.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
     return buffers
 

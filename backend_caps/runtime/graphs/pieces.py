@@ -81,8 +81,8 @@ class PieceBuffers:
 
     @property
     def num_bytes(self) -> int:
-        """How much it is."""
-        return sum(own.nbytes for own in (self.of_tokens, *self._of_layers.values()))
+        """Bytes at the addresses that all sizes share."""
+        return sum(buffer.nbytes for buffer in (self.of_tokens, *self._of_layers.values()))
 
     def joint(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> _Joint:
         """Return where a layer's attention reads and writes, made for the first one of its shape.
@@ -109,48 +109,41 @@ class PieceBuffers:
         return self._of_layers[key][: like.shape[0]]
 
 
-@dataclass(frozen=True, slots=True)
-class _WarmUp:
-    """Stand in for attention where the model runs once before its capture."""
-
-    buffers: PieceBuffers
-
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return what an attention would have written to, so that all memory is made."""
-        return self.buffers.joint(layer, q, k, v).attended
-
-
 class _Sized:
     """The pieces of one size: a forward that is captured, and cut where a layer attends."""
 
-    def __init__(self, num_tokens: int, buffers: PieceBuffers, site: CaptureSite) -> None:
-        self._buffers = buffers
-        self._site = site
+    def __init__(
+        self, num_tokens: int, states: States, buffers: PieceBuffers, site: CaptureSite
+    ) -> None:
+        self._buffers, self._site = buffers, site
         self._capture = ExitStack()
         self.num_tokens = num_tokens
         self._inputs = buffers.of_tokens[:, :num_tokens]
         """[2, Tg] int64, device: tokens and their positions."""
         self.graphs: list[GraphLike] = []
         self._joints: list[_Joint] = []
-        """One less than the graphs: they stand between them."""
-
-    def capture(self, states: States) -> None:
-        """Capture a forward, after one that makes what is made once."""
+        """One less than the graphs: each lies between two of them."""
         input_ids, positions = self._inputs.unbind()
-        states(input_ids, positions, _WarmUp(self._buffers))
+        # Kernels and joints allocate at their first run, which a capture may not do.
+        states(input_ids, positions, self)
         with self._capture:
             self._begin()
             self._output = states(input_ids, positions, self)
             """[Tg, H] device: kept, so that no other graph of the pool is given its memory."""
+        site.observer.captured(GraphMode.PIECEWISE, num_tokens)
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """End a piece with what an attention reads, and begin the next with what it writes."""
+        """End a piece with what an attention reads, and begin the next with what it writes.
+
+        In the warm-up before the capture only the memory of both is made.
+        """
         joint = self._buffers.joint(layer, q, k, v)
-        for own, new in ((joint.q, q), (joint.k, k), (joint.v, v)):
-            own.copy_(new)
-        self._joints.append(joint)
-        self._capture.close()
-        self._begin()
+        if self.graphs:
+            for buffer, new in ((joint.q, q), (joint.k, k), (joint.v, v)):
+                buffer.copy_(new)
+            self._joints.append(joint)
+            self._capture.close()
+            self._begin()
         return joint.attended
 
     def _begin(self) -> None:
@@ -172,31 +165,26 @@ class _Sized:
 
 
 class Pieces:
-    """The pieces of a model, in every size: those of one serve all phases and backends.
+    """The pieces of a model in every size: one set serves all phases and backends.
 
     Args:
-        states: what is captured.
+        model: the forward to capture, and the head behind it.
         token_counts: the sizes.
-        site: where they are captured.
+        site: where the graphs are captured.
     """
 
-    def __init__(self, states: States, token_counts: Iterable[int], site: CaptureSite) -> None:
-        self._states = states
-        self._site = site
+    def __init__(self, model: PieceModel, token_counts: Iterable[int], site: CaptureSite) -> None:
+        self.head = model.head
         largest_first = sorted(set(token_counts), reverse=True)
-        with site.streams.using(site.stream):
+        with site.streams.using(site.stream), torch.no_grad():
             self.buffers = PieceBuffers(largest_first[0], site.streams.device)
-            sized = [self._capture(count) for count in largest_first]
+            sized = [_Sized(count, model.states, self.buffers, site) for count in largest_first]
         self._smallest_first = sized[::-1]
 
     @property
     def num_graphs(self) -> int:
         """How many graphs were captured."""
-        return sum(len(own.graphs) for own in self._smallest_first)
-
-    def holds(self, num_tokens: int) -> bool:
-        """Tell whether there is a size for so many tokens."""
-        return 0 < num_tokens <= self.buffers.max_num_tokens
+        return sum(len(sized.graphs) for sized in self._smallest_first)
 
     def run(self, batch: ForwardBatch, context: ForwardContext) -> Tensor:
         """Compute the states of a batch that is held, with attention by `context`.
@@ -206,15 +194,9 @@ class Pieces:
         Stream: the current one, which must be the captured one. Sync: the backend's.
         Allocates: what the backend does. Keeps: nothing, but keys and values in the KV cache.
         """
-        fitting = (own for own in self._smallest_first if batch.num_tokens <= own.num_tokens)
+        sizes = self._smallest_first
+        fitting = (sized for sized in sizes if batch.num_tokens <= sized.num_tokens)
         return next(fitting).run(batch, context)
-
-    @torch.no_grad()
-    def _capture(self, num_tokens: int) -> _Sized:
-        sized = _Sized(num_tokens, self.buffers, self._site)
-        sized.capture(self._states)
-        self._site.observer.captured(GraphMode.PIECEWISE, num_tokens)
-        return sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +211,10 @@ class PieceRunner:
     """What was captured."""
     backend: AttentionBackend
     """Attends between them, eagerly."""
-    head: Callable[[Tensor], Tensor] | None
-    """Scores the states of last tokens; None leaves the states."""
 
     def holds(self, batch: ForwardBatch) -> bool:
         """Tell whether a batch has a size that was captured. Sync: none; no length is read."""
-        return self.pieces.holds(batch.num_tokens)
+        return 0 < batch.num_tokens <= self.pieces.buffers.max_num_tokens
 
     def replay(self, batch: ForwardBatch) -> Computed:
         """Run a batch that is held: its scores, or its states where there is no head.
@@ -245,8 +225,8 @@ class PieceRunner:
         """
         self.backend.init_forward_metadata(batch)
         states = self.pieces.run(batch, ForwardContext(self.backend, batch))
-        if self.head is not None:
-            states = self.head(batch.last_of(states))
+        if self.pieces.head is not None:
+            states = self.pieces.head(batch.last_of(states))
         return Computed(output=states, graph_mode=self.mode)
 
     def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:  # noqa: ARG002

@@ -41,9 +41,10 @@ class NoCaptureObserver:
         """Let it pass."""
 
 
-Compute: TypeAlias = Callable[[ForwardContext], Tensor]
-"""A model's forward, or that of a part of it: a row for each request's last token, or for every
-token."""
+Compute: TypeAlias = Callable[[Sequence[ForwardContext]], Tensor]
+"""A model's forward, or that of a part of it, of one batch or of both its halves: a row for each
+request's last token, or for every token, of which the first half's come first. In halves it joins
+the second one's stream to the capture and back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +79,6 @@ class CaptureSite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphHalves:
-    """What runs the second half of captured batches, in two-batch overlap."""
-
-    compute: Callable[[Sequence[ForwardContext]], Tensor]
-    """Computes both halves, from their prepared metadata to a row for each token: the first half's
-    tokens, then the second's. It joins its other stream to the capture and back."""
-    backend: AttentionBackend
-    """The second half's; `init_cuda_graph_state` has been called."""
-    buffers: GraphBuffers
-    """What it reads; the first half reads those of whole batches."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """The whole of a captured batch, or one half of it."""
 
@@ -119,7 +107,7 @@ class _Captured:
         other: object = batch.tree_mask  # laid out as one, where halves read one each
         if not self.cuts(batch):
             masks, other = (batch.tree_mask,), batch.half_masks
-        takes = all(own.static.takes_mask(mask) for own, mask in zip(self.parts, masks))  # noqa: B905
+        takes = all(part.static.takes_mask(mask) for part, mask in zip(self.parts, masks))  # noqa: B905
         return fits(batch, self.bucket) and other is None and takes
 
     def cuts(self, batch: ForwardBatch) -> bool:
@@ -134,8 +122,8 @@ class _Captured:
         """
         shares = (batch,) if len(self.parts) == 1 else split(batch)
         return [
-            (own.backend, own.static.load(share))
-            for own, share in zip(self.parts, shares, strict=True)
+            (part.backend, part.static.load(share))
+            for part, share in zip(self.parts, shares, strict=True)
         ]
 
     def output_of(self, batch: ForwardBatch) -> Tensor:
@@ -166,15 +154,15 @@ class GraphRunner:
 
     compute: Compute
     """What is captured."""
-    backend: AttentionBackend
-    """Its attention; `init_cuda_graph_state` has been called."""
+    places: Sequence[tuple[AttentionBackend, GraphBuffers]]
+    """Its attention, where `init_cuda_graph_state` has been called, and what batches are copied to;
+    in two-batch overlap once more, for the second half of every bucket that has two. Other runners
+    on the same stream may share the buffers."""
     site: CaptureSite
     """Where it is captured."""
     _: KW_ONLY
     buckets: Iterable[Bucket]
     """The sizes that it captures."""
-    buffers: GraphBuffers
-    """What batches are copied to; other runners on the same stream may share them."""
     host_seq_lens: HostSeqLens
     """What batches bring of lengths on the host, at least."""
     shared_reads_end: SharedReadsEnd
@@ -183,8 +171,6 @@ class GraphRunner:
     graph_metadata: GraphMetadata = GraphMetadata.HOST
     """How the backend rebuilds metadata for a replay; under IN_GRAPH the graph does, and no host
     code of the backend runs before one."""
-    halves: GraphHalves | None = None
-    """Runs the second half of every bucket that has two; None captures batches whole."""
     _smallest_first: Sequence[_Captured] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -224,16 +210,14 @@ class GraphRunner:
         returns  [M] bool, device  None where they read no masks; nothing where no graph holds so
                                    many requests
         """
-        largest = max((own.bucket.batch_size for own in self._smallest_first), default=0)
+        largest = max((captured.bucket.batch_size for captured in self._smallest_first), default=0)
         if batch_size > largest:
             return ()
-        whole = self.buffers.tree_mask
-        if self.halves is None or batch_size == 1:
-            return (whole,)
-        return whole, self.halves.buffers.tree_mask
+        places = self.places if batch_size > 1 else self.places[:1]
+        return tuple(buffers.tree_mask for _, buffers in places)
 
     def _find(self, batch: ForwardBatch) -> _Captured | None:
-        return next((own for own in self._smallest_first if own.holds(batch)), None)
+        return next((graph for graph in self._smallest_first if graph.holds(batch)), None)
 
     def _mark(self, point: SharedReadsEnd) -> EventLike | None:
         """Record the end of the reads here, where this is the point."""
@@ -247,24 +231,25 @@ class GraphRunner:
     def _capture(self, bucket: Bucket) -> _Captured:
         """Capture a batch of padding, after a forward of it that makes what is made once."""
         streams, stream = self.site.streams, self.site.stream
+        # Lazy initialization and autotuning synchronize, which a capture forbids.
         with streams.using(stream):
             parts = self._parts(bucket)
-            for own in parts:
-                own.static.clear()
-                own.backend.init_forward_metadata_out_graph(own.static.forward)
-                own.backend.init_forward_metadata_in_graph(own.static.forward)
-            self._forward(parts)
-            for own in parts:
-                own.backend.init_forward_metadata_out_graph(own.static.forward)
+            for part in parts:
+                part.static.clear()
+                part.backend.init_forward_metadata_out_graph(part.static.forward)
+                part.backend.init_forward_metadata_in_graph(part.static.forward)
+            self.compute([part.context for part in parts])
+            for part in parts:
+                part.backend.init_forward_metadata_out_graph(part.static.forward)
         graph = streams.graph()
         reads_done = None
         with streams.capturing(graph, self.site.pool, stream):
-            for own in parts:
-                own.backend.init_forward_metadata_in_graph(own.static.forward)
+            for part in parts:
+                part.backend.init_forward_metadata_in_graph(part.static.forward)
             if self.shared_reads_end is SharedReadsEnd.IN_REPLAY:
                 reads_done = streams.external_event()
                 reads_done.record(stream)
-            output = self._forward(parts)
+            output = self.compute([part.context for part in parts])
         self.site.observer.captured(self.mode, bucket.num_tokens)
         return _Captured(
             bucket=bucket, parts=parts, graph=graph, output=output, reads_done=reads_done
@@ -272,18 +257,9 @@ class GraphRunner:
 
     def _parts(self, bucket: Bucket) -> tuple[_Part, ...]:
         """Place a bucket's batch in the buffers: whole, or each half in memory of its own."""
-        shares = [(self.backend, self.buffers, bucket)]
-        if self.halves is not None and bucket.halves is not None:
-            first, second = bucket.halves
-            shares = [(self.backend, self.buffers, first)]
-            shares.append((self.halves.backend, self.halves.buffers, second))
+        halves = bucket.halves if len(self.places) > 1 else None
+        # A bucket of one request has no halves, and runs whole on the first place.
         return tuple(
             _Part(backend=backend, static=buffers.share_of(size, self.host_seq_lens))
-            for backend, buffers, size in shares
+            for (backend, buffers), size in zip(self.places, halves or (bucket,), strict=False)
         )
-
-    def _forward(self, parts: Sequence[_Part]) -> Tensor:
-        if len(parts) > 1:
-            assert self.halves is not None, "halves are captured only with a model of them"
-            return self.halves.compute([own.context for own in parts])
-        return self.compute(parts[0].context)

@@ -157,7 +157,7 @@ def capture_draft(
     is_draft_step = backends.role is Role.DRAFT
     phase = Phase.DECODE if is_draft_step else Phase.VERIFY
     choices = configuration.graph_choices.get(backends.role, ())
-    most = max((own.num_tokens for choice in choices for own in choice.buckets), default=0)
+    most = max((bucket.num_tokens for choice in choices for bucket in choice.buckets), default=0)
     hidden: Tensor | None = None
     if model.reads_hidden and most:
         width = model.config.hidden_size if is_draft_step else model.num_features
@@ -166,7 +166,8 @@ def capture_draft(
                 most, width, dtype=model.dtype, device=configuration.streams.device
             )
 
-    def compute(context: ForwardContext) -> Tensor:
+    def compute(contexts: Sequence[ForwardContext]) -> Tensor:
+        (context,) = contexts  # drafts run whole
         read = None if hidden is None else hidden[: context.batch.num_tokens]
         return _states(model, phase, read, context)
 
@@ -245,8 +246,8 @@ class ModelDrafter:
         assert last is not None, "prompts are cut, and each stretch has a last token"
         if self._model.reads_hidden:
             shifted = forward.input_ids.roll(-1).index_copy(0, last, next_ids)
-            own = self._drafts.run(replace(forward, input_ids=shifted), features)
-            return self._payload(next_ids, own.output.index_select(0, last))
+            drafted = self._drafts.run(replace(forward, input_ids=shifted), features)
+            return self._payload(next_ids, drafted.output.index_select(0, last))
         self._drafts.run(forward, None)
         contexts = Contexts.of_forward(forward, self._req_to_token)
         behind = contexts.forward(
@@ -272,10 +273,10 @@ class ModelDrafter:
             ForwardMode.DRAFT_EXTEND, accepted.tokens, positions, start=self._ahead
         )
         read = rows_of(features, accepted.path).flatten(0, 1) if self._model.reads_hidden else None
-        own = self._extends.run(forward, read)
+        extended = self._extends.run(forward, read)
         last = (accepted.accept_lens - 1)[:, None]
-        states = rows_of(own.output.view(size, count, -1), last).squeeze(1)
-        return self._payload(accepted.bonus_tokens, states), own.reads_done
+        states = rows_of(extended.output.view(size, count, -1), last).squeeze(1)
+        return self._payload(accepted.bonus_tokens, states), extended.reads_done
 
     def _draft_step(
         self, contexts: Contexts, beams: Beams, step: int, states: Tensor | None

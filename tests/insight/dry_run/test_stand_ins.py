@@ -207,7 +207,7 @@ def test_stand_in_that_nobody_needs_is_said(
     """Who was named for what runs by itself is told, and stands in nowhere."""
     run = run_plan(_plan(name), REGISTRY, "sim", asked)
 
-    assert run.idle == idle
+    assert run.idle_stand_ins == idle
     assert {own.stand_in for own in run.stand_ins}.isdisjoint(idle)
 
 

@@ -18,7 +18,7 @@ from backend_caps.insight.run_sizes import ServerSizes
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.insight.trace import Recording, check_recordable, record_profiled
 from backend_caps.report.trace_documents import CostsDocument
-from backend_caps.report.trace_timeline import HOST, Arrow, Signal, Span, Timeline
+from backend_caps.report.trace_timeline import Arrow, Lane, Signal, Span, Timeline
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.streams import CUDAGraph, Stream, graph
@@ -59,7 +59,7 @@ def test_operator_begins_when_it_is_launched() -> None:
     with recording() as (recorder, numbers), sim.stream(FORWARD):
         numbers.add_(1)
 
-        assert _times(recorder) == [("forward", 10, 110, HOST)]
+        assert _times(recorder) == [("forward", 10, 110, Lane.HOST)]
 
 
 def test_operator_begins_when_its_stream_is_ready() -> None:
@@ -238,15 +238,15 @@ def test_streams_get_the_names_of_what_they_run(both: Both) -> None:
     """An export has numbers for streams; what is launched on them says which they are."""
     own, told = both
 
-    assert {*told.lanes} == {*own.lanes} == {HOST, "schedule", "forward", "copy", "host_copy"}
+    assert {*told.lanes} == {*own.lanes} == {Lane.HOST, "schedule", "forward", "copy", "host_copy"}
 
 
 def test_blocks_are_those_of_the_run(both: Both) -> None:
     """Each stream's blocks of a step have the run's regions and lengths."""
     own, told = both
 
-    of_run = [_told(span) for span in own.spans if span.lane != HOST and span.step in (1, 2)]
-    read = [_told(span) for span in told.spans if span.lane != HOST and span.step in (1, 2)]
+    of_run = [_told(span) for span in own.spans if span.lane != Lane.HOST and span.step in (1, 2)]
+    read = [_told(span) for span in told.spans if span.lane != Lane.HOST and span.step in (1, 2)]
     assert sorted(read, key=str) == sorted(of_run, key=str) != []
 
 
@@ -255,7 +255,9 @@ def test_host_spans_and_waits_are_those_of_the_run(both: Both) -> None:
     """What the host does, and how long it waits for whom, is read as it was."""
     own, told = both
 
-    assert [_told(span) for span in told.on(HOST)] == [_told(span) for span in own.on(HOST)]
+    assert [_told(span) for span in told.on(Lane.HOST)] == [
+        _told(span) for span in own.on(Lane.HOST)
+    ]
 
 
 def test_arrows_gaps_and_bytes_are_those_of_the_run(both: Both) -> None:
@@ -286,10 +288,10 @@ def test_torch_writes_what_is_read() -> None:
     )
     told = record_profiled(recording)
 
-    names = [span.name for span in told.on(HOST)]
-    assert told.lanes == (HOST,)
+    names = [span.name for span in told.on(Lane.HOST)]
+    assert told.lanes == (Lane.HOST,)
     assert {"step 1", "build batch", "launch", "draft", "verify", "publish"} <= {*names}
-    assert {span.depth for span in told.on(HOST) if span.name == "step 1"} == {0}
+    assert {span.depth for span in told.on(Lane.HOST) if span.name == "step 1"} == {0}
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
@@ -313,8 +315,8 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
 
     told = timeline_from(tmp_path / "export.json", level="none", num_steps=1)
 
-    assert (told.lanes, told.arrows) == ((HOST,), ())
-    assert [(own.name, own.for_lane) for own in told.on(HOST)] == [
+    assert (told.lanes, told.arrows) == ((Lane.HOST,), ())
+    assert [(own.name, own.for_lane) for own in told.on(Lane.HOST)] == [
         ("step 1", None),
         ("cudaDeviceSynchronize", None),
     ]

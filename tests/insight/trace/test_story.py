@@ -2,19 +2,102 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from itertools import pairwise
+from types import FrameType
+from typing import cast
 
 import pytest
+import torch
 from torch import Tensor
 
 from backend_caps import BackendCapsError, HostSeqLens
 from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
+from backend_caps.insight.recorder import REGIONS, RegionObserver, observed_regions, profile
 from backend_caps.insight.trace import Recording, Traced
-from backend_caps.relay import future_map
+from backend_caps.relay import FutureMap, future_map
 from backend_caps.relay.host_lengths import ColumnCopy, HostLengths
-from backend_caps.report.trace_timeline import HOST, Signal, Timeline
+from backend_caps.report.trace_timeline import Lane, Signal, Timeline
 from tests.insight.trace.conftest import CHAIN, recorded
+
+
+class Told(RegionObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.events: list[str] = []
+
+    def called(self) -> None:
+        """Count a call."""
+        self.num_calls += 1
+
+    def enter(self, name: str) -> None:
+        """Keep a name."""
+        self.events.append(name)
+
+    def leave(self) -> None:
+        """Keep an end."""
+        self.events.append("end")
+
+
+@pytest.fixture
+def relay() -> FutureMap:
+    """A relay whose publish is a region."""
+    return FutureMap(pool_size=4, device="cpu", host_seq_lens=HostSeqLens.NONE, speculative=True)
+
+
+def test_region_is_told_while_its_function_runs(relay: FutureMap) -> None:
+    """A publish is entered and left, and its calls are charged."""
+    told = Told()
+    with observed_regions(told):
+        relay.publish(torch.tensor([1]), torch.tensor([7]))
+
+    assert told.events == ["publish", "end"]
+    assert told.num_calls > 1
+
+
+def test_another_profiler_is_put_back() -> None:
+    """Who profiled the thread before does so afterwards."""
+    before = sys.getprofile()
+    with observed_regions(Told()):
+        pass
+
+    assert sys.getprofile() is before
+
+
+def test_foreign_code_is_not_charged() -> None:
+    """A call of a function that is none of relay and runtime is free."""
+    told = Told()
+    frame = inspect.currentframe()
+    assert frame is not None
+
+    profile(told)(frame, "call", None)
+
+    assert (told.num_calls, told.events) == (0, [])
+
+
+def test_profile_tells_calls_and_returns(relay: FutureMap) -> None:
+    """A frame of a region's code is entered by its call, charged, and left by its return."""
+    told, frames = Told(), list[FrameType]()
+
+    class Peeking:
+        @property
+        def shape(self) -> torch.Size:
+            frame = inspect.currentframe()
+            while frame is not None and frame.f_code not in REGIONS:
+                frame = frame.f_back
+            assert frame is not None
+            frames.append(frame)
+            return torch.Size([0])
+
+    relay.publish(torch.empty(0, dtype=torch.int64), cast("torch.Tensor", Peeking()))
+    profile(told)(frames[0], "call", None)
+    profile(told)(frames[0], "return", None)
+
+    assert (told.num_calls, told.events) == (1, ["publish", "end"])
 
 
 class StartError(BackendCapsError):
@@ -35,7 +118,7 @@ BOTH = pytest.mark.parametrize("level", [HostSeqLens.EXACT, HostSeqLens.NONE])
 
 def test_exact_host_waits_for_the_copy_stream_in_each_step(exact: Timeline) -> None:
     """With an exact mirror the host waits once a step, and stands still."""
-    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
+    waits = [span for span in exact.on(Lane.HOST) if span.for_lane == "copy"]
 
     assert [wait.step for wait in waits] == [1, 2]
     assert all(wait.length_ns > 0 for wait in waits)
@@ -45,7 +128,7 @@ def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> No
     """Each wait for lengths ends with the copy that brings them."""
     copies = [span.end_ns for span in exact.on("copy") if span.step in (1, 2)]
 
-    assert [span.end_ns for span in exact.on(HOST) if span.for_lane == "copy"] == copies
+    assert [span.end_ns for span in exact.on(Lane.HOST) if span.for_lane == "copy"] == copies
 
 
 @pytest.mark.slow
@@ -59,7 +142,7 @@ def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
 
 def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
     """What a step runs on the forward stream is launched after its lengths are there."""
-    waits = [span for span in exact.on(HOST) if span.for_lane == "copy"]
+    waits = [span for span in exact.on(Lane.HOST) if span.for_lane == "copy"]
     (wait,) = [own for own in waits if own.step == 2]
 
     launched = [op.launched_ns for span in exact.on("forward") if span.step == 2 for op in span.ops]
@@ -69,9 +152,7 @@ def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
 
 def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
     """Without a mirror the host waits for tokens alone."""
-    waits = {span.for_lane for span in none.on(HOST) if span.for_lane}
-
-    assert waits == {"host_copy"}
+    assert {span.for_lane for span in none.on(Lane.HOST) if span.for_lane} == {"host_copy"}
 
 
 def test_none_launches_a_step_before_the_one_before_has_published(none: Timeline) -> None:
@@ -106,7 +187,7 @@ def test_war_barrier_holds_the_schedule_stream(traced: Traced, level: HostSeqLen
 def test_lanes_never_overlap_themselves(traced: Traced, level: HostSeqLens) -> None:
     """A stream runs one operator at a time, in the order in which blocks are listed."""
     timeline = traced.timelines[level]
-    for lane in set(timeline.lanes) - {HOST}:
+    for lane in set(timeline.lanes) - {Lane.HOST}:
         ops = [op for span in timeline.on(lane) for op in span.ops]
 
         assert all(one.end_ns <= other.begin_ns for one, other in pairwise(ops))
@@ -118,7 +199,7 @@ def test_gaps_end_when_what_they_wait_for_is_there(traced: Traced, level: HostSe
     timeline = traced.timelines[level]
     launches = {op.launched_ns for span in timeline.spans for op in span.ops}
 
-    ends = [gap.end_ns for gap in timeline.gaps if gap.waits_for == HOST]
+    ends = [gap.end_ns for gap in timeline.gaps if gap.waits_for == Lane.HOST]
 
     assert {end for end in ends if end <= timeline.end_ns} <= launches
 
@@ -210,7 +291,7 @@ def test_plain_decode_is_shown_as_it_is() -> None:
     own = recorded("--attention-backend torch_padded", num_steps=1)
     ((level, timeline),) = own.timelines.items()
 
-    assert {s.for_lane for s in timeline.on(HOST) if s.for_lane} == {"host_copy"}
+    assert {s.for_lane for s in timeline.on(Lane.HOST) if s.for_lane} == {"host_copy"}
     assert (level.value, timeline.level) == ("exact", "exact")
     assert "decode" in {span.name for span in timeline.on("forward")}
 

@@ -239,8 +239,7 @@ def test_what_is_claimed_is_tried_in_some(what: str) -> None:
     """Each way to serve is drawn, and left out, somewhere."""
     traces = [own for forward in SERVED for own in _traces(forward)]
 
-    found = {_ways(own)[what] for own in traces}
-    assert found == {False, True}
+    assert {_ways(own)[what] for own in traces} == {False, True}
 
 
 def _ways(trace: ServerTrace) -> dict[str, bool]:

@@ -162,8 +162,7 @@ def test_read_is_of_the_backend_that_asked() -> None:
 
     LongestOnHost(draw(SCENARIO, 1).pools).seen(reads.watch(BATCH))
 
-    files = {Path(each.site.file).name for each in reads.seen}
-    assert files == {"mirror.py"}
+    assert {Path(each.site.file).name for each in reads.seen} == {"mirror.py"}
 
 
 @pytest.mark.parametrize(

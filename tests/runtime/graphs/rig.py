@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ from backend_caps.runtime.attention import AttentionBackend, ForwardContext, Pha
 from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphHalves, GraphRunner
+from backend_caps.runtime.graphs.runner import CaptureSite, Computed, GraphRunner
 from backend_caps.runtime.memory import Pools, ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import TensorOptions
@@ -170,16 +169,13 @@ class Rig:
             self.second = build(self.site)
             """The second half's backend; of whole batches nobody's."""
             of_second = GraphBuffers(buckets, streams.device, mask_size)
-        self._halves = None
+        self.places = [(self.backend, self.buffers)]
+        """Where graphs run: whole batches or first halves, then second halves."""
         if in_halves:
-            uses = uses_of("torch_padded", TORCH_PADDED, [Phase.DECODE])
-            eager = PhaseBackends(uses, Role.TARGET, self.site)
-            self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams, frozenset(Phase))
-            self._halves = GraphHalves(
-                compute=lambda contexts: self.model.lm_head(self.two_batch.states(contexts)),
-                backend=self.second,
-                buffers=of_second,
-            )
+            self.places.append((self.second, of_second))
+        uses = uses_of("torch_padded", TORCH_PADDED, [Phase.DECODE])
+        eager = PhaseBackends(uses, Role.TARGET, self.site)
+        self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams, frozenset(Phase))
         self.fill(seed=0)
         self.place = CaptureSite(streams=streams, stream=self.stream, pool=streams.graph_pool())
         """Where graphs are captured."""
@@ -193,16 +189,22 @@ class Rig:
         metadata: GraphMetadata = GraphMetadata.HOST,
     ) -> GraphRunner:
         """Capture graphs in the rig's memory."""
+        model, two_batch = self.model, self.two_batch
+
+        # Of the model alone: a graph in a cycle with its rig would die within another's capture.
+        def compute(contexts: Sequence[ForwardContext]) -> Tensor:
+            if len(contexts) == 1:
+                return scores_of(model, *contexts)
+            return model.lm_head(two_batch.states(contexts))
+
         return GraphRunner(
-            partial(scores_of, self.model),
-            self.backend,
+            compute,
+            self.places,
             self.place,
             buckets=buckets,
-            buffers=self.buffers,
             host_seq_lens=host_seq_lens,
             shared_reads_end=marked_reads_end(reads_end, self.streams.traits),
             graph_metadata=metadata,
-            halves=self._halves,
         )
 
     def fill(self, seed: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime import AttentionLayer, ForwardBatch
 from tests.runtime.graphs.rig import Site, make_rows, padded
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import pytest
 import torch
@@ -111,7 +110,7 @@ def capture(
     for buffer in site.keys_and_values():
         buffer.zero_()
     captured = capture_graphs(
-        partial(scores_of, model),
+        lambda contexts: scores_of(model, *contexts),
         backends,
         Configuration.from_plan(
             plan,

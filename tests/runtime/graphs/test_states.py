@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from backend_caps import BatchKind, HostSeqLens, Phase, SharedReadsEnd
@@ -20,11 +18,10 @@ MASK_SIZE = BUCKETS[UNIFORM][-1].batch_size * DRAFTS * MAX_CONTEXT_LEN
 def _captured(rig: Rig) -> TargetRunner:
     """Capture a rig's model, and run verifies by its graphs."""
     runner = GraphRunner(
-        partial(states_of, rig.model),
-        rig.backend,
+        lambda contexts: states_of(rig.model, *contexts),
+        rig.places,
         rig.place,
         buckets=BUCKETS[UNIFORM],
-        buffers=rig.buffers,
         host_seq_lens=HostSeqLens.NONE,
         shared_reads_end=SharedReadsEnd.POST_REPLAY,
     )

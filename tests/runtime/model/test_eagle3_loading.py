@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,52 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model.draft_loading import load_eagle3
-from backend_caps.runtime.model.eagle3 import Eagle3Config
+from backend_caps.runtime.model import eagle3_of, load_eagle3, random_eagle, random_llama
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
+from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import eagle3_of, random_eagle, random_llama
+from backend_caps.runtime.model.random_models import random_weight
 from tests.runtime.model.folders import refused
-from tests.runtime.model.heads import random_eagle3
+
+
+def random_eagle3(folder: Path, target: LlamaConfig, **keys: object) -> Eagle3Config:
+    """Write a head with random weights, which is hardly ever right; it knows every second token.
+
+    Args:
+        folder: is made.
+        target: the target's shape.
+        keys: of config.json, beside those of the layer's shape.
+    """
+    folder.mkdir(parents=True)
+    document = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "vocab_size": target.vocab_size,
+        "draft_vocab_size": target.vocab_size // 2,
+        "hidden_size": target.hidden_size,
+        "intermediate_size": 2 * target.hidden_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": target.num_attention_heads,
+        "num_key_value_heads": target.num_key_value_heads,
+        **keys,
+    }
+    (folder / "config.json").write_text(json.dumps(document), "utf-8")
+    config = Eagle3Config.from_folder(folder)
+    options = TensorOptions(torch.device("meta"), torch.float32)
+    hollow = Eagle3Head(config, options, num_positions=1)
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name.replace("layers.0.", "midlayer."): random_weight(name, weight.shape, generator)
+        for name, weight in hollow.named_weights()
+    }
+    if "d2t" in weights:
+        ids = torch.arange(1, target.vocab_size, 2)[: config.draft_vocab_size]
+        weights["d2t"] = ids - torch.arange(len(ids))
+        weights["t2d"] = torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, ids, 1)
+    save_file(weights, folder / "model.safetensors")
+    return config
+
 
 VOCAB_SIZE = 64
 LAYER_IDS, USES = "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"
@@ -74,9 +115,7 @@ def test_config_names_the_layers_that_are_read(
     tmp_path: Path, target: LlamaModel, keys: dict[str, object], expected: tuple[int, ...]
 ) -> None:
     """At the top ids name inputs of layers; in SGLang's `eagle_config` they name outputs."""
-    config = random_eagle3(tmp_path / "head", target.config, **keys)
-
-    assert config.layers_read(8) == expected
+    assert random_eagle3(tmp_path / "head", target.config, **keys).layers_read(8) == expected
     assert load_eagle3(tmp_path / "head", target).num_features == len(expected) * 32
 
 

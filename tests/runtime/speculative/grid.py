@@ -11,6 +11,8 @@ from itertools import product
 from types import MappingProxyType
 
 import torch
+from backend_caps_torch_native import TorchPadded
+from torch_native_caps import TORCH_PADDED
 
 from backend_caps import (
     Capabilities,
@@ -21,16 +23,46 @@ from backend_caps import (
     Rule,
     RuleSet,
     ServerFlags,
-    Use,
     discover,
     resolve,
 )
 from backend_caps.runtime import Engine, EngineOptions, StepObserver
+from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.engines import PLAIN_LOOP
-from tests.runtime.speculative.grid_attention import BOUNDED
 from tests.runtime.speculative.oracle import CONTEXT_LEN, Targets
 from tests.runtime.speculative.pairwise import Row, pairwise_cover
+
+
+class Bounded(TorchPadded):
+    """`torch_padded`, whose page table ends where the host says that each context does.
+
+    A bound below the truth cuts tokens off, and the output is another one.
+    """
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:  # type: ignore[override]
+        """Pad to the largest bound, and leave nothing of a row behind its own."""
+        bounds = batch.seq_lens_cpu_upper_bound
+        assert bounds is not None, "the plan asks for upper bounds"
+        whole = self._req_to_token
+        table = whole[:, : int(bounds.max())].clone()
+        is_behind = (torch.arange(table.shape[1]) >= bounds[:, None]).to(table.device)
+        rows = batch.req_pool_indices
+        table[rows] = table[rows].masked_fill(is_behind, 0)
+        self._req_to_token = table
+        super().init_forward_metadata_in_graph(batch)
+        self._req_to_token = whole
+
+
+BOUNDED = TORCH_PADDED.model_copy(
+    update={
+        "capabilities": TORCH_PADDED.capabilities.model_copy(
+            # A graph would keep the bounds of its capture.
+            update={"host_seq_lens": HostSeqLens.UPPER_BOUND, "graph_replay": frozenset()}
+        ),
+        "implementation": f"{__name__}:{Bounded.__name__}",
+    }
+)
 
 
 class Mirror(Enum):
@@ -222,7 +254,7 @@ def _plan(arguments: tuple[str, ...], engine: str, mirror: Mirror) -> Plan:
     flags = ServerFlags.from_argv(arguments)
     uses, rules = _registry().uses(flags), RuleSet.builtin(engine)
     if mirror is Mirror.UPPER_BOUND:
-        uses = tuple(_bounded(use) for use in uses)
+        uses = tuple(replace(use, backend="bounded", declaration=BOUNDED) for use in uses)
     if mirror is Mirror.OF_RULE:
         rules = rules.with_rules([_ASKS_FOR_LENGTHS])
     return resolve(uses, flags, rules=rules, policy="quiet")
@@ -231,7 +263,3 @@ def _plan(arguments: tuple[str, ...], engine: str, mirror: Mirror) -> Plan:
 @cache
 def _registry() -> Registry:
     return discover()
-
-
-def _bounded(use: Use) -> Use:
-    return replace(use, backend="bounded", declaration=BOUNDED)

@@ -132,9 +132,7 @@ def test_compared_runs_are_crowded(algorithm: Algorithm, models: Models) -> None
     """There are mixed steps, steps of which a prompt goes on, and retractions."""
     kept = _run(models, _settings(algorithm, "tree"), CROWDED)
 
-    modes = [step.mode for step in kept.steps]
-
-    assert modes.count(ForwardMode.MIXED) > 3
+    assert [step.mode for step in kept.steps].count(ForwardMode.MIXED) > 3
     assert any(own.num_made < own.num_requests for own in kept.steps if own.mode.name == "EXTEND")
     assert sum(step.num_retracted for step in kept.steps) > 0
 

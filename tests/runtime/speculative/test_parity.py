@@ -114,9 +114,7 @@ def test_multi_step_draft_containers_draft(registry: Registry, targets: Targets,
         target.folder, plan, "cpu", draft_model_path=target.drafts[Algorithm.EAGLE]
     )
 
-    tokens = run(engine, target.jobs)
-
-    assert tokens == target.tokens
+    assert run(engine, target.jobs) == target.tokens
     assert {use.backend for use in plan.uses if use.role is Role.DRAFT} == {
         "torch_native",
         "torch_padded",

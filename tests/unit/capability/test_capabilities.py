@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from backend_caps.capability.kind import ANY, UNDECLARED, Role
-from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf, OneOf
+from backend_caps import ANY, UNDECLARED, ComputeRange, Exact, MultipleOf, OneOf, Role
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     AttentionArch,

@@ -43,9 +43,7 @@ def test_intersect_is_what_both_take(
     one: JoinedSizes, other: JoinedSizes, shared: JoinedSizes
 ) -> None:
     """Two sets of sizes join to what both take, whichever comes first."""
-    joined = (intersect(one, other), intersect(other, one))
-
-    assert joined == (shared, shared)
+    assert (intersect(one, other), intersect(other, one)) == (shared, shared)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +59,7 @@ def test_admits_tells_which_sizes_are_taken(sizes: Sizes, taken: list[int]) -> N
     """A set takes its own sizes and no other."""
     candidates = [1, 16, 24, 32, 64]
 
-    admitted = [size for size in candidates if size in sizes]
-
-    assert admitted == taken
+    assert [size for size in candidates if size in sizes] == taken
 
 
 def test_multiples_hold_whole_numbers_alone() -> None:
@@ -103,9 +99,7 @@ def test_window_holds_versions_by_number(
     """A window holds what is from its start on and below its end, 9.10 above 9.9."""
     versions = [(8, 0), (8, 9), (9, 0), (9, 10), (10, 0)]
 
-    held = [version for version in versions if version in window]
-
-    assert held == inside
+    assert [version for version in versions if version in window] == inside
 
 
 _A, _TURING = ComputeRange((8, 0), (9, 0)), ComputeRange((7, 5), (8, 9))
@@ -131,6 +125,4 @@ _FROM_8, _FROM_10 = ComputeRange((8, 0)), ComputeRange((10, 0))
 )
 def test_windows_join_to_what_they_share(one: Windows, other: Windows, shared: Windows) -> None:
     """Two lists of windows join to what both hold, whichever comes first."""
-    joined = (overlap(one, other), overlap(other, one))
-
-    assert joined == (shared, shared)
+    assert (overlap(one, other), overlap(other, one)) == (shared, shared)

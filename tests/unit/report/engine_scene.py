@@ -6,15 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from backend_caps import Declaration, Given, Origin, Part, Rule, RuleSet, Source
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
-from backend_caps.capability.declaration import Declaration, Part
-from backend_caps.capability.facts import Given
-from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.document import value_of
 from backend_caps.resolution.engine import Engine
-from backend_caps.resolution.rules import Rule, RuleSet
 from tests.unit.report.stored import FOLDER
 
 _NOTHING: Mapping[str, Reading] = {}

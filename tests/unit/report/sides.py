@@ -9,6 +9,7 @@ from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, GraphMetadata, HostSeqLens
+from backend_caps.discovery.registry import Registry
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.diff import Side
 from backend_caps.report.difference import (
@@ -161,11 +162,10 @@ def locked(
     """Lock what is installed."""
     return lock_document(
         request or asked(),
-        backends=backends,
-        problems=problems,
-        rules=rules or RuleSet.builtin("sglang-0.5.13"),
-        reading=read,
-        plan=plan,
+        Registry(entries=backends, problems=tuple(problems)),
+        rules or RuleSet.builtin("sglang-0.5.13"),
+        plan,
+        read,
     )
 
 

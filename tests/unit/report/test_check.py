@@ -86,7 +86,8 @@ def test_part_of_the_checks_shows_part_of_the_claims() -> None:
 def test_check_without_a_case_says_so() -> None:
     """Where nothing ran, the heading claims nothing; what could have run was stopped."""
     none = checked().checks[3].model_copy(update={"applies": True})
-    update = {"checks": [none], "status": "not checked", "lines": _no_lines(), "said": []}
+    lines = LinesDocument(num_lines=0, num_run=0, files=[])
+    update = {"checks": [none], "status": "not checked", "lines": lines, "said": []}
 
     document = checked().model_copy(update=update)
 
@@ -150,7 +151,3 @@ def test_junit_holds_no_control_characters() -> None:
 
     assert "raised \ufffd[31m\ufffd" in text
     ET.fromstring(text)  # noqa: S314 - our own
-
-
-def _no_lines() -> LinesDocument:
-    return LinesDocument(num_lines=0, num_run=0, files=[])

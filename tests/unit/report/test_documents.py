@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from pydantic import JsonValue
 
-from backend_caps import Origin, Part, Phase, ServerFlags, flips
+from backend_caps import ANY, UNDECLARED, Origin, Part, Phase, ServerFlags, flips, resolve
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.kind import ANY, UNDECLARED
 from backend_caps.capability.sets import ComputeRange, Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import NO_LIMIT, BatchKind, HostSeqLens
 from backend_caps.engines.reading import EngineReading
@@ -18,8 +17,7 @@ from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.document import Document, json_of, json_text
 from backend_caps.report.plan_views import explain_view
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.report.sections import Heading, Lines, Table, markdown
-from backend_caps.resolution.resolver import resolve
+from backend_caps.report.sections import Heading, Lines, Table, in_words, markdown
 from tests.unit.building import OPTS_OUT, RULES_13, at_rank, broken, flags, installed, use
 from tests.unit.report import engine_scene, scene
 from tests.unit.report.conftest import Golden, Shown
@@ -78,8 +76,7 @@ def test_plan_document_keeps_a_ranks_number() -> None:
 
     document = plan_document(resolved, ())
 
-    ranks = {cause.rank for cause in document.server["host_seq_lens"].causes}
-    assert ranks == {3}
+    assert {cause.rank for cause in document.server["host_seq_lens"].causes} == {3}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +204,7 @@ def test_keys_of_an_engine_are_left_out_of_a_plugin() -> None:
 
 def test_explanation_names_the_engine() -> None:
     """The heading of an explanation says whose value it is."""
-    heading = next(iter(explain_view(_plan(), ["host_seq_lens"], None)))
+    heading = next(iter(in_words(explain_view(_plan(), ["host_seq_lens"], None))))
 
     assert isinstance(heading, Heading)
     assert heading.text.startswith("host_seq_lens with sglang 0.5.23 = exact (")

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import ANY, Facts, Origin, Source
 from backend_caps.capability.backend import Backend, Reading, Status
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import ANY
-from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sets import Conflict, Exact, Unchecked
 from backend_caps.capability.vocabulary import NO_LIMIT, BatchKind, Capabilities, HostSeqLens
 from backend_caps.report.diff import Side

@@ -76,9 +76,7 @@ def test_block_holds_its_operators() -> None:
 
 def test_bytes_are_told_where_they_cross() -> None:
     """A copy says how much it moves, and what moves nothing does not."""
-    bytes_ = {event.args.num_bytes for event in SLICES if event.cat == "operator"}
-
-    assert bytes_ == {None, 72}
+    assert {event.args.num_bytes for event in SLICES if event.cat == "operator"} == {None, 72}
 
 
 def test_waits_and_gaps_name_whom_they_wait_for() -> None:

@@ -19,7 +19,16 @@ from backend_caps.report.html.page import page
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view
 from backend_caps.report.plans import FlipDocument, plan_document
 from backend_caps.report.progress import spinning, terminal_of
-from backend_caps.report.sections import Heading, Lines, Opened, Section, Table, markdown, visible
+from backend_caps.report.sections import (
+    Heading,
+    Lines,
+    Opened,
+    Section,
+    Table,
+    in_words,
+    markdown,
+    visible,
+)
 from backend_caps.report.step_costs import MeasureDocument, costs_view
 from tests.unit.building import READS, RULES_13, flags, installed, use
 from tests.unit.report import scene
@@ -38,7 +47,7 @@ def _explained(line: str, phase: str | None) -> Iterable[Section]:
     of_plans = [
         name for name in _EVERYTHING if name in document.server or name in document.phases["decode"]
     ]
-    return explain_view(document, of_plans, phase)
+    return in_words(explain_view(document, of_plans, phase))
 
 
 def _hostile() -> Iterable[Section]:
@@ -122,7 +131,7 @@ def test_explanation_of_a_phase_that_nobody_runs_says_so() -> None:
     document = plan_document(resolve([use("fa3", READS)], flags(), rules=RULES_13), ())
 
     of_all = [*explain_view(document, ["sync_free_prepare"], None)]
-    sections = [*explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value)]
+    sections = [*in_words(explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value))]
 
     headings = [each.text for each in of_all if isinstance(each, Heading)]
     assert headings == ["sync_free_prepare in decode = no"]
@@ -192,7 +201,7 @@ def test_page_is_titled_by_whether_it_ran_as_decided(name: str, ranks: slice, ti
 
 def test_page_of_costs_is_that_of_the_plan() -> None:
     """What was counted stands on the page that the explanation has, with its drawing."""
-    text = page(read("measured", MeasureDocument), (), [Opened(name="host_seq_lens")])
+    text = page(read("measured", MeasureDocument), [Opened(name="host_seq_lens")])
 
     parts = ["<h2>What a step costs, ", "<details open>", '<h2 id="graph">Who forces what']
     assert [part for part in sorted(parts, key=text.index) if part in text] == parts

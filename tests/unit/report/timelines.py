@@ -12,7 +12,7 @@ from backend_caps.report.trace_documents import (
     TracedLevelDocument,
     TraceDocument,
 )
-from backend_caps.report.trace_timeline import HOST, Arrow, Gap, Signal, Span, TimedOp, Timeline
+from backend_caps.report.trace_timeline import Arrow, Gap, Lane, Signal, Span, TimedOp, Timeline
 from tests.unit.report.stored import read
 
 US = 1000
@@ -45,7 +45,12 @@ def block(lane: str, name: str, step: int, *ops: TimedOp) -> Span:
 def host(name: str, step: int, begin_us: int, end_us: int, depth: int = 1) -> Span:
     """Make a span of the host's work."""
     return Span(
-        lane=HOST, name=name, step=step, begin_ns=begin_us * US, end_ns=end_us * US, depth=depth
+        lane=Lane.HOST,
+        name=name,
+        step=step,
+        begin_ns=begin_us * US,
+        end_ns=end_us * US,
+        depth=depth,
     )
 
 
@@ -68,7 +73,7 @@ def arrow(signal: Signal, begin: tuple[str, int], end: tuple[str, int]) -> Arrow
 
 EXACT = Timeline(
     level="exact",
-    lanes=(HOST, "schedule", "forward", "copy", "stream 9"),
+    lanes=(Lane.HOST, "schedule", "forward", "copy", "stream 9"),
     spans=(
         host("step 1", 1, 100, 600, depth=0),
         host("build batch", 1, 100, 300),
@@ -87,18 +92,18 @@ EXACT = Timeline(
     ),
     arrows=(
         arrow(Signal.LENGTHS, ("forward", 204), ("copy", 204)),
-        arrow(Signal.LENGTHS_TO_HOST, ("copy", 290), (HOST, 290)),
+        arrow(Signal.LENGTHS_TO_HOST, ("copy", 290), (Lane.HOST, 290)),
         arrow(Signal.GATHER, ("forward", 204), ("schedule", 400)),
         arrow(Signal.WAR_BARRIER, ("forward", 204), ("schedule", 400)),
-        arrow(Signal.OTHER, ("forward", 1300), (HOST, 1310)),
+        arrow(Signal.OTHER, ("forward", 1300), (Lane.HOST, 1310)),
         arrow(Signal.TOKENS, ("copy", 320), ("forward", 500)),
     ),
     gaps=(
         Gap(lane="forward", begin_ns=204 * US, end_ns=420 * US, waits_for="schedule"),
-        Gap(lane="forward", begin_ns=425 * US, end_ns=430 * US, waits_for=HOST),
-        Gap(lane="forward", begin_ns=435 * US, end_ns=520 * US, waits_for=HOST),
+        Gap(lane="forward", begin_ns=425 * US, end_ns=430 * US, waits_for=Lane.HOST),
+        Gap(lane="forward", begin_ns=435 * US, end_ns=520 * US, waits_for=Lane.HOST),
         Gap(lane="copy", begin_ns=10 * US, end_ns=204 * US, waits_for="forward"),
-        Gap(lane="forward", begin_ns=1300 * US, end_ns=1400 * US, waits_for=HOST),
+        Gap(lane="forward", begin_ns=1300 * US, end_ns=1400 * US, waits_for=Lane.HOST),
     ),
     begin_ns=100 * US,
     end_ns=1100 * US,
@@ -109,7 +114,7 @@ EXACT = Timeline(
 """Two steps with a mirror: an operator of a stream that nobody named is among them."""
 NONE = Timeline(
     level="none",
-    lanes=(HOST, "schedule", "forward"),
+    lanes=(Lane.HOST, "schedule", "forward"),
     spans=(
         host("step 1", 1, 50, 350, depth=0),
         host("launch", 1, 50, 300),

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps import Facts, Part, RuleSet, ServerFlags, resolve
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.declaration import Part
-from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Role, Scope
 from backend_caps.capability.provenance import Problem
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
@@ -21,9 +20,6 @@ from backend_caps.resolution.errors import (
     ResolutionError,
     nearest,
 )
-from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, select
 from backend_caps.resolution.uses import Use, uses_of
 from tests.unit.building import RULES_13, RULES_23, broken, flags, installed, named, use

@@ -290,10 +290,6 @@ def test_flips_leave_conditions_on_other_capabilities() -> None:
 _DP_AND_TP = Given(enable_dp_attention=True, tp_size={1})
 
 
-def _forcing(name: str, given: Given) -> Rule:
-    return Rule(name=name, given=given, forces=_READS_ONLY, reason="house rule")
-
-
 @pytest.mark.parametrize(
     ("givens", "told"),
     [
@@ -306,7 +302,10 @@ def _forcing(name: str, given: Given) -> Rule:
 )
 def test_flips_undo_rules_by_their_switches(givens: list[Given], told: list[str]) -> None:
     """A rule is undone by a switch it asks for, and only if that really helps."""
-    rules = [_forcing(f"rule {place}", given) for place, given in enumerate(givens)]
+    rules = [
+        Rule(name=f"rule {place}", given=given, forces=_READS_ONLY, reason="house rule")
+        for place, given in enumerate(givens)
+    ]
 
     found = _flips(f"{_ON_FA3} {_NO_DP}", named(_FREE), rules=RULES_13.with_rules(rules))
 

@@ -7,16 +7,13 @@ from functools import reduce
 
 import pytest
 
+from backend_caps import Conflict, Exact, MultipleOf, Origin, Use, resolve
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.kind import ANY, Phase, Role, Scope
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sets import Conflict, Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, resolved_from
-from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Effect, RuleSet
-from backend_caps.resolution.uses import Use
 from tests.unit.building import (
     OPTS_OUT,
     READS,

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from backend_caps import Given, Origin, Part, When, resolve
+from backend_caps import SharedReadsEnd as End
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.declaration import Part, When
-from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import ANY, Phase, Role, Scope
-from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Exact, MultipleOf, Unchecked
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
@@ -18,9 +17,7 @@ from backend_caps.capability.vocabulary import (
     GraphMetadata,
     HostSeqLens,
 )
-from backend_caps.capability.vocabulary import SharedReadsEnd as End
 from backend_caps.resolution.plan import Cause, CauseKind, Policy
-from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use, uses_of
 from tests.unit.building import (
     OPTS_OUT,
@@ -274,8 +271,7 @@ def test_override_of_a_phase_value_counts_in_every_phase() -> None:
 
     plan = resolve([use()], flags(), unsafe_override=override)
 
-    values = {plan["sync_free_prepare", phase].value for phase in Phase}
-    assert values == {True}
+    assert {plan["sync_free_prepare", phase].value for phase in Phase} == {True}
 
 
 _FITS = Capabilities(needs_cpu_seq_lens=True, two_batch_overlap=True)

@@ -107,9 +107,7 @@ def test_options_that_are_not_found_are_problems() -> None:
     """A source without options and without choices lacks both, and that is told."""
     index = index_of({SERVER_ARGS: ""}, version=None)
 
-    engine = read_engine_options(index)
-
-    assert engine.name == "sglang-unknown"
+    assert read_engine_options(index).name == "sglang-unknown"
     assert [problem.message for problem in index.problems] == [
         f"sglang of unknown version has no {what} in {SERVER_ARGS}, where known versions have it."
         for what in ("command-line option", "ATTENTION_BACKEND_CHOICES")

@@ -75,9 +75,7 @@ def test_missing_function_leaves_everything_open(files: dict[str, str]) -> None:
     """Where nothing can be read of what the engine forces, the copy stays on, and is told."""
     index = index_of(files)
 
-    rule = _unknown(index)
-
-    assert rule.given.expression == "nothing is known of what the engine forces"
+    assert _unknown(index).given.expression == "nothing is known of what the engine forces"
     messages = [each.message for each in index.problems if each.code == "engine-anchor-missing"]
     assert messages[0] == (
         f"sglang 0.5.13 has no decide_needs_cpu_seq_lens() in {DECIDES}, "

@@ -10,8 +10,8 @@ import pytest
 
 from backend_caps.engines.source.classes import Classes, Factories
 from backend_caps.engines.source.guards import condition
-from backend_caps.engines.source.heads import Heads
 from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.module import Heads
 from tests.unit.engines.source.trees import class_of, function_of, index_of, module_of, stated_of
 from tests.unit.engines.tables import table
 

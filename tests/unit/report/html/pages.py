@@ -28,7 +28,7 @@ def diff() -> DiffDocument:
 PAGES: Mapping[str, Callable[[], str]] = {
     "report": lambda: page(scene.report(scene.FORCED), ()),
     "evidence": lambda: page(scene.verified(), ()),
-    "explain": lambda: page(scene.plan(scene.FORCED)[1], (), [Opened(name="host_seq_lens")]),
+    "explain": lambda: page(scene.plan(scene.FORCED)[1], [Opened(name="host_seq_lens")]),
     "diff": lambda: page(diff(), ()),
 }
 """A page of each kind."""

@@ -22,15 +22,7 @@ from backend_caps.report.difference import (
     diff_document,
 )
 from backend_caps.report.html import grid
-from backend_caps.report.html.grid import (
-    Cell,
-    Glyph,
-    Grid,
-    Row,
-    conditions_view,
-    matrix,
-    side_by_side,
-)
+from backend_caps.report.html.grid import Cell, Glyph, Grid, conditions_view, matrix, side_by_side
 from backend_caps.report.html.page import answer, forces, page, value_groups
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Lines, Opened, Picture, Table, markdown
@@ -142,7 +134,7 @@ def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
 )
 def test_page_is_titled_by_what_was_asked_for(asked: Opened, told: str) -> None:
     """The answer stands first, and what the host is told of lengths behind it."""
-    assert f"<h1>{told}</h1>\n<p>host_seq_lens is exact" in page(_plan("fa3"), (), [asked])
+    assert f"<h1>{told}</h1>\n<p>host_seq_lens is exact" in page(_plan("fa3"), [asked])
 
 
 def test_title_names_the_engine_that_was_read() -> None:
@@ -163,7 +155,7 @@ _PLACE = "fa3_caps.py:3"
 _TEMPLATES = Path(grid.__file__).parent / "templates"
 
 
-def _grid(*rows: Row) -> Grid:
+def _grid(*rows: tuple[Cell, ...]) -> Grid:
     return Grid(columns=("a", "b", "c"), rows=rows)
 
 
@@ -196,7 +188,7 @@ def test_matrix_is_known_to_the_last_letter(
 
     lines = [f"columns: {', '.join(shown.columns[1:])}"]
     for row in shown.rows:
-        lines += ["", f"# {_written(row.head)}", *map(_written, row.cells)]
+        lines += ["", f"# {_written(row[0])}", *map(_written, row[1:])]
     golden(f"{name}.txt", "\n".join(lines) + "\n")
 
 
@@ -218,7 +210,7 @@ def test_no_conditions_are_no_table() -> None:
 def test_same_details_are_written_once() -> None:
     """A page of many backends does not repeat what is the same behind their cells."""
     cell = Cell(text="yes", detail=(("origin", "declared"),))
-    row = Row(head=Cell(text="a", detail=(("status", "ok"),)), cells=(cell, cell))
+    row = (Cell(text="a", detail=(("status", "ok"),)), cell, cell)
 
     data = _grid(row, row).data()
 
@@ -232,7 +224,7 @@ def test_same_details_are_written_once() -> None:
 def test_legend_has_each_shape_once_in_its_order() -> None:
     """A legend explains what is shown, and no more."""
     failed = Cell(text="no", glyph=Glyph.DECLARED, mark=Glyph.FAILED)
-    row = Row(head=Cell(text="a", glyph=Glyph.BROKEN), cells=(failed, failed))
+    row = (Cell(text="a", glyph=Glyph.BROKEN), failed, failed)
 
     shapes = (Glyph.DECLARED, Glyph.BROKEN, Glyph.FAILED)
     assert _grid(row).legend == tuple((shape, None) for shape in shapes)
@@ -301,7 +293,7 @@ def test_sides_stand_beside_each_other_with_their_places() -> None:
     """A row has what it was, what it is, and where both say so."""
     row = side_by_side(diff()).rows[0]
 
-    told = [(cell.text, cell.note) for cell in (row.head, *row.cells)]
+    told = [(cell.text, cell.note) for cell in row]
     assert told == [
         ("class FlashAttentionBackend", ""),
         ("host_seq_lens", ""),
@@ -324,8 +316,8 @@ def test_row_opens_both_sides_in_full() -> None:
     )
     row = side_by_side(diff_document("a", "b", [found])).rows[0]
 
-    assert row.cells[-1].text.endswith("word …")
-    assert row.head.detail == (
+    assert row[-1].text.endswith("word …")
+    assert row[0].detail == (
         ("appeared", "was not there"),
         ("before", "not there"),
         ("after", words),
