@@ -215,9 +215,9 @@ def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
 @given(reading=engines, request=requests)
 def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequest) -> None:
     """An engine compared by a lock has the same backends as when it is read."""
-    locked = lock_document(
-        request, reading.registry, reading.rules or RuleSet.builtin("sglang-0.5.13"), None, reading
-    )
+    registry = Registry(entries=reading.backends, problems=reading.problems)
+    rules = reading.rules or RuleSet.builtin("sglang-0.5.13")
+    locked = lock_document(request, registry, rules, None, reading)
 
     assert differences(Side.of_lock(locked), Side.of_reading(reading)) == ()
 

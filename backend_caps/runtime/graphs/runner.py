@@ -107,7 +107,9 @@ class _Captured:
         other: object = batch.tree_mask  # laid out as one, where halves read one each
         if not self.cuts(batch):
             masks, other = (batch.tree_mask,), batch.half_masks
-        takes = all(part.static.takes_mask(mask) for part, mask in zip(self.parts, masks))  # noqa: B905
+        # A batch of one request has one mask, and runs in the first of two parts.
+        pairs = zip(self.parts, masks, strict=False)
+        takes = all(part.static.takes_mask(mask) for part, mask in pairs)
         return fits(batch, self.bucket) and other is None and takes
 
     def cuts(self, batch: ForwardBatch) -> bool:

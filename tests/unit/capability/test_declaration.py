@@ -191,6 +191,7 @@ _NO_OBJECT = "Input should be 'my_flash.sglang:Name'"
         ("parts.0.phases", [{"backend": "fa3", "phases": set()}], _TOO_FEW),
         ("parts.0.roles", [{"backend": "fa3", "roles": set()}], _TOO_FEW),
         ("parts.0.phase", [{"backend": "fa3", "phase": "decode"}], "Unexpected keyword argument"),
+        ("capabilities", ["fa3"], "Input should be a valid dictionary or instance of Capabilities"),
     ],
 )
 def test_declaration_refuses_what_it_cannot_be(name: str, said: object, text: str) -> None:

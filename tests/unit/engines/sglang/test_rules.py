@@ -159,11 +159,17 @@ def test_no_guard_is_no_condition() -> None:
     assert given_of([]) is None
 
 
-def test_two_conditions_on_one_thing_ask_for_what_is_both() -> None:
-    """Guards of one name are joined to what satisfies both."""
-    given = given_of(_guards("not is_npu()", "not is_cpu()", "is_xpu()"))
-
-    assert str(given) == "device = xpu"
+@pytest.mark.parametrize(
+    ("guards", "given"),
+    [
+        (["not is_npu()", "not is_cpu()", "is_xpu()"], "device = xpu"),
+        (["is_hip()", "_is_hip"], "rocm on"),
+    ],
+    ids=["sets are intersected", "equal values are one"],
+)
+def test_two_conditions_on_one_value_require_both(guards: list[str], given: str) -> None:
+    """Guards on one flag or fact are joined to the values that satisfy both."""
+    assert str(given_of(_guards(*guards))) == given
 
 
 @table("sglang_conditions", "contradiction_stays_open_in_words")
