@@ -23,6 +23,7 @@ HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --context-length 128
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 AT_90 := backend_caps/relay/*,backend_caps/simulator/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/kit/*,backend_caps/insight/*,backend_caps/pytest_plugin.py,backend_caps/supervisor.py
+MIRRORS := unit cli discovery startup insight kit relay simulator runtime upstream
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
 SGLANG := .cache/engines/sglang-0.5.23
@@ -54,8 +55,8 @@ run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 test: lint $(WHEELS)
 	$(MAKE) --jobs 2 unit types
 
-# Coverage of branches by the same tests, 100 % of what imports no torch and 90 % of the rest; then
-# the tests that are marked `slow`.
+# Coverage of branches by the tests that mirror the package's modules, 100 % of what imports no torch
+# and 90 % of the rest; then the tests that are marked `slow`, and more draws for those by Hypothesis.
 test-all: $(VENV)/developing $(WHEELS)
 	$(MAKE) covered
 	$(MAKE) slow
@@ -76,11 +77,11 @@ unit: $(VENV)/developing $(WHEELS)
 	$(PYTEST)
 
 slow: $(VENV)/developing $(WHEELS)
-	$(PYTEST) --hypothesis-profile thorough -m 'slow and not vllm_wheel and not sglang and not soak'
+	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not vllm_wheel and not sglang and not soak'
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
 covered: $(VENV)/developing $(WHEELS)
-	CI=true $(PYTEST) --hypothesis-profile thorough --cov --cov-report=
+	CI=true $(PYTEST) --cov --cov-report= $(MIRRORS:%=tests/%)
 	@rm -f .coverage.*  # of processes that were killed on purpose
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(AT_90)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(AT_90)'
