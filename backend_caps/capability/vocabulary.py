@@ -14,6 +14,7 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
+from backend_caps.capability import sets
 from backend_caps.capability.kind import (
     ANY,
     DRAFT_TREES,
@@ -34,16 +35,6 @@ from backend_caps.capability.kind import (
     support,
 )
 from backend_caps.capability.model import Device, Dtype, FrozenModel
-from backend_caps.capability.sets import (
-    STORED_AS_SET,
-    ComputeCapabilities,
-    Sizes,
-    Unchecked,
-    intersect,
-    overlap,
-    written_sizes,
-    written_windows,
-)
 
 
 class HostSeqLens(Scale):
@@ -115,7 +106,7 @@ TOP_PRIORITY = 100
 _Member = TypeVar("_Member")
 _AnyOf = Annotated[
     AbstractSet[_Member] | Anything | Undeclared,
-    *STORED_AS_SET,
+    *sets.STORED_AS_SET,
     support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
 ]
 """The values that a backend takes, of which each use has one."""
@@ -125,8 +116,8 @@ _ServerSupport = Annotated[_Granted, _permission(scope=Scope.SERVER)]
 """What a server does where all its backends can."""
 
 
-_SomeSizes = Annotated[Sizes | Undeclared, BeforeValidator(written_sizes)]
-_sizes = partial(support, worst=Unchecked(), best=ANY, join=intersect)
+_SomeSizes = Annotated[sets.Sizes | Undeclared, BeforeValidator(sets.written_sizes)]
+_sizes = partial(support, worst=sets.Unchecked(), best=ANY, join=sets.intersect)
 
 
 class Capabilities(FrozenModel):
@@ -155,7 +146,7 @@ class Capabilities(FrozenModel):
     """SGLang's spelling of `host_seq_lens`: `True` is `EXACT`, `False` is `NONE`."""
     graph_replay: Annotated[
         AbstractSet[BatchKind] | Undeclared,
-        *STORED_AS_SET,
+        *sets.STORED_AS_SET,
         support(worst=frozenset(), best=_ALL_BATCHES, join=common, scope=Scope.PHASE),
     ] = UNDECLARED
     """The kinds of batch whose captured full graph may be replayed. vLLM's `NEVER` to `ALWAYS` map
@@ -195,7 +186,7 @@ class Capabilities(FrozenModel):
     mirror. An opt-out from the mirror without it counts as `EXACT`."""
     roles: Annotated[
         Annotated[AbstractSet[Role], Field(min_length=1)] | Undeclared,
-        *STORED_AS_SET,
+        *sets.STORED_AS_SET,
         support(worst=frozenset({Role.TARGET}), best=frozenset(Role), join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The roles the backend can take. A use outside them is an error."""
@@ -215,9 +206,9 @@ class Capabilities(FrozenModel):
     head_sizes: Annotated[_SomeSizes, _sizes(scope=Scope.USE)] = UNDECLARED
     """The head sizes the backend takes, in elements."""
     compute_capability: Annotated[
-        ComputeCapabilities | Anything | Undeclared,
-        BeforeValidator(written_windows),
-        support(worst=(), best=ANY, join=overlap, scope=Scope.USE),
+        sets.ComputeCapabilities | Anything | Undeclared,
+        BeforeValidator(sets.written_windows),
+        support(worst=(), best=ANY, join=sets.overlap, scope=Scope.USE),
     ] = UNDECLARED
     """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""
     attention_arch: _AnyOf[AttentionArch] = UNDECLARED

@@ -15,14 +15,8 @@ from backend_caps.cli.options import importable, request_of
 from backend_caps.cli.output import working
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.errors import BackendCapsError
+from backend_caps.insight import run_documents
 from backend_caps.insight.dry_run import dry_start
-from backend_caps.insight.run_documents import (
-    RankReport,
-    agreement_document,
-    graphs_document,
-    rank_document,
-    shared_reads_end,
-)
 from backend_caps.insight.run_sizes import ServerSizes
 from backend_caps.insight.stand_ins import RunPlan, run_plan
 from backend_caps.kit.models import SmallModels
@@ -90,15 +84,15 @@ def _run_in_group(ctx: click.Context, group: RankGroup) -> int:
     except _Refused as error:
         show_error(error, group.place)
     ran = None if document is None else document.ranks[0]
-    report = RankReport.of(server.request.plan, server.request.flags, seconds, ran)
+    report = run_documents.RankReport.of(server.request.plan, server.request.flags, seconds, ran)
     gathered = group.gathered(report.model_dump_json())
-    reports = [RankReport.model_validate_json(each) for each in gathered]
+    reports = [run_documents.RankReport.model_validate_json(each) for each in gathered]
     runs = [each.run for each in reports if each.run is not None]
     if document is None or len(runs) < len(reports):
         return CANNOT_START
     status = server.status(plan, runs)
     if number == 0:
-        agreement = agreement_document(plan, reports)
+        agreement = run_documents.agreement_document(plan, reports)
         update = {"agreement": agreement, "ranks": runs, "status": status}
         server.show(document.model_copy(update=update))
     return status
@@ -170,14 +164,14 @@ class SmallServer:
                 )
             with working(f"running {num_steps} steps"):
                 done.run_steps(num_steps, seed)
-            ran = rank_document(done, rank)
+            ran = run_documents.rank_document(done, rank)
             return documents.DryRunDocument.of(
                 run,
                 schema_="backend-caps/dry-run@1",
                 plan=self.request.written(plan),
                 future_map=done.engine.relay.host_seq_lens.value,
-                shared_reads_end=shared_reads_end(plan),
-                graphs=graphs_document(done.engine),
+                shared_reads_end=run_documents.shared_reads_end(plan),
+                graphs=run_documents.graphs_document(done.engine),
                 device=device,
                 model=None if given["model"] is None else str(given["model"]),
                 num_steps=num_steps,

@@ -12,17 +12,7 @@ import click
 
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
-from backend_caps.cli.options import (
-    Request,
-    check_draft_model,
-    device_option,
-    folder_option,
-    importable,
-    request_of,
-    seed_option,
-    server_command,
-    steps_option,
-)
+from backend_caps.cli import options
 from backend_caps.cli.output import CommandError, loading_torch
 from backend_caps.discovery.scan import PLUGINS
 from backend_caps.resolution.engine import RUNTIME
@@ -74,16 +64,16 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     return value
 
 
-@server_command(
+@options.server_command(
     "Run prompts under a server's plan, and show what steps cost.",
     "backend-caps generate -- --attention-backend torch_native",
     "backend-caps generate --device sim --prompts 2 -- \\\n  --attention-backend torch_padded",
     rules=RUNTIME,
 )
-@folder_option(
+@options.folder_option(
     "--model", "A Hugging Face folder of a Llama; a small one with random weights unless given."
 )
-@folder_option(
+@options.folder_option(
     "--draft-model",
     "With --model, the Hugging Face folder of what drafts for it, where the server flags name "
     "an algorithm that drafts with a model.",
@@ -104,8 +94,8 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     callback=_temperature,
     help=f"Of sampling, up to {_HOTTEST:g}; 0 takes the likeliest token.",
 )
-@seed_option("Of made-up prompts and of sampling.")
-@device_option(
+@options.seed_option("Of made-up prompts and of sampling.")
+@options.device_option(
     "cpu", f"The torch device to run on; {_SIM!r} simulates one on the CPU, and finds hidden syncs."
 )
 @click.option(
@@ -148,7 +138,7 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     help="Numbers of tokens that graphs are captured for: of prefill, and of what runs in pieces "
     "around attention; none unless given.",
 )
-@steps_option(8, "Steps to show; all count in the sums.")
+@options.steps_option(8, "Steps to show; all count in the sums.")
 @click.option(
     "--compare-plain",
     is_flag=True,
@@ -172,7 +162,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     if ctx.params["prompts"] is not None and ctx.params["token_ids"]:
         raise click.UsageError("--prompts and --token-ids both say what to run; give one of them.")
     ctx.params["schedule"] = _schedule(ctx.params["device"], ctx.params["schedule"])
-    request = request_of(ctx)
+    request = options.request_of(ctx)
     _check_drafting(ctx, request.flags.speculative_algorithm)
     _check_named(request)
     # Loads torch, which a wrong command line is not worth.
@@ -180,14 +170,14 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
         from backend_caps.insight.generation import generate_document  # noqa: PLC0415
         from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
-    with importable(request.path):
+    with options.importable(request.path):
         document = generate_document(_generation(ctx.params, request))
     request.show(document, generate_view(document))
     if document.differs_from_plain:
         ctx.exit(DIFFERS)
 
 
-def _generation(given: Mapping[str, Any], request: Request) -> Generation:
+def _generation(given: Mapping[str, Any], request: options.Request) -> Generation:
     """Read what to run from the options; torch is loaded by now."""
     import torch  # noqa: PLC0415
 
@@ -246,7 +236,7 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
             f"flags {named}. Add --speculative-algorithm with one of these after --, or leave "
             "--draft-model out."
         )
-    check_draft_model(ctx)
+    options.check_draft_model(ctx)
     if model is not None and is_drafting and draft_model is None:
         raise click.UsageError(
             f"--speculative-algorithm {algorithm} drafts with a model, and none is named for "
@@ -254,7 +244,7 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
         )
 
 
-def _check_named(request: Request) -> None:
+def _check_named(request: options.Request) -> None:
     """Refuse flags that name no backend, before torch is loaded."""
     registry, allow = request.registry, request.search.allow
     uses = registry.uses(request.flags)

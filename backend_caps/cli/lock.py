@@ -8,19 +8,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.invocation import (
-    ENGINES,
-    PluginSearch,
-    config_option,
-    engine_options,
-    format_option,
-    installed_engine,
-    name_of,
-    reading_of,
-    search_options,
-    source_option,
-    traced_in,
-)
+from backend_caps.cli import invocation
 from backend_caps.cli.options import Request, has_server_flags, request_of, server_command
 from backend_caps.cli.output import Format, examples, printer, say
 from backend_caps.errors import BackendCapsError
@@ -63,7 +51,8 @@ def _always_json(command: click.Command) -> click.Command:
     "backend-caps lock --output server.lock -- --attention-backend torch_native",
     "backend-caps lock > installed.lock",
     engine=partial(
-        engine_options, words=" Unless this or --path is given, the one that is installed."
+        invocation.engine_options,
+        words=" Unless this or --path is given, the one that is installed.",
     ),
 )
 @click.option(
@@ -81,7 +70,7 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
     given = ctx.params
     # Where the environment is locked, its engine is the one that is installed.
     if given["engine"] is None and not given["path"] and given["source"] is None:
-        given["engine"] = installed_engine(routed=has_server_flags(ctx))
+        given["engine"] = invocation.installed_engine(routed=has_server_flags(ctx))
     request = request_of(ctx)
     plan = request.document if request.flags.given() else None
     text = lock_of(request, plan).text()
@@ -106,8 +95,8 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
     return lock_document(locked, registry, registry.rules(request.rules), plan, reading)
 
 
-@search_options
-@format_option()
+@invocation.search_options
+@invocation.format_option()
 @click.command(
     short_help="Compare a lock with what is installed now.",
     epilog=examples(
@@ -115,7 +104,9 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
     ),
 )
 @click.argument("lockfile", required=False, type=click.Path(path_type=Path))
-@source_option("Read the lock's engine from this folder or wheel instead of the installed one.")
+@invocation.source_option(
+    "Read the lock's engine from this folder or wheel instead of the installed one."
+)
 @click.pass_context
 def verify(
     ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_options: object
@@ -126,7 +117,7 @@ def verify(
 
     Exit status 0 where nothing differs, 1 where something does, 2 where nothing could be compared.
     """
-    traced = traced_in(ctx)
+    traced = invocation.traced_in(ctx)
     if lockfile is None and traced is not None:
         lockfile = traced.settings.lock
     if lockfile is None:
@@ -144,11 +135,11 @@ def verify(
 def _repeated_request(ctx: click.Context, locked: LockedRequest) -> Request:
     """Repeat a lock's request; an engine's own rules are read anew."""
     try:
-        reading = reading_of(locked.engine, ctx.params["source"])
+        reading = invocation.reading_of(locked.engine, ctx.params["source"])
     except BackendCapsError as error:
         raise click.UsageError(f"nothing was compared: {error}") from error
     return Request(
-        search=PluginSearch.from_context(ctx),
+        search=invocation.PluginSearch.from_context(ctx),
         rules=locked.rules or (reading and reading.rules) or installed_version()[0],
         policy=locked.policy,
         facts=locked.facts,
@@ -184,8 +175,8 @@ def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceD
             yield difference
 
 
-@config_option
-@format_option()
+@invocation.config_option
+@invocation.format_option()
 @click.command(
     short_help="Show what differs between two locks or engines.",
     epilog=examples(
@@ -217,14 +208,14 @@ def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_option
 def _side(named: str) -> tuple[Side, str]:
     """Read a side, with its name; an unreadable side is wrong usage, not a difference."""
     engine, _, place = named.partition("@")
-    if engine not in ENGINES or "@" not in named:
+    if engine not in invocation.ENGINES or "@" not in named:
         return _of_lock(Path(named)), named
     try:
-        reading = reading_of(engine, None if place in _INSTALLED else Path(place))
+        reading = invocation.reading_of(engine, None if place in _INSTALLED else Path(place))
     except BackendCapsError as error:
         raise click.UsageError(str(error)) from error
     assert reading is not None, f"{engine} was asked for"
-    return Side.of_reading(reading), name_of(reading)
+    return Side.of_reading(reading), invocation.name_of(reading)
 
 
 def _of_lock(path: Path) -> Side:
@@ -232,7 +223,7 @@ def _of_lock(path: Path) -> Side:
     is_wheel = path.suffix == ".whl"
     if is_wheel or path.is_dir():
         kind = "wheel" if is_wheel else "folder"
-        spelled = " or ".join(f"{engine}@{path}" for engine in ENGINES)
+        spelled = " or ".join(f"{engine}@{path}" for engine in invocation.ENGINES)
         raise click.UsageError(
             f"{str(path)!r} is a {kind}; expected a lock file, or an engine with its source. "
             f"Write {spelled}."

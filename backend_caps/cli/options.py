@@ -16,18 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.cli.invocation import (
-    Invocation,
-    PluginSearch,
-    check_routed,
-    format_option,
-    merged,
-    name_of,
-    reading_of,
-    search_options,
-    setting_option,
-    traced_in,
-)
+from backend_caps.cli import invocation
 from backend_caps.cli.output import Format, Show, examples, printer
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
@@ -48,7 +37,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 STAND_INS = frozenset({"sim"})
 """The devices that stand in for others."""
 _OPTIONS = (
-    setting_option(
+    invocation.setting_option(
         "--policy",
         type=click.Choice([policy.value for policy in Policy]),
         default=Policy.WARN.value,
@@ -67,7 +56,7 @@ _OPTIONS = (
         metavar="NAME=VALUE",
         help="Put a value in place of the joined one; recorded as a cause. Repeatable.",
     ),
-    setting_option(
+    invocation.setting_option(
         "--require-evidence/--no-require-evidence",
         help="Count a claim that the conformance kit has not verified as undeclared.",
     ),
@@ -76,8 +65,10 @@ _OPTIONS = (
         type=click.Path(path_type=Path),
         help="Server flags from a YAML or JSON file; those after -- go before them.",
     ),
-    format_option(),
-    setting_option("--verbose/--no-verbose", help="Name the server flags that do not matter here."),
+    invocation.format_option(),
+    invocation.setting_option(
+        "--verbose/--no-verbose", help="Name the server flags that do not matter here."
+    ),
 )
 
 
@@ -91,7 +82,7 @@ Reads: TypeAlias = Callable[[Engine, str], bool]
 class Request:
     """A command's request, read from its options; backends and plan are found once."""
 
-    search: PluginSearch
+    search: invocation.PluginSearch
     rules: str | RuleSet
     """The rule set that was named, or that of the engine that was read."""
     policy: Policy
@@ -117,7 +108,9 @@ class Request:
     @cached_property
     def found(self) -> Registry:
         """The plugins, joined with an engine's own backends."""
-        return self.plugins if self.reading is None else merged(self.reading, self.plugins)
+        return (
+            self.plugins if self.reading is None else invocation.merged(self.reading, self.plugins)
+        )
 
     @cached_property
     def registry(self) -> Registry:
@@ -161,7 +154,7 @@ class Request:
 
     def written(self, plan: Plan) -> PlanDocument:
         """Make the document of a plan of these flags, with the flips that would change it."""
-        engine = None if self.reading is None else name_of(self.reading)
+        engine = None if self.reading is None else invocation.name_of(self.reading)
         return plan_document(plan, flips(plan, self.registry, plan.flags), engine=engine)
 
 
@@ -186,8 +179,8 @@ def request_options(command: click.Command, *, rules: str | None = None) -> clic
 
     Without one it is the installed SGLang's version where its rules are known, else the newest.
     """
-    search_options(command)
-    setting_option(
+    invocation.search_options(command)
+    invocation.setting_option(
         "--rules",
         default=rules or (lambda: installed_engine()[0]),
         show_default=rules or f"the installed SGLang's, else {ENGINES[-1]}",
@@ -227,7 +220,7 @@ def server_command(
 
 def device_option(default: str, words: str) -> Option:
     """Make `--device`, which the settings have too."""
-    return setting_option("--device", default=default, show_default=True, help=words)
+    return invocation.setting_option("--device", default=default, show_default=True, help=words)
 
 
 def steps_option(default: int, words: str, most: int | None = None) -> Option:
@@ -270,8 +263,8 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
     """
     given = ctx.params
     if given["flags_file"] or has_server_flags(ctx):
-        check_routed(given.get("engine"))
-    reading = reading_of(given.get("engine"), given.get("source"))
+        invocation.check_routed(given.get("engine"))
+    reading = invocation.reading_of(given.get("engine"), given.get("source"))
     line = (None if reading is None else reading.command_line) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
@@ -283,7 +276,7 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
     if reading is not None and ctx.get_parameter_source("rules") is ParameterSource.DEFAULT:
         rules = reading.rules or rules
     return Request(
-        search=PluginSearch.from_context(ctx),
+        search=invocation.PluginSearch.from_context(ctx),
         rules=rules,
         policy=Policy(given["policy"]),
         facts=_facts(ctx),
@@ -297,17 +290,19 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
 
 def has_server_flags(ctx: click.Context) -> bool:
     """Return whether there are server flags, on the command line or in the settings."""
-    traced = traced_in(ctx)
+    traced = invocation.traced_in(ctx)
     is_set = traced is not None and bool(traced.server(None).values)
-    return is_set or bool(ctx.ensure_object(Invocation).server_flags)
+    return is_set or bool(ctx.ensure_object(invocation.Invocation).server_flags)
 
 
 def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerFlags:
     """Read the flags: the command line's, its file's, the environment's, those of the settings."""
-    flags = ServerFlags.from_argv(ctx.ensure_object(Invocation).server_flags, engine_name=line)
+    flags = ServerFlags.from_argv(
+        ctx.ensure_object(invocation.Invocation).server_flags, engine_name=line
+    )
     if file is not None:
         flags = flags.over(ServerFlags.from_file(file, engine_name=line))
-    traced = traced_in(ctx)
+    traced = invocation.traced_in(ctx)
     if traced is None:
         return flags
     server = traced.server(line)
@@ -317,7 +312,7 @@ def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerF
 
 def _facts(ctx: click.Context) -> Facts:
     """Put the facts of the command line over those of the settings."""
-    facts, traced = facts_from(ctx.params["fact"]), traced_in(ctx)
+    facts, traced = facts_from(ctx.params["fact"]), invocation.traced_in(ctx)
     if traced is None:
         return facts
     return Facts.model_validate({**traced.settings.facts.known(), **facts.known()})

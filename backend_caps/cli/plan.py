@@ -11,23 +11,11 @@ from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
+from backend_caps.cli import options
 from backend_caps.cli.invocation import routed_engine_options
-from backend_caps.cli.options import (
-    STAND_INS,
-    device_option,
-    importable,
-    request_of,
-    server_command,
-    steps_option,
-)
 from backend_caps.cli.output import loading_torch, working
+from backend_caps.report import plans
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
-from backend_caps.report.plans import (
-    RelayDocument,
-    SelectionDocument,
-    choice_documents,
-    plan_document,
-)
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.selection import BACKEND_FLAGS
@@ -41,7 +29,7 @@ NONE_FITS = 1
 """The exit status where a flag finds no backend."""
 
 
-@server_command(
+@options.server_command(
     "Show what a server needs of its backends, and who decided it.",
     "backend-caps resolve -- --attention-backend triton",
     "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
@@ -51,12 +39,12 @@ NONE_FITS = 1
 @click.pass_context
 def resolve(ctx: click.Context, /, **_options: object) -> None:
     """Show what a server with these flags needs of its backends, and who decided it."""
-    request = request_of(ctx)
+    request = options.request_of(ctx)
     document = request.document
     request.show(document, plan_view(document))
 
 
-@server_command(
+@options.server_command(
     "Show every cause of a capability's value on a server.",
     "backend-caps explain -- --attention-backend torch_native",
     "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
@@ -93,7 +81,7 @@ def explain(
     """Show every cause of a capability's value on a server; of host_seq_lens unless named."""
     if results is not None and not measure:
         raise click.UsageError(f"--results {results} is shown with --measure; add it.")
-    request = request_of(ctx)
+    request = options.request_of(ctx)
     document = request.document
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
@@ -105,7 +93,7 @@ def explain(
         from backend_caps.insight.measure import measure_document  # noqa: PLC0415
         from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
 
-    with working("counting steps on a simulated device"), importable(request.path):
+    with working("counting steps on a simulated device"), options.importable(request.path):
         measured = measure_document(request.plan, document, results)
     costs = () if measured.measured is None else measured_view(measured.measured, document)
     request.show(measured, chain(explained, costs))
@@ -114,7 +102,7 @@ def explain(
         ctx.exit(NOT_MEASURED)
 
 
-@server_command(
+@options.server_command(
     "Show which installed backends fit a server, and why not others.",
     "backend-caps select -- --attention-backend auto",
     "backend-caps select --fact device=cuda -- --attention-backend auto",
@@ -127,7 +115,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     Where no flag is auto, those that name a backend are taken as auto: the candidates could take
     its place. Exit status 1 where no backend fits.
     """
-    request = request_of(ctx)
+    request = options.request_of(ctx)
     flags, rules = _with_auto(request.flags), request.registry.rules(request.rules)
     selection = selection_of(
         request.registry,
@@ -135,15 +123,15 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
         rules=rules,
         facts=request.facts,
         policy=request.policy,
-        stand_ins=STAND_INS,
+        stand_ins=options.STAND_INS,
     )
     known = flags.with_facts(request.facts).known()
-    document = SelectionDocument(
+    document = plans.SelectionDocument(
         schema_="backend-caps/selection@1",
         facts={name: text_of(value) for name, value in known.items()},
         policy=request.policy.value,
         rules=rules.name,
-        choices=choice_documents(selection.choices),
+        choices=plans.choice_documents(selection.choices),
     )
     request.show(document, selection_view(document))
     if any(choice.chosen is None for choice in document.choices):
@@ -158,14 +146,14 @@ def _with_auto(flags: ServerFlags) -> ServerFlags:
     return flags.updated(dict.fromkeys(named or ["attention_backend"], AUTO))
 
 
-@server_command(
+@options.server_command(
     "Relay a few steps, and show what crosses to the host and why.",
     "backend-caps relay -- --attention-backend torch_padded",
     "backend-caps relay --steps 5 -- --attention-backend torch_native \\\n"
     "  --speculative-algorithm EAGLE3",
 )
-@device_option("cpu", "The torch device of the FutureMap.")
-@steps_option(3, "Steps to relay.")
+@options.device_option("cpu", "The torch device of the FutureMap.")
+@options.steps_option(3, "Steps to relay.")
 @click.option(
     "--pool-size",
     default=64,
@@ -189,7 +177,7 @@ def relay(
         from backend_caps.startup.configuration import Configuration  # noqa: PLC0415
         from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
-    request = request_of(ctx)
+    request = options.request_of(ctx)
     flags, draft = request.flags, None
     if flags.speculative_algorithm is not None:
         topk = flags.speculative_eagle_topk or 1
@@ -201,11 +189,11 @@ def relay(
     plan = configure.with_bound(plan, draft)
     configure.log_plan(plan)
     configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
-    document = RelayDocument(
+    document = plans.RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,
         has_streams=configuration.future_map.streams.traits.has_streams,
-        plan=plan_document(plan, flips(plan, request.registry, plan.flags)),
+        plan=plans.plan_document(plan, flips(plan, request.registry, plan.flags)),
         steps=[*rehearse(configuration.future_map, num_steps=steps, draft=draft)],
     )
     request.show(document, relay_view(document))

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from backend_caps.cli import options
 from backend_caps.cli.dry_run import stand_in_option
 from backend_caps.cli.invocation import routed_engine_options
-from backend_caps.cli.options import (
-    device_option,
-    importable,
-    seed_option,
-    server_command,
-    steps_option,
-)
 from backend_caps.cli.output import CommandError, loading_torch, working
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
     from backend_caps.cli.dry_run_job import SmallServer
 
 
-@server_command(
+@options.server_command(
     "Record steps: who does what when, and waits for whom.",
     "backend-caps trace -- --attention-backend torch_padded",
     "backend-caps trace --output steps.json --svg steps.svg -- \\\n"
@@ -47,11 +41,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the picture here, as one SVG.",
 )
-@device_option(
+@options.device_option(
     "sim", "The torch device to run on; 'sim' simulates one on the CPU, and its times are counted."
 )
-@steps_option(3, "Decode steps to record.", most=32)
-@seed_option("Of random weights.")
+@options.steps_option(3, "Decode steps to record.", most=32)
+@options.seed_option("Of random weights.")
 @stand_in_option
 @click.pass_context
 def trace(ctx: click.Context, /, **_options: object) -> None:
@@ -89,7 +83,7 @@ def _record(ctx: click.Context, server: SmallServer) -> None:
     check_device(device)
     check_recordable(device)
     plan = request.plan
-    with importable(request.path), working("recording steps"):
+    with options.importable(request.path), working("recording steps"):
         recording = Recording(
             run=server.run_plan_here(plan),
             server=server.sizes,

@@ -16,24 +16,11 @@ from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
+from backend_caps.insight import run_sizes
 from backend_caps.insight.errors import InsightError, faults_in
-from backend_caps.insight.run_sizes import (
-    STEADY_PROMPT,
-    fitting_models,
-    small_engine,
-    submit_endless,
-)
 from backend_caps.kit.models import ModelSizes, SmallModels
+from backend_caps.report import step_costs
 from backend_caps.report.plans import PlanDocument
-from backend_caps.report.step_costs import (
-    DraftsDocument,
-    LeftOutDocument,
-    Level,
-    LevelDocument,
-    MeasuredDocument,
-    MeasureDocument,
-    TimeDocument,
-)
 from backend_caps.resolution.plan import CauseKind, Plan, Resolved
 from backend_caps.resolution.uses import UseKind
 from backend_caps.runtime.options import EngineOptions
@@ -64,7 +51,9 @@ _UNNAMED = (
 )
 
 
-def measure_document(plan: Plan, document: PlanDocument, results: Path | None) -> MeasureDocument:
+def measure_document(
+    plan: Plan, document: PlanDocument, results: Path | None
+) -> step_costs.MeasureDocument:
     """Run the plan's configuration, and write down what its steps cost, or why it cannot run.
 
     Args:
@@ -81,12 +70,12 @@ def measure_document(plan: Plan, document: PlanDocument, results: Path | None) -
         measured = measured_levels(plan).model_copy(update={"times": times})
     except InsightError as error:
         problem = error.message
-    return MeasureDocument(
+    return step_costs.MeasureDocument(
         schema_="backend-caps/measure@1", plan=document, measured=measured, problem=problem
     )
 
 
-def measured_levels(plan: Plan) -> MeasuredDocument:
+def measured_levels(plan: Plan) -> step_costs.MeasuredDocument:
     """Run a plan's configuration at each level that its backends can run with.
 
     Where no lengths are relayed, the level does nothing, and the plan's own is the only one.
@@ -100,7 +89,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
     try:
         if any(use.kind is UseKind.ENGINE_DEFAULT for use in plan.uses):
             raise InsightError("not-measured", _UNNAMED)
-        with fitting_models(plan, _LONGEST, sizes=_MODEL) as models:
+        with run_sizes.fitting_models(plan, _LONGEST, sizes=_MODEL) as models:
             ran, left_out = at_levels(
                 plan, (own, *others), lambda level: steady_steps(at_level(plan, level), models)
             )
@@ -109,7 +98,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
             "not-measured",
             f"this configuration cannot be run here, so nothing of it is counted: {error}",
         ) from error
-    return MeasuredDocument(
+    return step_costs.MeasuredDocument(
         device=DEVICE_NAME,
         batch_size=BATCH_SIZE,
         num_steps=NUM_STEPS,
@@ -131,7 +120,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
 class SteadySteps:
     """What `NUM_STEPS` decode steps did."""
 
-    costs: LevelDocument
+    costs: step_costs.LevelDocument
     """Means over the steps, at the plan's level."""
     pool_size: int
     """Rows of the request pool, row 0 included."""
@@ -152,12 +141,12 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
     options = EngineOptions(
         max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
     )
-    context = STEADY_PROMPT + num_new
+    context = run_sizes.STEADY_PROMPT + num_new
     with (
         simulate("eager") as simulation,
-        small_engine(plan, models, DEVICE_NAME, context, options, unobserved) as engine,
+        run_sizes.small_engine(plan, models, DEVICE_NAME, context, options, unobserved) as engine,
     ):
-        submit_endless(engine, BATCH_SIZE, num_new)
+        run_sizes.submit_endless(engine, BATCH_SIZE, num_new)
         for _ in range(_SETTLING):
             engine.step()
         num_before, before = len(simulation.hidden_syncs), simulation.counts
@@ -166,7 +155,7 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
             engine.step()
         counts = simulation.counts - before
         stream = handle_of(engine.relay.copy_stream)
-        costs = LevelDocument(
+        costs = step_costs.LevelDocument(
             level=plan.host_seq_lens.value,
             is_planned=True,
             host_waits=counts.num_host_waits / NUM_STEPS,
@@ -208,7 +197,7 @@ def _num_new(plan: Plan) -> int:
 
 def at_levels(
     plan: Plan, levels: Iterable[HostSeqLens], run: Callable[[HostSeqLens], _Run]
-) -> tuple[dict[HostSeqLens, _Run], list[LeftOutDocument]]:
+) -> tuple[dict[HostSeqLens, _Run], list[step_costs.LeftOutDocument]]:
     """Call `run` at each level; list the levels where it cannot run, each with its reason.
 
     Args:
@@ -219,7 +208,7 @@ def at_levels(
     Raises:
         BackendCapsError: the plan's own level cannot run.
     """
-    ran, left_out = dict[HostSeqLens, _Run](), list[LeftOutDocument]()
+    ran, left_out = dict[HostSeqLens, _Run](), list[step_costs.LeftOutDocument]()
     for level in levels:
         is_own = level is plan.host_seq_lens
         reason = None if is_own else _reason_against(plan, level)
@@ -232,7 +221,7 @@ def at_levels(
                 if is_own:
                     raise fault from error
                 reason = str(fault)
-        left_out.append(LeftOutDocument(level=level.value, reason=reason))
+        left_out.append(step_costs.LeftOutDocument(level=level.value, reason=reason))
     return ran, left_out
 
 
@@ -269,10 +258,10 @@ def _reason_against(plan: Plan, level: HostSeqLens) -> str | None:
     return "; ".join(needing) or None
 
 
-def drafts_document(plan: Plan) -> DraftsDocument | None:
+def drafts_document(plan: Plan) -> step_costs.DraftsDocument | None:
     """Write down how a plan's steps speculate; None where they do not."""
     settings = SpecSettings.from_flags(plan.flags)
-    return None if settings is None else DraftsDocument.of(settings)
+    return None if settings is None else step_costs.DraftsDocument.of(settings)
 
 
 class _Kind(BaseModel):
@@ -293,7 +282,7 @@ class _Result(BaseModel):
     rows: tuple[_Row, ...]
 
 
-def stored_times(folder: Path | None) -> list[TimeDocument]:
+def stored_times(folder: Path | None) -> list[step_costs.TimeDocument]:
     """Read what the mirror cost a step on GPUs, from the files that `make gpu` writes.
 
     Args:
@@ -310,14 +299,16 @@ def stored_times(folder: Path | None) -> list[TimeDocument]:
     return [time for path in sorted(folder.glob("*.json")) for time in _times(path)]
 
 
-def _times(path: Path) -> Iterator[TimeDocument]:
+def _times(path: Path) -> Iterator[step_costs.TimeDocument]:
     result = _read(path)
     if result is None or result.hardware is None:
         return  # of another benchmark, or of the simulated device, whose times mean nothing
     for row in result.rows:
-        if row.side in get_args(Level) and row.comparison.startswith("mirror"):
+        if row.side in get_args(step_costs.Level) and row.comparison.startswith("mirror"):
             values = row.model_dump(exclude={"side"})
-            yield TimeDocument(file=path.name, hardware=result.hardware, level=row.side, **values)
+            yield step_costs.TimeDocument(
+                file=path.name, hardware=result.hardware, level=row.side, **values
+            )
 
 
 def _read(path: Path) -> _Result | None:

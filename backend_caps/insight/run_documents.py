@@ -15,11 +15,7 @@ from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.insight.dry_run import NAMES, DryRun, PhaseFigures
 from backend_caps.report import dry_run_documents as documents
-from backend_caps.report.generate_documents import (
-    GraphModeDocument,
-    GraphsDocument,
-    PhaseGraphsDocument,
-)
+from backend_caps.report import generate_documents
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
@@ -241,13 +237,13 @@ def _of_graphs(done: DryRun) -> Iterator[_Deviation]:
             yield Finding.GRAPHS, own, message
 
 
-def graphs_document(engine: Engine) -> GraphsDocument:
+def graphs_document(engine: Engine) -> generate_documents.GraphsDocument:
     """Write down what an engine has captured, and how its batches run."""
     in_halves = engine.plan.flags.enable_two_batch_overlap
-    return GraphsDocument.of(
+    return generate_documents.GraphsDocument.of(
         total_usage(engine.graphs.values()),
         phases=[
-            PhaseGraphsDocument.of(
+            generate_documents.PhaseGraphsDocument.of(
                 choice,
                 role=role.value,
                 supported={mode.value: _supported(choice, mode) for mode in GraphMode},
@@ -281,10 +277,10 @@ def refused_because(choice: GraphChoice) -> dict[str, list[str]]:
     }
 
 
-def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:
+def _supported(choice: GraphChoice, mode: GraphMode) -> generate_documents.GraphModeDocument:
     against = choice.obstacles.get(mode, ())
     because = _reasons(choice.phase, mode, against) or [SUPPORTED_BECAUSE[mode]]
-    return GraphModeDocument(supported=mode in choice.supported, because=because)
+    return generate_documents.GraphModeDocument(supported=mode in choice.supported, because=because)
 
 
 def _reasons(phase: Phase, mode: GraphMode, against: Iterable[Obstacle | Requested]) -> list[str]:

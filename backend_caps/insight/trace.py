@@ -18,6 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.insight import run_sizes
 from backend_caps.insight.dry_run import dry_start
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import at_level, at_levels, bytes_on, drafts_document, handle_of
@@ -28,13 +29,6 @@ from backend_caps.insight.recorder import (
     Recorder,
     RegionObserver,
     observed_regions,
-)
-from backend_caps.insight.run_sizes import (
-    SMALL_MODEL,
-    STEADY_PROMPT,
-    RunSizes,
-    ServerSizes,
-    submit_endless,
 )
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.relay.streams import declared_traits
@@ -52,7 +46,7 @@ _BATCH_SIZE = 4
 """Requests of every step, where as many run at once."""
 _SETTLING = 6
 """Steps before the first recorded one: a prefill, then decode until overlap is steady."""
-_MODEL = replace(SMALL_MODEL, num_layers=6)
+_MODEL = replace(run_sizes.SMALL_MODEL, num_layers=6)
 """A target with enough layers that its graph hides the host's launches, as on a server."""
 _PROFILER_SAYS = (
     "torch.profiler's, on the host and on the device; marking regions slows the host down"
@@ -64,7 +58,7 @@ class Recording:
     """What to record."""
 
     run: RunPlan
-    server: ServerSizes
+    server: run_sizes.ServerSizes
     device: str
     num_steps: int
     seed: int = 0
@@ -174,7 +168,7 @@ def _level(
 def _started(recording: Recording, simulation: Simulation | None = None) -> Iterator[Engine]:
     """Make an engine with submitted requests, of which no step ran yet, for a `with` block."""
     run, server = recording.run, recording.server
-    num_new = _num_new(run.plan, RunSizes.of(run.plan, server), recording.num_steps)
+    num_new = _num_new(run.plan, run_sizes.RunSizes.of(run.plan, server), recording.num_steps)
     with dry_start(
         run,
         server,
@@ -183,11 +177,13 @@ def _started(recording: Recording, simulation: Simulation | None = None) -> Iter
         simulation=simulation,
         seed=recording.seed,
     ) as own:
-        submit_endless(own.engine, min(_BATCH_SIZE, own.sizes.max_running_requests), num_new)
+        run_sizes.submit_endless(
+            own.engine, min(_BATCH_SIZE, own.sizes.max_running_requests), num_new
+        )
         yield own.engine
 
 
-def _num_new(plan: Plan, sizes: RunSizes, num_steps: int) -> int:
+def _num_new(plan: Plan, sizes: run_sizes.RunSizes, num_steps: int) -> int:
     """Return an output length that no request reaches within the recorded steps.
 
     Raises:
@@ -195,7 +191,7 @@ def _num_new(plan: Plan, sizes: RunSizes, num_steps: int) -> int:
     """
     settings = SpecSettings.from_flags(plan.flags)
     accepts = 1 if settings is None else settings.accept_tokens
-    num_new = sizes.context_length - STEADY_PROMPT
+    num_new = sizes.context_length - run_sizes.STEADY_PROMPT
     most = num_new // accepts - _SETTLING - 2
     if num_steps > most:
         raise InsightError(

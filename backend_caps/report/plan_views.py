@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from backend_caps.report.plans import (
-    CandidateDocument,
-    CauseDocument,
-    ChoiceDocument,
-    FlipDocument,
-    PlanDocument,
-    ReasonDocument,
-    RelayDocument,
-    SelectionDocument,
-    StepDocument,
-    ValueDocument,
-)
+from backend_caps.report import plans
 from backend_caps.report.sections import (
     Columns,
     Heading,
@@ -47,7 +36,7 @@ _NO_USE = (
 )
 
 
-def plan_view(plan: PlanDocument) -> Iterator[Section]:
+def plan_view(plan: plans.PlanDocument) -> Iterator[Section]:
     """Show a plan: each value, its effect, what decided it, and what would change it."""
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     yield Lines((*(choice.text for choice in plan.choices or ()), *mirror_lines(plan)))
@@ -60,14 +49,14 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
     yield from flips_view([flip for flip in plan.flips if flip.capability in plan.server])
 
 
-def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
+def plan_problems_view(plan: plans.PlanDocument) -> Iterator[Section]:
     """Show what is wrong with a plan, unless its policy is quiet."""
     problems = () if plan.policy == "quiet" else plan.problems
     rows = [(p.code, f"{p.message} {p.remedy}") for p in problems]
     return titled_table("Problems of the plan", ("problem", "what it is, what to do"), rows)
 
 
-def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
+def mirror_lines(plan: plans.PlanDocument) -> tuple[str, ...]:
     """Write the value of `host_seq_lens`, then each cause that decided it."""
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
@@ -78,13 +67,13 @@ def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
     return (headline, *(f"because {kind} {name}: {reason}" for kind, name, reason in reasons))
 
 
-def _phases(plan: PlanDocument) -> Table:
+def _phases(plan: plans.PlanDocument) -> Table:
     names = next(iter(plan.phases.values()))
     rows = [(name, *(use_words(values[name]) for values in plan.phases.values())) for name in names]
     return Table(("phase", *plan.phases), tuple(rows))
 
 
-def flips_view(flips: Iterable[FlipDocument]) -> Iterator[Section]:
+def flips_view(flips: Iterable[plans.FlipDocument]) -> Iterator[Section]:
     """Show the changes that would lead to better values, if there are any."""
     rows = [
         (_flip_name(alike), words_of(alike[0].becomes), " ".join(alike[0].remedies))
@@ -93,17 +82,17 @@ def flips_view(flips: Iterable[FlipDocument]) -> Iterator[Section]:
     return titled_table("What would change it", ("capability", "becomes", "all of"), rows)
 
 
-def _flip_name(alike: Sequence[FlipDocument]) -> str:
+def _flip_name(alike: Sequence[plans.FlipDocument]) -> str:
     phases = ", ".join(flip.phase for flip in alike if flip.phase)
     return f"{alike[0].capability} in {phases}" if phases else alike[0].capability
 
 
-def relay_view(relayed: RelayDocument) -> Iterator[Section]:
+def relay_view(relayed: plans.RelayDocument) -> Iterator[Section]:
     """Show what crossed to the host in each step, or would on an accelerator, and why."""
     num_requests = len(relayed.steps[0].seq_lens)
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
     yield Lines(mirror_lines(relayed.plan))
-    columns: Columns[StepDocument] = {
+    columns: Columns[plans.StepDocument] = {
         "step": lambda step: str(step.number),
         "starts from tokens": lambda step: words_of([*step.input_ids]),
         "lengths, device": lambda step: words_of([*step.seq_lens]),
@@ -115,7 +104,7 @@ def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     yield table_of(relayed.steps, columns)
 
 
-def _on_the_host(step: StepDocument) -> str:
+def _on_the_host(step: plans.StepDocument) -> str:
     if step.seq_lens_cpu is not None:
         return words_of([*step.seq_lens_cpu])
     bound = step.seq_lens_cpu_upper_bound
@@ -123,7 +112,7 @@ def _on_the_host(step: StepDocument) -> str:
 
 
 def explain_view(
-    plan: PlanDocument, capabilities: Sequence[str], phase: str | None
+    plan: plans.PlanDocument, capabilities: Sequence[str], phase: str | None
 ) -> Iterator[Section | Opened]:
     """Show every cause of some values, and what would change them."""
     for name in capabilities:
@@ -142,7 +131,7 @@ def explain_view(
 
 
 def _explained(
-    plan: PlanDocument, name: str, value: ValueDocument, phase: str
+    plan: plans.PlanDocument, name: str, value: plans.ValueDocument, phase: str
 ) -> Iterator[Section]:
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
@@ -154,14 +143,14 @@ def _explained(
     yield from some_lines(dict.fromkeys(remedies))
 
 
-def causes_table(value: ValueDocument) -> Table:
+def causes_table(value: plans.ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
     groups = grouped(((full_name(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
     rows = tuple((*stated, _story(same)) for stated, same in groups.items())
     return Table(("cause", "value", "why"), rows)
 
 
-def _story(causes: Sequence[CauseDocument]) -> str:
+def _story(causes: Sequence[plans.CauseDocument]) -> str:
     """Write the reasons of causes, the uses where they count, and their source files."""
     reasons = "; ".join(dict.fromkeys(" ".join(cause.reason.split()) for cause in causes))
     places = places_of(causes)
@@ -170,7 +159,7 @@ def _story(causes: Sequence[CauseDocument]) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def selection_view(selection: SelectionDocument) -> Iterator[Section]:
+def selection_view(selection: plans.SelectionDocument) -> Iterator[Section]:
     """Show each flag's candidates, and everything that speaks against them."""
     if not selection.choices:
         yield Lines((_NO_USE,))
@@ -185,7 +174,7 @@ def selection_view(selection: SelectionDocument) -> Iterator[Section]:
             yield from _unchecked(choice)
 
 
-_CANDIDATES: Columns[CandidateDocument] = {
+_CANDIDATES: Columns[plans.CandidateDocument] = {
     "backend": lambda candidate: candidate.name,
     "fits": lambda candidate: {None: "no", 1: "chosen"}.get(candidate.rank, "yes"),
     "priority": lambda candidate: str(candidate.priority),
@@ -194,7 +183,7 @@ _CANDIDATES: Columns[CandidateDocument] = {
 }
 
 
-def _rejected(choice: ChoiceDocument) -> Iterator[Section]:
+def _rejected(choice: plans.ChoiceDocument) -> Iterator[Section]:
     rows = [
         (reason.code, candidate.name, reason.actual or "", reason.needed or "", _remedy(reason))
         for candidate in choice.candidates
@@ -204,13 +193,13 @@ def _rejected(choice: ChoiceDocument) -> Iterator[Section]:
     return titled_table("What speaks against those that do not fit", columns, rows, "names")
 
 
-def _remedy(reason: ReasonDocument) -> str:
+def _remedy(reason: plans.ReasonDocument) -> str:
     """Write the remedy; without an actual and a needed value, the message too."""
     has_values = reason.actual is not None and reason.needed is not None
     return reason.remedy if has_values else f"{reason.message} {reason.remedy}"
 
 
-def _unchecked(choice: ChoiceDocument) -> Iterator[Section]:
+def _unchecked(choice: plans.ChoiceDocument) -> Iterator[Section]:
     rows = [
         (candidate.name, ", ".join(dict.fromkeys(reason.code for reason in candidate.unchecked)))
         for candidate in choice.candidates

@@ -9,16 +9,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from backend_caps.report import sections
 from backend_caps.report.html.page import environment
-from backend_caps.report.sections import (
-    Columns,
-    Heading,
-    Lines,
-    Picture,
-    Section,
-    table_of,
-    visible,
-)
 from backend_caps.report.step_costs import drafts_words, level_words, micros
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
 from backend_caps.report.trace_layout import LETTER_PX, WIDTH, Panel, panels_of
@@ -37,7 +29,7 @@ _LETTERS = 188
 """As many as a line of the caption has room for."""
 
 
-def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Section]:
+def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[sections.Section]:
     """Show what a step came to at each level.
 
     Args:
@@ -45,12 +37,12 @@ def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Sectio
         files: what was written, and where.
     """
     told = document.otherData
-    yield Heading(f"{steps_words(told)} on {told.device}")
-    yield Lines(tuple(_what_ran(told)))
-    yield table_of(told.levels, _COLUMNS, "names")
-    yield Lines(tuple(_left_out(told)))
+    yield sections.Heading(f"{steps_words(told)} on {told.device}")
+    yield sections.Lines(tuple(_what_ran(told)))
+    yield sections.table_of(told.levels, _COLUMNS, "names")
+    yield sections.Lines(tuple(_left_out(told)))
     if files:
-        yield Lines(tuple(files), "places")
+        yield sections.Lines(tuple(files), "places")
 
 
 def steps_words(told: TraceDetails) -> str:
@@ -71,7 +63,7 @@ def _what_ran(told: TraceDetails) -> Iterator[str]:
     yield f"clock: {told.clock_says}"
 
 
-_COLUMNS: Columns[TracedLevelDocument] = {
+_COLUMNS: sections.Columns[TracedLevelDocument] = {
     "host_seq_lens": lambda own: level_words(own.level, is_planned=own.is_planned),
     "step µs": lambda own: micros(own.step_us),
     "for lengths µs": lambda own: micros(own.lengths_us),
@@ -86,7 +78,7 @@ def _left_out(told: TraceDetails) -> Iterator[str]:
         yield f"not run with {each.level}: {each.reason}"
 
 
-def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
+def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> sections.Picture:
     """Draw timelines one above the other, at one scale.
 
     Args:
@@ -97,7 +89,7 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
     keys = tuple(_legend(panels, panels[-1].bottom + _PANELS_APART))
     caption_top = keys[-1].y + _KEY_LINE + _LEGEND_APART
     has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
-    sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
+    sentences = tuple(map(sections.visible, sentences_of(told, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
     titles = [
         (_level_title(level), _TEXTS["levels"][_relayed(told, level)]["title"])
@@ -120,7 +112,7 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
             lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
         )
     )
-    return Picture(svg=svg, style=style)
+    return sections.Picture(svg=svg, style=style)
 
 
 def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:

@@ -19,19 +19,12 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution import problems
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import ResolutionError, leaves_of, plan_problem, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import Remedy, with_declared
 from backend_caps.resolution.plan import Candidate, Choice, Plan, Policy, in_order
-from backend_caps.resolution.problems import (
-    RoleFault,
-    misfits_of,
-    not_known,
-    problem_of,
-    role_faults,
-    unknown_facts,
-)
 from backend_caps.resolution.resolver import cause_of_use, resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, left_out, made_of, named_by_flags, unread, uses_of
@@ -121,7 +114,7 @@ def _choice(setting: _Setting, field: str, policy: Policy) -> Choice | None:
     return Choice(
         flag=option_of(field),
         candidates=tuple(sorted(tried, key=lambda each: each.sort_key)),
-        unknown_facts=unknown_facts(setting.flags, setting.facts),
+        unknown_facts=problems.unknown_facts(setting.flags, setting.facts),
     )
 
 
@@ -190,9 +183,9 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
     overridden = {CHECKED_AGAINST[name] for name, _ in plan.overrides if name in CHECKED_AGAINST}
     misfits: dict[tuple[str, str], list[Problem]] = {}
     for use in plan.uses:
-        for reason in misfits_of(use, plan):
+        for reason in problems.misfits_of(use, plan):
             if reason.fact not in but | overridden:
-                found = problem_of(reason, use)
+                found = problems.problem_of(reason, use)
                 misfits.setdefault((use.slot, use.named), []).append(found)
     faults = [
         _unfit(slot, name, tuple(dict.fromkeys(reasons)), _fitting(plan, backends, slot, but))
@@ -291,7 +284,7 @@ def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -
         reasons = (plan_problem("composite-unusable", fault=fault) for fault in leaves_of(error))
         return replace(tried, reasons=tuple(reasons))
     own = [use for use in uses if _is_of(use, field, tried.name)]
-    faults = role_faults(own, with_it.situation)
+    faults = problems.role_faults(own, with_it.situation)
     alone = with_it.resolved(_in_their_roles(own, faults))
     whole = with_it.resolved(_in_their_roles(uses, faults))
     codes = {found.code for found in alone.problems}
@@ -302,7 +295,7 @@ def _candidate(setting: _Setting, field: str, backend: Backend, known: _Known) -
         ),
         *(each for each in alone.problems if each not in known[0]),
         *(each for each in whole.problems if each not in known[1] and each.code not in codes),
-        *not_known(own, with_it.flags, with_it.facts),
+        *problems.not_known(own, with_it.flags, with_it.facts),
     }
     ordered, mirror = in_order(found), whole["host_seq_lens"]
     return replace(
@@ -324,7 +317,7 @@ def _or_by_name(reason: Problem, setting: _Setting) -> Problem:
     return replace(reason, remedy=f"{remedy}; {by_name}")
 
 
-def _in_their_roles(uses: Iterable[Use], faults: Collection[RoleFault]) -> tuple[Use, ...]:
+def _in_their_roles(uses: Iterable[Use], faults: Collection[problems.RoleFault]) -> tuple[Use, ...]:
     """Grant the refused roles, so that the other problems are found too."""
     every_role = Capabilities(roles=frozenset(Role))
     return tuple(

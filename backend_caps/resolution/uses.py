@@ -16,14 +16,8 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution import errors
 from backend_caps.resolution.engine import ENGINES, engine, option_of
-from backend_caps.resolution.errors import (
-    FlagsError,
-    ResolutionError,
-    nearest,
-    plan_problem,
-    raise_all,
-)
 from backend_caps.resolution.flags import ServerFlags
 
 
@@ -131,7 +125,7 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
             uses.extend(_expanded(use, backends))
         except BackendCapsError as fault:
             faults.setdefault(str(fault), fault)
-    raise_all("backends in use", list(faults.values()))
+    errors.raise_all("backends in use", list(faults.values()))
     return tuple(uses)
 
 
@@ -172,7 +166,9 @@ def _composites(use: Use) -> tuple[_Composite, ...]:
 def _without_part(whole: Use, why: str = "") -> Use:
     values = {"name": whole.backend, "slot": whole.slot, "why": why}
     place = {"role": whole.role.value, "phase": whole.phase.value}
-    return replace(whole, declaration=None, problem=plan_problem("no-part", **values, **place))
+    return replace(
+        whole, declaration=None, problem=errors.plan_problem("no-part", **values, **place)
+    )
 
 
 _Name = tuple[str, str | None]
@@ -233,7 +229,7 @@ def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
     name, names = use.backend, use.composites
     if name in names:
         cycle = (*names[names.index(name) :], name)
-        raise ResolutionError(
+        raise errors.ResolutionError(
             "composite-cycle",
             f"composite backend {name!r} is a part of itself: {' -> '.join(cycle)}. "
             "Take one of these parts out of its declaration.",
@@ -271,7 +267,7 @@ def _declaration(backend: Backend, slot: str) -> Declaration:
     if backend.declaration is not None and backend.status is Status.OK:
         return backend.declaration
     first, *_ = unread(backend)
-    raise ResolutionError(
+    raise errors.ResolutionError(
         "broken-backend",
         f"{slot} names a backend that cannot be used: {first.message} {first.remedy}",
     )
@@ -279,7 +275,7 @@ def _declaration(backend: Backend, slot: str) -> Declaration:
 
 def unread(backend: Backend) -> tuple[Problem, ...]:
     """List why a backend's declaration was not read."""
-    return backend.problems or (plan_problem("broken", name=backend.name),)
+    return backend.problems or (errors.plan_problem("broken", name=backend.name),)
 
 
 def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
@@ -301,7 +297,7 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
     name, slot, kept_out = use.backend, use.slot, left_out(known)
     has_engine = any(backend.engine_class is not None for backend in known.values())
     if name == AUTO and not use.via and not has_engine:
-        return replace(use, problem=plan_problem("auto-undecided", slot=slot))
+        return replace(use, problem=errors.plan_problem("auto-undecided", slot=slot))
     if name in kept_out:
         first, *_ = unread(kept_out[name])
         message = f"{slot} names a backend that is left out: {first.message}"
@@ -310,9 +306,9 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
     # A name of an engine's built-in backend is never taken for a misspelled plugin's.
     having = (each for each in ENGINES if name in engine(each).attention_backends)
     owner = next((version.partition("-")[0] for version in having), None)
-    meant = nearest(name, [*declared, *kept_out]) if owner is None else None
+    meant = errors.nearest(name, [*declared, *kept_out]) if owner is None else None
     if meant is not None:
-        raise FlagsError(
+        raise errors.FlagsError(
             "unknown-backend",
             f"no backend {name!r} is declared ({slot}); declared: {', '.join(declared) or 'none'}. "
             f"Did you mean {meant!r}?",
@@ -321,5 +317,5 @@ def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
     unread_engine = None if has_engine else owner
     others = ", ".join(declared) or "there is none"
     values = {"who": who, "name": name, "slot": slot, "others": others}
-    problem = plan_problem("backend-missing", meant=unread_engine, **values)
+    problem = errors.plan_problem("backend-missing", meant=unread_engine, **values)
     return replace(use, problem=problem, unread_engine=unread_engine)

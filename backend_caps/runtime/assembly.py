@@ -10,6 +10,7 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Role
 from backend_caps.relay import StepStreams
+from backend_caps.runtime import memory, step
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.configuration import draft_folder, shape_of
@@ -18,17 +19,6 @@ from backend_caps.runtime.errors import EngineError, check_size
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import CaptureObserver
-from backend_caps.runtime.memory import (
-    FULL_CONTEXTS,
-    PagePool,
-    Pools,
-    ReqToTokenPool,
-    RequestMemory,
-    Resources,
-    TokenToKVPool,
-    make_cache,
-    num_pages_of,
-)
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
 from backend_caps.runtime.model.eagle3 import Eagle3Head
@@ -46,14 +36,6 @@ from backend_caps.runtime.speculative.drafter import Drafter, ModelDrafter, capt
 from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.runner import SpeculativeDecoding, SpeculativeRunner
 from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.step import (
-    PlainRunner,
-    StepRunner,
-    TargetRunner,
-    Worker,
-    scores_of,
-    states_of,
-)
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_choice import GraphSizes, halved_phases
@@ -107,7 +89,7 @@ class Parts:
         self.waiting = WaitingLine(self.resources.memory, options, num_slots_behind)
         """With the memory that requests have."""
         self._make_target()
-        self._draft_cache: TokenToKVPool | None = None
+        self._draft_cache: memory.TokenToKVPool | None = None
         if settings is not None:
             self._make_speculative(settings)
         self.transfer = self._make_transfer(plan.flags.disaggregation_mode)
@@ -121,7 +103,7 @@ class Parts:
         two_batch = self._make_halves(backends)
         head = None if settings is not None else model.lm_head
         num_queries = 0 if settings is None or settings.is_chain else settings.num_draft_tokens
-        forward = states_of if head is None else scores_of
+        forward = step.states_of if head is None else step.scores_of
 
         def compute(contexts: Sequence[ForwardContext]) -> Tensor:
             if two_batch is None or len(contexts) == 1:
@@ -147,10 +129,12 @@ class Parts:
         self.graphs = {Role.TARGET: captured}
         """What was captured, by role."""
         graphs = captured.phases
-        self.worker = Worker(model, backends, {} if settings is not None else graphs, two_batch)
+        self.worker = step.Worker(
+            model, backends, {} if settings is not None else graphs, two_batch
+        )
         """Runs plain forwards of the target."""
-        self._target = TargetRunner(model, backends, graphs, two_batch)
-        self.runner: StepRunner = PlainRunner(self.worker, configuration.future_map)
+        self._target = step.TargetRunner(model, backends, graphs, two_batch)
+        self.runner: step.StepRunner = step.PlainRunner(self.worker, configuration.future_map)
         """Runs a step's forwards."""
         self.decoding: Decoding = PlainDecoding()
         """Makes the next step of running requests."""
@@ -187,7 +171,7 @@ class Parts:
         plan, target, table = configuration.plan, self.model, pools.req_to_token_pool.req_to_token
         check_fit(plan, target, configuration.streams, model.config)
         num_slots = pools.token_to_kv_pool.num_slots
-        self._draft_cache = make_cache(plan, model.config, target, num_slots)
+        self._draft_cache = memory.make_cache(plan, model.config, target, num_slots)
         site = replace(pools, token_to_kv_pool=self._draft_cache)
         masked = 0 if settings.is_chain else settings.topk * table.shape[1]
         forwards = {
@@ -221,7 +205,7 @@ class Parts:
 
 def make_resources(
     configuration: Configuration, model: LlamaModel, options: EngineOptions, lookahead: int = 0
-) -> Resources:
+) -> memory.Resources:
     """Make the page table and the KV cache, what hands out their rows and pages, and streams.
 
     Args:
@@ -236,21 +220,23 @@ def make_resources(
     """
     plan = configuration.plan
     page_size = page_size_of(plan)
-    num_pages = FULL_CONTEXTS * num_pages_of(model.num_positions, page_size)
+    num_pages = memory.FULL_CONTEXTS * memory.num_pages_of(model.num_positions, page_size)
     if options.max_total_tokens is not None:
         num_pages = options.max_total_tokens // page_size
     check_size(f"max_total_tokens in pages of {page_size}", num_pages)
-    rows = ReqToTokenPool(
+    rows = memory.ReqToTokenPool(
         max_requests=options.max_running_requests,
         max_context_len=model.num_positions - lookahead,
         page_size=page_size,
         device=model.device,
         lookahead=lookahead,
     )
-    cache = make_cache(plan, model.config, model, (num_pages + 1) * page_size)
-    return Resources(
-        memory=RequestMemory(rows, PagePool(num_pages), Staging(configuration.streams)),
-        pools=Pools(rows, cache),
+    cache = memory.make_cache(plan, model.config, model, (num_pages + 1) * page_size)
+    return memory.Resources(
+        memory=memory.RequestMemory(
+            rows, memory.PagePool(num_pages), Staging(configuration.streams)
+        ),
+        pools=memory.Pools(rows, cache),
         relay=configuration.future_map,
         step_streams=StepStreams.drawn_from(configuration.streams),
     )

@@ -38,20 +38,7 @@ from backend_caps.resolution.engine import RULE_SETS, Engine, option_of
 from backend_caps.resolution.errors import FlagsError, leaves_of, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
-from backend_caps.settings.sources import (
-    CONFIG,
-    FACTS,
-    SERVER,
-    LayerValues,
-    PlacedValue,
-    SettingLayer,
-    SettingsError,
-    in_order,
-    read_environment,
-    unknown_setting,
-    variable_of,
-    wrong_value,
-)
+from backend_caps.settings import sources
 
 AGREEMENT_DEADLINE_S = 60.0
 """The seconds that ranks wait for one another."""
@@ -173,7 +160,7 @@ class Settings(FrozenModel):
         """
         traced = trace_settings(config, environ)
         server = traced.server(traced.settings.rules)
-        raise_all("settings", in_order([*traced.faults, *server.faults]))
+        raise_all("settings", sources.in_order([*traced.faults, *server.faults]))
         return traced.settings.model_copy(update={"server": server.flags})
 
     def given(self) -> Mapping[str, object]:
@@ -203,22 +190,24 @@ class TracedFlags:
     """The server's flags of file and environment, with the faults of single flags."""
 
     flags: ServerFlags = field(default_factory=ServerFlags)
-    values: dict[str, tuple[PlacedValue, ...]] = field(default_factory=dict)
+    values: dict[str, tuple[sources.PlacedValue, ...]] = field(default_factory=dict)
     """The values of each flag, such as `server.page-size`; the effective one is first."""
     faults: list[BackendCapsError] = field(default_factory=list)
 
-    def put(self, flags: ServerFlags, layer: SettingLayer, places: Mapping[str, str]) -> None:
+    def put(
+        self, flags: ServerFlags, layer: sources.SettingLayer, places: Mapping[str, str]
+    ) -> None:
         """Add a layer, which overrides those added before."""
         self.flags = flags.over(self.flags)
         for name, value in flags.given().items():
             key = server_key(name)
-            placed = PlacedValue(layer=layer, place=places[name], value=value)
+            placed = sources.PlacedValue(layer=layer, place=places[name], value=value)
             self.values[key] = (placed, *self.values.get(key, ()))
 
 
 def server_key(name: str) -> str:
     """Name a field of `ServerFlags` as a setting: by the engine's option."""
-    return f"{SERVER}.{option_of(name).removeprefix('--')}"
+    return f"{sources.SERVER}.{option_of(name).removeprefix('--')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +216,12 @@ class TracedSettings:
 
     settings: Settings
     """All but `server`, which is read once the engine is known whose flags it holds."""
-    values: Mapping[str, tuple[PlacedValue, ...]]
+    values: Mapping[str, tuple[sources.PlacedValue, ...]]
     """The values of each key and of `facts.<name>`; the effective one is first."""
     faults: tuple[BackendCapsError, ...]
     file: Path | None
     """The file that was read; None where none is named."""
-    _file_values: LayerValues
+    _file_values: sources.LayerValues
     _environ: Mapping[str, str]
 
     def check(self) -> None:
@@ -247,14 +236,14 @@ class TracedSettings:
         faults = self.server(self.settings.rules).faults
         certain = [fault for fault in faults if not _is_of_engine(fault)]
         shown = faults if certain or self.faults else certain
-        raise_all("settings", in_order([*self.faults, *shown]))
+        raise_all("settings", sources.in_order([*self.faults, *shown]))
 
     def server(self, engine_name: str | Engine | None) -> TracedFlags:
         """Read the file's and the environment's flags, in an engine's spelling."""
         traced, section, places = TracedFlags(), ServerFlags(), dict[str, str]()
         # One flag of the file at a time, so that a fault has its line.
         for key, value in self.server_section().items():
-            place = self._file_values.place(SERVER, key)
+            place = self._file_values.place(sources.SERVER, key)
             try:
                 flag = ServerFlags.from_mapping({key: value}, engine_name=engine_name)
             except (BackendCapsError, ExceptionGroup) as error:
@@ -262,31 +251,31 @@ class TracedSettings:
             else:
                 section = flag.over(section)
                 places |= dict.fromkeys(flag.given(), place)
-        traced.put(section, SettingLayer.FILE, places)
+        traced.put(section, sources.SettingLayer.FILE, places)
         try:
             flags = ServerFlags.from_environ(self._environ)
         except (BackendCapsError, ExceptionGroup) as error:
             traced.faults += leaves_of(error)
         else:
-            variables = {name: variable_of(SERVER, name) for name in flags.given()}
-            traced.put(flags, SettingLayer.ENVIRONMENT, variables)
+            variables = {name: sources.variable_of(sources.SERVER, name) for name in flags.given()}
+            traced.put(flags, sources.SettingLayer.ENVIRONMENT, variables)
         return traced
 
     def server_section(self) -> Mapping[str, object]:
         """List the file's server flags before validation; a null flag is not given."""
-        section = self._file_values.section(SERVER)
+        section = self._file_values.section(sources.SERVER)
         return {name: value for name, value in section.items() if value is not None}
 
 
-def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
+def _server_fault(place: str, fault: BackendCapsError) -> sources.SettingsError:
     text = f"{place}: {fault}"
     if isinstance(fault, FlagsError) and fault.code in {"unknown-flag", "ambiguous-flag"}:
-        return SettingsError("server-flag-name", text, place)
-    return SettingsError("server-flag", text, place)
+        return sources.SettingsError("server-flag-name", text, place)
+    return sources.SettingsError("server-flag", text, place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:
-    return isinstance(fault, SettingsError) and fault.code == "server-flag-name"
+    return isinstance(fault, sources.SettingsError) and fault.code == "server-flag-name"
 
 
 def trace_settings(
@@ -298,30 +287,30 @@ def trace_settings(
         SettingsError: the file cannot be read, or holds no mapping.
     """
     environ = os.environ if environ is None else environ
-    named = config or environ.get(CONFIG)
-    file = LayerValues(layer=SettingLayer.FILE)
+    named = config or environ.get(sources.CONFIG)
+    file = sources.LayerValues(layer=sources.SettingLayer.FILE)
     if named:
         from backend_caps.settings.file import read_file  # noqa: PLC0415 - where one is named
 
         file = read_file(Path(named))
     values: dict[str, object] = {}
     facts: dict[str, object] = {}
-    placed_values: dict[str, tuple[PlacedValue, ...]] = {}
+    placed_values: dict[str, tuple[sources.PlacedValue, ...]] = {}
     faults: list[BackendCapsError] = []
-    for layer in (file, read_environment(environ, KEYS.values())):
+    for layer in (file, sources.read_environment(environ, KEYS.values())):
         settings, wrong = _checked(layer)
         faults += [*layer.faults, *wrong]
         known, given = settings.facts.known(), settings.given()
         paths: dict[tuple[str, ...], object] = {(KEYS[name],): given[name] for name in given}
-        paths.pop((FACTS,), None)  # each fact has a place of its own
-        paths |= {(FACTS, name): fact for name, fact in known.items()}
+        paths.pop((sources.FACTS,), None)  # each fact has a place of its own
+        paths |= {(sources.FACTS, name): fact for name, fact in known.items()}
         for path, value in paths.items():
             key = ".".join(path)
-            placed = PlacedValue(layer=layer.layer, place=layer.place(*path), value=value)
+            placed = sources.PlacedValue(layer=layer.layer, place=layer.place(*path), value=value)
             placed_values[key] = (placed, *placed_values.get(key, ()))
         values |= given
         facts |= known
-    merged = {**values, FACTS: Facts.model_validate(facts)} if facts else values
+    merged = {**values, sources.FACTS: Facts.model_validate(facts)} if facts else values
     return TracedSettings(
         settings=Settings.model_validate(merged),
         values=placed_values,
@@ -332,26 +321,28 @@ def trace_settings(
     )
 
 
-def _checked(layer: LayerValues) -> tuple[Settings, list[BackendCapsError]]:
+def _checked(layer: sources.LayerValues) -> tuple[Settings, list[BackendCapsError]]:
     """Validate one layer's values; a fault in one drops all of them."""
     faults: list[BackendCapsError] = []
     stated = dict(layer.values)
-    server = stated.pop(SERVER, {})
+    server = stated.pop(sources.SERVER, {})
     if not isinstance(server, dict):
         expected = _EXPECTED["model_type"]
-        faults.append(wrong_value(layer.place(SERVER), SERVER, server, expected))
+        faults.append(
+            sources.wrong_value(layer.place(sources.SERVER), sources.SERVER, server, expected)
+        )
     try:
         return Settings.model_validate(stated, context=layer.folder), faults
     except ValidationError as error:
         return Settings(), [*faults, *(_fault(layer, detail) for detail in error.errors())]
 
 
-def _fault(layer: LayerValues, detail: ErrorDetails) -> BackendCapsError:
+def _fault(layer: sources.LayerValues, detail: ErrorDetails) -> BackendCapsError:
     path = tuple(map(str, detail["loc"]))
     place = layer.place(*path)
-    name = ".".join(path[:2]) if path[0] == FACTS else path[0]
+    name = ".".join(path[:2]) if path[0] == sources.FACTS else path[0]
     if detail["type"] == "extra_forbidden":
-        known = tuple(Facts.model_fields if path[0] == FACTS else KEYS.values())
-        return unknown_setting(place, name, known, nearest(path[-1], known, cutoff=_NEAR))
+        known = tuple(Facts.model_fields if path[0] == sources.FACTS else KEYS.values())
+        return sources.unknown_setting(place, name, known, nearest(path[-1], known, cutoff=_NEAR))
     text = re.sub(r"^\w+ should (be|have) ", "", detail["msg"])
-    return wrong_value(place, name, detail["input"], _EXPECTED.get(detail["type"], text))
+    return sources.wrong_value(place, name, detail["input"], _EXPECTED.get(detail["type"], text))

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backend_caps.simulator import records
 from backend_caps.simulator.allocation import Allocator, Block, Capture, Lease, PinnedMemory
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
 from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, Schedule, Wait, engine_of
-from backend_caps.simulator.records import (
-    Counts,
-    DeviceWatcher,
-    Race,
-    RaceDetector,
-    Waited,
-    WaitKind,
-)
 
 # As many as torch's own pools have.
 _POOL_STREAMS = 32
@@ -33,7 +26,7 @@ class HostSync:
     """The operator or the method that waited."""
     site: Site
     """The line that called it."""
-    waited: Waited
+    waited: records.Waited
     """The kind of wait, and the stream that was waited for."""
 
     def __str__(self) -> str:
@@ -52,16 +45,16 @@ class Simulation:
     def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
         self.schedule = schedule
         self.pinned = PinnedMemory()
-        self.detector = RaceDetector(is_on=check_races)
+        self.detector = records.RaceDetector(is_on=check_races)
         self.engine = engine_of(schedule, self._findings)
         self.capture: Capture | None = None
         self.current_stream = 0
-        self._counts = Counts()
+        self._counts = records.Counts()
         self.hidden_syncs: list[HostSync] = []
         """Operators that made the host wait: item, nonzero, a copy that blocks."""
         self.host_waits: list[HostSync] = []
         """Calls of synchronize, of streams, events and the device."""
-        self.watcher = DeviceWatcher()
+        self.watcher = records.DeviceWatcher()
         """Gets a callback at each launch, order and wait; by default a no-op."""
         self._polled_after = (0, 0, 0)
         # Markers that a source line has polled since, and whether that loop was noted as a wait.
@@ -71,12 +64,12 @@ class Simulation:
         self.engine.queue(0)
 
     @property
-    def races(self) -> tuple[Race, ...]:
+    def races(self) -> tuple[records.Race, ...]:
         """Pairs of accesses without an order between them; empty without `check_races`."""
         return self.detector.races()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> records.Counts:
         """Counts so far; subtract an earlier copy for those of a span."""
         return self._counts.copy()
 
@@ -179,19 +172,19 @@ class Simulation:
 
     def query_stream(self, handle: int) -> bool:
         """Return whether a stream's work has run; if not, the device runs a little."""
-        is_done = self._query(self.engine.tail(handle), WaitKind.STREAM, "Stream.query")
+        is_done = self._query(self.engine.tail(handle), records.WaitKind.STREAM, "Stream.query")
         if is_done:
             self.detector.synchronize_stream(handle)
         return is_done
 
     def query_marker(self, marker: Marker) -> bool:
         """Return whether an event's marker was passed; if not, the device runs a little."""
-        is_done = self._query(marker, WaitKind.EVENT, "Event.query")
+        is_done = self._query(marker, records.WaitKind.EVENT, "Event.query")
         if is_done:
             self.detector.synchronize_event(marker.serial)
         return is_done
 
-    def _query(self, marker: Marker, kind: WaitKind, method: str) -> bool:
+    def _query(self, marker: Marker, kind: records.WaitKind, method: str) -> bool:
         """Return whether a marker was passed, and note a loop that polls it as one host wait."""
         was_done = marker.is_done
         counts = self._counts
@@ -203,26 +196,28 @@ class Simulation:
         poll = marker, call_site()
         if self._polled.get(poll) is False:
             self._polled[poll] = True
-            self._note_sync(f"{method}, again and again", Waited(kind, marker.stream), marker)
+            self._note_sync(
+                f"{method}, again and again", records.Waited(kind, marker.stream), marker
+            )
         elif not was_done:
             self._polled.setdefault(poll, False)
         if not was_done:
             self.engine.advance(marker)
         return was_done
 
-    def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:
+    def synchronize_stream(self, handle: int, cause: str, kind: records.WaitKind) -> None:
         """Make the host wait for all work of a stream."""
-        self._note_sync(cause, Waited(kind, handle), None)
+        self._note_sync(cause, records.Waited(kind, handle), None)
         self.detector.synchronize_stream(handle)
         self.engine.wait_for(self.engine.mark(handle))
 
     def wait_for_current(self, cause: str) -> None:
         """Make the host wait for the current stream, in an operator that needs its results."""
-        self.synchronize_stream(self.current_stream, cause, WaitKind.HIDDEN)
+        self.synchronize_stream(self.current_stream, cause, records.WaitKind.HIDDEN)
 
     def synchronize_marker(self, marker: Marker, cause: str) -> None:
         """Make the host wait for what an event is bound to."""
-        self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream), marker)
+        self._note_sync(cause, records.Waited(records.WaitKind.EVENT, marker.stream), marker)
         self.detector.synchronize_event(marker.serial)
         self.engine.wait_for(marker)
 
@@ -230,7 +225,7 @@ class Simulation:
         """Make the host wait for everything; a no-op once the run is over."""
         if self._allocator.is_closed:
             return
-        self._note_sync(cause, Waited(WaitKind.DEVICE, None), None)
+        self._note_sync(cause, records.Waited(records.WaitKind.DEVICE, None), None)
         self.drain()
 
     def drain(self) -> None:
@@ -260,11 +255,11 @@ class Simulation:
             return None
         return tuple(dict.fromkeys(str(race) for race in self.races))
 
-    def _note_sync(self, cause: str, waited: Waited, marker: Marker | None) -> None:
+    def _note_sync(self, cause: str, waited: records.Waited, marker: Marker | None) -> None:
         self.refuse_in_capture(cause)
         self.watcher.synchronized(cause, waited, marker)
         self._counts.waits[waited] += 1
-        syncs = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
+        syncs = self.hidden_syncs if waited.kind is records.WaitKind.HIDDEN else self.host_waits
         syncs.append(HostSync(cause=cause, site=call_site(), waited=waited))
 
     def _free_block(self, block: Block) -> None:

@@ -25,14 +25,8 @@ from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolv
 from backend_caps.resolution.problems import problems_of_values
 from backend_caps.resolution.resolver import under_policy
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
+from backend_caps.startup import errors
 from backend_caps.startup.channel import Channel, GroupChannel
-from backend_caps.startup.errors import (
-    Difference,
-    MissingRanksError,
-    RankFailedError,
-    RanksDifferError,
-    StartupError,
-)
 from backend_caps.startup.statement import (
     FLAG,
     VERSION,
@@ -78,7 +72,7 @@ class Ranks:
         known = tuple(dict.fromkeys((*ServerFlags.model_fields, *Facts.model_fields, *_ARGUMENTS)))
         unknown = tuple(sorted({*self.per_rank} - {*known}))
         if unknown:
-            raise StartupError(
+            raise errors.StartupError(
                 "per-rank",
                 f"per_rank names {', '.join(map(repr, unknown))}; expected names of ServerFlags or "
                 f"Facts: {', '.join(known)}. Correct the name, or take it out.",
@@ -208,7 +202,7 @@ def report_failure(
     try:
         failure = failure_of(error, fields)
         statements = _statements_if_different(channel, failure, None, round_name)
-    except MissingRanksError as missing:
+    except errors.MissingRanksError as missing:
         error.add_note(f"The other ranks could not all be told: {missing}")
     else:
         error.add_note("The other ranks were told.")
@@ -291,16 +285,16 @@ def require_same(statements: Sequence[Statement]) -> None:
     failures = [(each.failure, each.ranks) for each in statements if each.failure]
     if failures:
         beside = [*differences_beside(statements)]
-        raise RankFailedError(failures=failures, hosts=hosts, differences=beside)
+        raise errors.RankFailedError(failures=failures, hosts=hosts, differences=beside)
     differences = [
         *_differences(statements, Treatment.EQUAL),
         *_differences(statements, Treatment.EQUAL_WHERE_STATED),
     ]
     if differences:
-        raise RanksDifferError(differences=differences, hosts=hosts)
+        raise errors.RanksDifferError(differences=differences, hosts=hosts)
 
 
-def differences_beside(statements: Sequence[Statement]) -> Iterator[Difference]:
+def differences_beside(statements: Sequence[Statement]) -> Iterator[errors.Difference]:
     """Yield the fields in which ranks differ where some failed: that may be the cause.
 
     Only fields that a rank states before it has a plan are compared, where every rank states them.
@@ -319,7 +313,9 @@ def hosts_of(statements: Iterable[Statement]) -> Mapping[int, str]:
     return {statement.ranks[0]: statement.host for statement in statements}
 
 
-def _differences(statements: Sequence[Statement], treatment: Treatment) -> Iterator[Difference]:
+def _differences(
+    statements: Sequence[Statement], treatment: Treatment
+) -> Iterator[errors.Difference]:
     names = {
         name
         for statement in statements
@@ -333,7 +329,7 @@ def _differences(statements: Sequence[Statement], treatment: Treatment) -> Itera
             for each in statements
             if name in each.fields or treatment is not Treatment.EQUAL_WHERE_STATED
         ]
-        difference = Difference.among(name, stated)
+        difference = errors.Difference.among(name, stated)
         if difference is not None:
             yield difference
 

@@ -12,19 +12,13 @@ from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.graphs import runner
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.pieces import PieceBuffers, PieceModel, PieceRunner, Pieces
-from backend_caps.runtime.graphs.runner import (
-    CaptureObserver,
-    CaptureSite,
-    Compute,
-    GraphRunner,
-    NoCaptureObserver,
-)
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_modes import Bucket
 
-PhaseGraphs: TypeAlias = GraphRunner | PieceRunner
+PhaseGraphs: TypeAlias = runner.GraphRunner | PieceRunner
 """The graphs of one phase: full ones, or pieces."""
 
 
@@ -64,7 +58,7 @@ _Size = TypeVar("_Size", Bucket, int)
 
 
 def capture_graphs(
-    compute: Compute,
+    compute: runner.Compute,
     backends: PhaseBackends,
     configuration: Configuration,
     *,
@@ -72,7 +66,7 @@ def capture_graphs(
     mask_size: int = 0,
     in_pieces: PieceModel | None = None,
     second: PhaseBackends | None = None,
-    observer: CaptureObserver | None = None,
+    observer: runner.CaptureObserver | None = None,
 ) -> CapturedGraphs:
     """Capture what was chosen, phase by phase.
 
@@ -102,11 +96,11 @@ def capture_graphs(
     if not (buckets or counts):
         return CapturedGraphs()
     streams = configuration.streams
-    site = CaptureSite(
+    site = runner.CaptureSite(
         streams=streams,
         stream=stream,
         pool=streams.graph_pool(),
-        observer=observer or NoCaptureObserver(),
+        observer=observer or runner.NoCaptureObserver(),
     )
     # Those in pieces are shared by all phases.
     site.observer.begin(sum(map(len, buckets.values())) + len(_every(counts)))
@@ -144,13 +138,13 @@ def _by_phase(sizes: Iterable[tuple[Phase, Iterable[_Size]]]) -> Mapping[Phase, 
 
 
 def _full(
-    site: CaptureSite,
-    compute: Compute,
+    site: runner.CaptureSite,
+    compute: runner.Compute,
     attention: Sequence[PhaseBackends],
     configuration: Configuration,
     chosen: Mapping[Phase, Sequence[Bucket]],
     mask_size: int,
-) -> tuple[Mapping[Phase, GraphRunner], Sequence[GraphBuffers]]:
+) -> tuple[Mapping[Phase, runner.GraphRunner], Sequence[GraphBuffers]]:
     """Capture one graph for each size; return the runners, and what batches are copied to."""
     in_halves = len(attention) > 1
     parts = [(in_halves and bucket.halves) or (bucket,) for bucket in _every(chosen)]
@@ -159,11 +153,11 @@ def _full(
         _buffers(site, backends, chosen, [part for part in share if part is not None], mask_size)
         for backends, share in zip(attention, zip_longest(*parts), strict=False)
     ]
-    runners: dict[Phase, GraphRunner] = {}
+    runners: dict[Phase, runner.GraphRunner] = {}
     for phase, buckets in chosen.items():
         metadata = configuration.plan["graph_metadata", phase].value
         assert isinstance(metadata, GraphMetadata), "a plan's level is one of the scale"
-        runners[phase] = GraphRunner(
+        runners[phase] = runner.GraphRunner(
             compute,
             [(half.of(phase), buffers) for half, buffers in zip(attention, memory, strict=False)],
             site,
@@ -176,7 +170,7 @@ def _full(
 
 
 def _buffers(
-    site: CaptureSite,
+    site: runner.CaptureSite,
     backends: PhaseBackends,
     phases: Iterable[Phase],
     buckets: Sequence[Bucket],

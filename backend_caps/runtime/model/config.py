@@ -21,13 +21,7 @@ from pydantic import (
 )
 
 from backend_caps.resolution.errors import raise_all
-from backend_caps.runtime.model.errors import (
-    ModelError,
-    config_value,
-    missing_file,
-    unreadable_file,
-    unsupported_value,
-)
+from backend_caps.runtime.model import errors
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 """What `architectures` calls a model that stands by itself."""
@@ -210,7 +204,7 @@ class LlamaConfig(BaseModel):
         path = Path(folder) / "config.json"
         raw = cls._flat(str(path), _read(path))
         different = _differences(raw, cls.architectures)
-        unsupported = [unsupported_value(str(path), *own) for own in different]
+        unsupported = [errors.unsupported_value(str(path), *own) for own in different]
         raise_all(f"config {str(path)!r}", unsupported)
         ends_path, ends = _ends(path, raw)
         try:
@@ -232,13 +226,13 @@ class LlamaConfig(BaseModel):
 
 def _read(path: Path) -> Mapping[str, JsonValue]:
     if not path.is_file():
-        raise missing_file(path.parent, path.name)
+        raise errors.missing_file(path.parent, path.name)
     try:
         raw = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise unreadable_file(path, "JSON in UTF-8", error) from error
+        raise errors.unreadable_file(path, "JSON in UTF-8", error) from error
     if not isinstance(raw, dict):
-        raise unreadable_file(path, "a JSON object", f"it holds {type(raw).__name__}")
+        raise errors.unreadable_file(path, "a JSON object", f"it holds {type(raw).__name__}")
     return raw
 
 
@@ -271,7 +265,7 @@ def _rope(config: Mapping[str, object]) -> object:
     return rope
 
 
-def _faults(path: Path, ends_path: Path, error: ValidationError) -> Iterator[ModelError]:
+def _faults(path: Path, ends_path: Path, error: ValidationError) -> Iterator[errors.ModelError]:
     """Say of each key that pydantic refused what its value is, and what was expected."""
     for each in error.errors(include_url=False):
         if each["type"] == "default_factory_not_called":
@@ -281,6 +275,6 @@ def _faults(path: Path, ends_path: Path, error: ValidationError) -> Iterator[Mod
             place, key = ends_path, "eos_token_id"
         expected = each["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         if each["type"] == "missing":
-            yield config_value(place, key, None, "a value")
+            yield errors.config_value(place, key, None, "a value")
         else:
-            yield config_value(place, key, each["input"], expected)
+            yield errors.config_value(place, key, each["input"], expected)

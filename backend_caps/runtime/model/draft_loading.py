@@ -9,19 +9,12 @@ from pathlib import Path
 import torch
 
 from backend_caps.resolution.errors import raise_all
+from backend_caps.runtime.model import llama
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import EagleConfig, EagleHead, StandaloneDraft
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
 from backend_caps.runtime.model.errors import ModelError, config_value, unfit_weights
 from backend_caps.runtime.model.layers import Embedding, LMHead
-from backend_caps.runtime.model.llama import (
-    LlamaModel,
-    StoredWeight,
-    check_weights,
-    fill_weights,
-    load_llama,
-    open_checkpoint,
-)
 
 _PREFIX = "model."
 _SHARED = _EMBEDDING, _LM_HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -43,7 +36,7 @@ _UNREAD = ("t2d", "verifier_lm_head.weight", "verifier_norm.weight")
 
 
 def load_standalone(
-    folder: str | Path, target: LlamaModel, *, num_positions: int | None = None
+    folder: str | Path, target: llama.LlamaModel, *, num_positions: int | None = None
 ) -> StandaloneDraft:
     """Load a small model that drafts for a target; dtype and device are the target's.
 
@@ -60,12 +53,12 @@ def load_standalone(
     """
     config = LlamaConfig.from_folder(folder)
     _check_sizes(folder, target.config, vocab_size=config.vocab_size)
-    model = load_llama(folder, target.device, dtype=target.dtype, num_positions=num_positions)
+    model = llama.load_llama(folder, target.device, dtype=target.dtype, num_positions=num_positions)
     return StandaloneDraft(model)
 
 
 def load_eagle(
-    folder: str | Path, target: LlamaModel, *, num_positions: int | None = None
+    folder: str | Path, target: llama.LlamaModel, *, num_positions: int | None = None
 ) -> EagleHead:
     """Load a head of EAGLE 1 or 2, which shares the target's embedding and LM head.
 
@@ -83,7 +76,7 @@ def load_eagle(
         ModelError: the folder holds no such head, or one that was made for another target.
         ExceptionGroup: there are several faults.
     """
-    with open_checkpoint(Path(folder)) as checkpoint:
+    with llama.open_checkpoint(Path(folder)) as checkpoint:
         stored = _unprefixed(checkpoint)
         own = ("d2t", "t2d", _HIDDEN_NORM, _MIDLAYER)
         for name in sorted(stored):
@@ -96,12 +89,12 @@ def load_eagle(
         has_bias = _BIAS in stored if config.bias is None else config.bias
         head = partial(EagleHead, config, target.embedding, target.lm_head, has_bias=has_bias)
         hollow = head(target.options.hollow, num_positions=1)
-        check_weights(folder, hollow, stored, _SHARED)
-        return fill_weights(head(target.options, num_positions=num_positions), stored)
+        llama.check_weights(folder, hollow, stored, _SHARED)
+        return llama.fill_weights(head(target.options, num_positions=num_positions), stored)
 
 
 def load_eagle3(
-    folder: str | Path, target: LlamaModel, *, num_positions: int | None = None
+    folder: str | Path, target: llama.LlamaModel, *, num_positions: int | None = None
 ) -> Eagle3Head:
     """Load a head of EAGLE3; dtype and device are the target's.
 
@@ -119,7 +112,7 @@ def load_eagle3(
         ModelError: the folder holds no such head, or one that was made for another target.
         ExceptionGroup: there are several faults.
     """
-    with open_checkpoint(Path(folder)) as checkpoint:
+    with llama.open_checkpoint(Path(folder)) as checkpoint:
         stored = _renamed(_unprefixed(checkpoint))
         _require_fc(folder, stored)
         if _HIDDEN_NORM not in stored:
@@ -132,10 +125,10 @@ def load_eagle3(
         head = partial(Eagle3Head, config, embedding=embedding, lm_head=lm_head)
         hollow = head(target.options.hollow, num_positions=1)
         # Of a whole vocabulary a table of tokens is the identity.
-        check_weights(folder, hollow, stored, {*_UNREAD, _D2T, *_SHARED})
+        llama.check_weights(folder, hollow, stored, {*_UNREAD, _D2T, *_SHARED})
         if config.draft_vocab_size != config.vocab_size:
             _check_tokens(folder, stored[_D2T], config.vocab_size)
-        return fill_weights(head(target.options, num_positions=num_positions), stored)
+        return llama.fill_weights(head(target.options, num_positions=num_positions), stored)
 
 
 def _check_layers(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -> None:
@@ -152,7 +145,7 @@ def _check_layers(folder: str | Path, config: Eagle3Config, target: LlamaConfig)
 
 
 def _shared(
-    config: Eagle3Config, target: LlamaModel, stored: Collection[str]
+    config: Eagle3Config, target: llama.LlamaModel, stored: Collection[str]
 ) -> tuple[Embedding | None, LMHead | None]:
     """Choose what a head shares with its target: what it does not store, and what fits."""
     is_as_wide = config.hidden_size == target.config.hidden_size
@@ -163,16 +156,16 @@ def _shared(
     return embedding, lm_head
 
 
-def _renamed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
+def _renamed(stored: Mapping[str, llama.StoredWeight]) -> dict[str, llama.StoredWeight]:
     """Give the parts of older EAGLE3 heads their names of today."""
-    named: dict[str, StoredWeight] = {}
+    named: dict[str, llama.StoredWeight] = {}
     for name, weight in stored.items():
         old, new = next((own for own in _RENAMED if name.startswith(own[0])), ("", ""))
         named[new + name.removeprefix(old)] = weight
     return named
 
 
-def _check_tokens(folder: str | Path, d2t: StoredWeight, vocab_size: int) -> None:
+def _check_tokens(folder: str | Path, d2t: llama.StoredWeight, vocab_size: int) -> None:
     """Refuse a table that maps two tokens to one, or one to none of the target's."""
     offsets = d2t.read().to(torch.int64)
     ids = offsets + torch.arange(offsets.shape[0])
@@ -186,7 +179,7 @@ def _check_tokens(folder: str | Path, d2t: StoredWeight, vocab_size: int) -> Non
         raise unfit_weights(folder, unfit=(fault,))
 
 
-def _unprefixed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
+def _unprefixed(stored: Mapping[str, llama.StoredWeight]) -> dict[str, llama.StoredWeight]:
     """Name weights without their leading `model.`, except where another one has that name."""
     return {
         name if (short := name.removeprefix(_PREFIX)) in stored else short: weight

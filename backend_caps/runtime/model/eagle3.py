@@ -17,20 +17,10 @@ import torch
 from pydantic import Field, JsonValue, StrictBool
 from torch import Tensor
 
+from backend_caps.runtime.model import layers
 from backend_caps.runtime.model.config import MAX_VOCAB_SIZE, Difference, LlamaConfig
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.errors import unsupported_value
-from backend_caps.runtime.model.layers import (
-    AttentionContext,
-    Decoder,
-    DecoderLayer,
-    Embedding,
-    Linear,
-    LMHead,
-    RMSNorm,
-    TensorOptions,
-    WeightTree,
-)
 
 _NESTED = "transformer_layer_config"
 _EAGLE_CONFIG = "eagle_config"
@@ -125,7 +115,7 @@ def _unsupported(flat: Mapping[str, JsonValue], own: JsonValue) -> Iterator[Diff
         yield "layer_types", types, "attention over the whole context"
 
 
-class Eagle3Head(Decoder, DraftModel):
+class Eagle3Head(layers.Decoder, DraftModel):
     """A draft head with the weights that `load_eagle3` gives it; it has arbitrary ones before.
 
     Args:
@@ -141,31 +131,31 @@ class Eagle3Head(Decoder, DraftModel):
     def __init__(
         self,
         config: Eagle3Config,
-        options: TensorOptions,
+        options: layers.TensorOptions,
         *,
-        embedding: Embedding | None = None,
-        lm_head: LMHead | None = None,
+        embedding: layers.Embedding | None = None,
+        lm_head: layers.LMHead | None = None,
         num_positions: int | None = None,
     ) -> None:
         super().__init__(config, options, num_positions)
         size, eps = config.hidden_size, config.rms_norm_eps
-        owned: dict[str, WeightTree] = {}
+        owned: dict[str, layers.WeightTree] = {}
         if embedding is None:
-            embedding = Embedding(config.vocab_size, size, options)
+            embedding = layers.Embedding(config.vocab_size, size, options)
             owned["embed_tokens"] = embedding.weights
         self.embedding = embedding
         has_own = config.draft_vocab_size != config.vocab_size
         if lm_head is None and config.tie_word_embeddings and not has_own:
-            lm_head = LMHead(embedding.weight)
+            lm_head = layers.LMHead(embedding.weight)
         elif lm_head is None:
-            lm_head = LMHead(options.empty(config.draft_vocab_size, size))
+            lm_head = layers.LMHead(options.empty(config.draft_vocab_size, size))
             owned["lm_head"] = lm_head.weights
         self.lm_head = lm_head
-        self._fc = Linear(self.num_features, {"fc": size}, options, has_bias=config.bias)
+        self._fc = layers.Linear(self.num_features, {"fc": size}, options, has_bias=config.bias)
         self._feature_norms = _feature_norms(config, options)
         norms = (_EMBEDDED_NORM, _HIDDEN_NORM)
-        self.layer = DecoderLayer(config, 0, options, norms=norms, in_features=2 * size)
-        self._norm = RMSNorm(size, eps, options)
+        self.layer = layers.DecoderLayer(config, 0, options, norms=norms, in_features=2 * size)
+        self._norm = layers.RMSNorm(size, eps, options)
         self._d2t: Tensor | None = None
         """[Vd] int64, device: how far each of its tokens is from the target's id of it."""
         if has_own:
@@ -205,7 +195,11 @@ class Eagle3Head(Decoder, DraftModel):
         return self._fc(features)
 
     def hidden_states(
-        self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        hidden: Tensor | None,
+        context: layers.AttentionContext,
     ) -> Tensor:
         """Compute what `logits` scores, and what the next draft continues from.
 
@@ -248,10 +242,12 @@ class Eagle3Head(Decoder, DraftModel):
         return draft_ids if self._d2t is None else draft_ids + self._d2t[draft_ids]
 
 
-def _feature_norms(config: Eagle3Config, options: TensorOptions) -> Mapping[str, RMSNorm]:
+def _feature_norms(
+    config: Eagle3Config, options: layers.TensorOptions
+) -> Mapping[str, layers.RMSNorm]:
     """Make the norms before `fc`, by their names in a checkpoint."""
     size, num_aux = config.target_hidden_size, config.num_aux
     sizes = {"input_norm": num_aux * size} if config.norm_before_fc else {}
     if config.fc_norm:
         sizes = {f"fc_norm.{number}": size for number in range(num_aux)}
-    return {name: RMSNorm(own, config.rms_norm_eps, options) for name, own in sizes.items()}
+    return {name: layers.RMSNorm(own, config.rms_norm_eps, options) for name, own in sizes.items()}

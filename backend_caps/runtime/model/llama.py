@@ -21,24 +21,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from backend_caps.runtime.model import errors, layers
 from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.errors import (
-    ModelError,
-    missing_file,
-    unfit_weights,
-    unreadable_file,
-)
-from backend_caps.runtime.model.layers import (
-    AttentionContext,
-    Decoder,
-    DecoderLayer,
-    Embedding,
-    LMHead,
-    RMSNorm,
-    TensorOptions,
-    Weighted,
-    WeightTree,
-)
 
 
 class AuxStates:
@@ -81,7 +65,7 @@ class AuxStates:
         return torch.cat([states, *self.kept], dim=-1) if self.kept else states
 
 
-class LlamaModel(Decoder):
+class LlamaModel(layers.Decoder):
     """A decoder with the weights that `load_llama` gives it; it has arbitrary ones before.
 
     Args:
@@ -91,23 +75,24 @@ class LlamaModel(Decoder):
     """
 
     def __init__(
-        self, config: LlamaConfig, options: TensorOptions, num_positions: int | None = None
+        self, config: LlamaConfig, options: layers.TensorOptions, num_positions: int | None = None
     ) -> None:
         super().__init__(config, options, num_positions)
         self.aux_layer_ids: tuple[int, ...] = ()
         """Layers whose inputs `hidden_states` returns beside its states, [A]. Set it before a
         forward is captured: a graph keeps what it was captured with."""
         size = config.hidden_size
-        self.embedding = Embedding(config.vocab_size, size, options)
+        self.embedding = layers.Embedding(config.vocab_size, size, options)
         self.layers = tuple(
-            DecoderLayer(config, layer_id, options) for layer_id in range(config.num_hidden_layers)
+            layers.DecoderLayer(config, layer_id, options)
+            for layer_id in range(config.num_hidden_layers)
         )
-        self.norm = RMSNorm(size, config.rms_norm_eps, options)
+        self.norm = layers.RMSNorm(size, config.rms_norm_eps, options)
         is_tied = config.tie_word_embeddings
-        self.lm_head = LMHead(
+        self.lm_head = layers.LMHead(
             self.embedding.weight if is_tied else options.empty(config.vocab_size, size)
         )
-        model: WeightTree = {
+        model: layers.WeightTree = {
             "embed_tokens": self.embedding.weights,
             "layers": {f"{number}": layer.weights for number, layer in enumerate(self.layers)},
             "norm": self.norm.weights,
@@ -119,7 +104,7 @@ class LlamaModel(Decoder):
         self,
         input_ids: Tensor,
         positions: Tensor,
-        context: AttentionContext,
+        context: layers.AttentionContext,
         last_token_indices: Tensor | None = None,
     ) -> Tensor:
         """Score what may come after each request's last token, or after every token.
@@ -138,7 +123,7 @@ class LlamaModel(Decoder):
         return self.logits(hidden)
 
     def hidden_states(
-        self, input_ids: Tensor, positions: Tensor, context: AttentionContext
+        self, input_ids: Tensor, positions: Tensor, context: layers.AttentionContext
     ) -> Tensor:
         """Compute all but the LM head: what it scores, and what a draft head continues from.
 
@@ -169,7 +154,7 @@ class LlamaModel(Decoder):
         return self.lm_head(states[:, : self.config.hidden_size])
 
 
-_Model = TypeVar("_Model", bound=Weighted)
+_Model = TypeVar("_Model", bound=layers.Weighted)
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
@@ -223,11 +208,11 @@ def _paths(folder: Path) -> list[Path]:
     if (folder / _WHOLE).is_file():
         return [folder / _WHOLE]
     if not (folder / _INDEX).is_file():
-        raise missing_file(folder, f"{_WHOLE} or {_INDEX}")
+        raise errors.missing_file(folder, f"{_WHOLE} or {_INDEX}")
     names = _shards(folder / _INDEX)
     for name in names:
         if not (folder / name).is_file():
-            raise missing_file(folder, f"{name}, which {_INDEX} names,")
+            raise errors.missing_file(folder, f"{name}, which {_INDEX} names,")
     return [folder / name for name in names]
 
 
@@ -246,16 +231,16 @@ def _shards(index: Path) -> list[str]:
     return sorted(set(weight_map.values()))
 
 
-def _unreadable(index: Path, reason: str) -> ModelError:
+def _unreadable(index: Path, reason: str) -> errors.ModelError:
     expected = "a JSON object whose weight_map names a file for each weight"
-    return unreadable_file(index, expected, reason)
+    return errors.unreadable_file(index, expected, reason)
 
 
 def _opened(path: Path) -> AbstractContextManager[_File]:
     try:
         return cast("AbstractContextManager[_File]", safe_open(path, framework="pt", device="cpu"))
     except (SafetensorError, OSError) as error:
-        raise unreadable_file(path, "a file of safetensors", error) from error
+        raise errors.unreadable_file(path, "a file of safetensors", error) from error
 
 
 _CONVERTED = ("F32", "BF16", "F16", "F64")
@@ -266,7 +251,7 @@ _INTEGERS = ("I64", "I32")
 
 def check_weights(
     folder: str | Path,
-    model: Weighted,
+    model: layers.Weighted,
     stored: Mapping[str, StoredWeight],
     redundant: Collection[str] = (),
 ) -> None:
@@ -289,7 +274,7 @@ def check_weights(
     unexpected = [name for name in others if not name.endswith(".rotary_emb.inv_freq")]
     unfit = [*_unfit(expected, stored)]
     if missing or unexpected or unfit:
-        raise unfit_weights(folder, missing=missing, unexpected=unexpected, unfit=unfit)
+        raise errors.unfit_weights(folder, missing=missing, unexpected=unexpected, unfit=unfit)
 
 
 def fill_weights(model: _Model, stored: Mapping[str, StoredWeight]) -> _Model:
@@ -348,7 +333,7 @@ def load_llama(
     """
     config = LlamaConfig.from_folder(folder)
     chosen = dtype_of(dtype, config)
-    options = TensorOptions(torch.device(device), chosen)
+    options = layers.TensorOptions(torch.device(device), chosen)
     with open_checkpoint(Path(folder)) as stored:
         hollow = LlamaModel(config, options.hollow, num_positions=1)
         check_weights(folder, hollow, stored, _repeated(config, stored))
@@ -365,7 +350,7 @@ def dtype_of(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:
     name = config.dtype or "float32" if dtype is None else str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         supported = [f"torch.{each}" for each in _DTYPES]
-        raise ModelError(
+        raise errors.ModelError(
             "unsupported-dtype",
             f"dtype is torch.{name}; {' or '.join(supported)} was expected. "
             f"Pass dtype={supported[0]} to load_llama: other weights are converted.",

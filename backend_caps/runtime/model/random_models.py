@@ -16,20 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from backend_caps.runtime.model import layers
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import EagleConfig, EagleHead
 from backend_caps.runtime.model.eagle3 import Eagle3Config
 from backend_caps.runtime.model.errors import ModelError
-from backend_caps.runtime.model.layers import (
-    AttentionLayer,
-    Embedding,
-    LMHead,
-    TensorOptions,
-    Weighted,
-)
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
-_HOLLOW = TensorOptions(torch.device("meta"), torch.float32)
+_HOLLOW = layers.TensorOptions(torch.device("meta"), torch.float32)
 _GAINS: Mapping[str, float] = {
     # What a head attends to depends on the tokens.
     "q_proj.weight": 2.0,
@@ -110,7 +104,7 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
     return config
 
 
-def _random_weights(model: Weighted, seed: int) -> dict[str, Tensor]:
+def _random_weights(model: layers.Weighted, seed: int) -> dict[str, Tensor]:
     """Draw the weights of a model, in float32."""
     generator = torch.Generator().manual_seed(seed)
     return {
@@ -151,8 +145,8 @@ def random_eagle(
         dtype: of the weights, float32 or bfloat16.
     """
     config = target.model_copy(update={"num_hidden_layers": 1})
-    embedding = Embedding(config.vocab_size, config.hidden_size, _HOLLOW)
-    head = EagleHead(config, embedding, LMHead(embedding.weight), _HOLLOW, num_positions=1)
+    embedding = layers.Embedding(config.vocab_size, config.hidden_size, _HOLLOW)
+    head = EagleHead(config, embedding, layers.LMHead(embedding.weight), _HOLLOW, num_positions=1)
     weights = _random_weights(head, seed)
     # A random model's embeddings have length 1, and its states SCORE_SCALE * sqrt(H).
     tokens, states = weights["fc.weight"].chunk(2, dim=1)
@@ -341,7 +335,7 @@ def _head_scale(target: LlamaModel) -> Tensor:
 class CausalContext:
     """A context in which each token sees those before it, and itself."""
 
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: layers.AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend without a cache: [T, Hq * D], [T, Hk * D] and [T, Hk * D] to [T, Hq * D]."""
         q, k, v = (
             each.view(each.shape[0], -1, layer.qk_head_dim).movedim(0, 1) for each in (q, k, v)
