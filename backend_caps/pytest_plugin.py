@@ -147,9 +147,7 @@ class _Answers:
             terminalreporter.write_line(f"ERROR {check}: no case has an answer: {reason}", red=True)
 
     def _unanswered(self) -> dict[str, str]:
-        return {
-            check: reason for check, reason in self._blocked.items() if check not in self._answered
-        }
+        return {check: why for check, why in self._blocked.items() if check not in self._answered}
 
 
 def _selected(config: pytest.Config) -> _Selection:

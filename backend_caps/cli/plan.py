@@ -162,9 +162,7 @@ def _with_auto(flags: ServerFlags) -> ServerFlags:
     help="Rows of the request pool, the padding row included.",
 )
 @click.pass_context
-def relay(
-    ctx: click.Context, /, device: str, steps: int, pool_size: int, **_options: object
-) -> None:
+def relay(ctx: click.Context, /, device: str, steps: int, pool_size: int, **_: object) -> None:
     """Relay a few steps of three requests, and show what crosses to the host and why.
 
     Plan and FutureMap are the real ones; tokens and accepted lengths are made up. On a CPU nothing

@@ -59,9 +59,7 @@ class RunPlan:
                 phase is None or phase.value == own.phase
             ):
                 places.setdefault(own.stand_in, {})[own.backend] = None
-        names = (
-            f"{name} in place of {' and '.join(backends)}" for name, backends in places.items()
-        )
+        names = (f"{name} in place of {' and '.join(own)}" for name, own in places.items())
         return ", ".join(names) or None
 
 

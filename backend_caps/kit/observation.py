@@ -18,12 +18,7 @@ from typing import Self, TextIO
 
 from coverage import Coverage
 
-_EXPECTED_WARNINGS = [
-    "already-imported",
-    "include-ignored",
-    "module-not-measured",
-    "no-data-collected",
-]
+_EXPECTED = ["already-imported", "include-ignored", "module-not-measured", "no-data-collected"]
 """Warnings of coverage that are switched off: a backend is often imported before, or never runs."""
 
 
@@ -58,7 +53,7 @@ class LineCounter:
         self._files = own_files(implementation.partition(":")[0])
         include = [*map(str, self._files)]
         self._coverage = Coverage(data_file=None, config_file=False, include=include)
-        self._coverage.set_option("run:disable_warnings", _EXPECTED_WARNINGS)
+        self._coverage.set_option("run:disable_warnings", _EXPECTED)
 
     def __enter__(self) -> Self:
         # An empty `include` would measure every file.

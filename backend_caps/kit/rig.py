@@ -250,9 +250,7 @@ def some(numbers: Sequence[int]) -> str:
 def changed_rows(before: Tensor, now: Tensor) -> list[int]:
     """List the rows with a changed bit; both [N, ...], host."""
     # Compared as bytes: NaN is unequal to itself, and -0.0 is equal to 0.0.
-    old, new = (
-        rows.contiguous().view(torch.uint8).reshape(len(rows), -1) for rows in (before, now)
-    )
+    old, new = (kv.contiguous().view(torch.uint8).reshape(len(kv), -1) for kv in (before, now))
     return _rows_with(old != new)
 
 

@@ -93,9 +93,7 @@ def json_of(value: object) -> JsonValue:
         case Enum():
             return str(value.value)
         case frozenset():
-            return sorted(
-                str(member.value) if isinstance(member, Enum) else member for member in value
-            )
+            return sorted(str(each.value) if isinstance(each, Enum) else each for each in value)
         case tuple():
             return [str(window) for window in value]
     return _json_of_sizes(value)

@@ -67,7 +67,7 @@ def _by_backend(named: Mapping[str, str]) -> str:
 
 def _steps(generated: documents.GenerateDocument) -> Iterator[Section]:
     steps, num_steps = generated.steps, sum(generated.run.num_steps.values())
-    columns = _PLAIN if generated.speculation is None else _drafting(generated.speculation)
+    columns = _PLAIN if generated.speculation is None else _drafts(generated.speculation)
     yield Heading("The first steps")
     yield table_of(steps, {**_WHAT, **columns, **_TIMES})
     if num_steps > len(steps):
@@ -91,9 +91,7 @@ _PLAIN: Columns[documents.GenerateStepDocument] = {
 }
 
 
-def _drafting(
-    speculation: documents.SpeculationDocument,
-) -> Columns[documents.GenerateStepDocument]:
+def _drafts(speculation: documents.SpeculationDocument) -> Columns[documents.GenerateStepDocument]:
     num_drafts = speculation.drafts.num_draft_tokens - 1
 
     def accepted(own: documents.GenerateStepDocument) -> str:

@@ -52,9 +52,7 @@ class CauseDocument(Document):
     """How its value came to be."""
     source: SourceText
     """Where a backend is declared: distribution, version, file and line; null if nowhere."""
-    via: Annotated[tuple[str, ...] | None, BeforeValidator(lambda via: via or None), LEFT_OUT] = (
-        None
-    )
+    via: Annotated[tuple[str, ...] | None, BeforeValidator(lambda v: v or None), LEFT_OUT] = None
     """The composites of which the backend is a part, outermost first, where there are any."""
     rank: Annotated[int | None, LEFT_OUT] = None
     """The rank it comes from, where plans of several are joined."""

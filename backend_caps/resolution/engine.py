@@ -214,9 +214,7 @@ class Reader:
 
     def _place(self, option: str, line: CommandLine) -> str | None:
         """Return the field that an option sets; record it as a fault or unrelated."""
-        fields = {
-            spelling: name for name in self.switches for spelling in self.engine.spellings(name)
-        }
+        fields = {word: name for name in self.switches for word in self.engine.spellings(name)}
         if option in fields:
             return fields[option]
         if option not in self.engine.options:

@@ -155,17 +155,15 @@ def plan_for(
         BackendCapsError: as `select`, `Selection.uses` and `resolve` do.
     """
     rules = rules or RuleSet.installed()
-    selection = select(
-        backends, flags, rules=rules, facts=facts, policy=policy, stand_ins=stand_ins
-    )
+    chosen = select(backends, flags, rules=rules, facts=facts, policy=policy, stand_ins=stand_ins)
     return resolve(
-        selection.uses(backends),
-        selection.flags,
+        chosen.uses(backends),
+        chosen.flags,
         rules=rules,
         facts=facts,
         policy=policy,
         unsafe_override=unsafe_override,
-        choices=selection.choices,
+        choices=chosen.choices,
     )
 
 

@@ -163,12 +163,10 @@ def _composites(use: Use) -> tuple[_Composite, ...]:
     return tuple((use.slot, use.role, use.phase, names[: end + 1]) for end in range(len(names)))
 
 
-def _without_part(whole: Use, why: str = "") -> Use:
-    values = {"name": whole.backend, "slot": whole.slot, "why": why}
-    place = {"role": whole.role.value, "phase": whole.phase.value}
-    return replace(
-        whole, declaration=None, problem=errors.plan_problem("no-part", **values, **place)
-    )
+def _without_part(use: Use, why: str = "") -> Use:
+    values = {"name": use.backend, "slot": use.slot, "why": why}
+    place = {"role": use.role.value, "phase": use.phase.value}
+    return replace(use, declaration=None, problem=errors.plan_problem("no-part", **values, **place))
 
 
 _Name = tuple[str, str | None]

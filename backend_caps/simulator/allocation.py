@@ -73,9 +73,7 @@ class Lease:
 class Pool:
     """A memory pool: the device's, or a graph's."""
 
-    free_lists: dict[tuple[int, int], list[Block]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    free: dict[tuple[int, int], list[Block]] = field(default_factory=lambda: defaultdict(list))
     """Freed blocks by stream and size, the most recently freed last."""
     num_bytes: int = 0
     """Bytes of all blocks of the pool; blocks are never given back."""
@@ -109,7 +107,7 @@ class Allocator:
         if self._deferred:
             self._release_deferred()
         rounded = max(1, -(-num_bytes // _GRANULE_BYTES)) * _GRANULE_BYTES
-        free = pool.free_lists[stream, rounded]
+        free = pool.free[stream, rounded]
         if not free:
             pool.num_bytes += rounded
             free.append(Block(rounded, stream, pool))
@@ -152,7 +150,7 @@ class Allocator:
             self._kept.append(block)
         else:
             self._poison(block)
-            block.pool.free_lists[block.stream, block.num_bytes].append(block)
+            block.pool.free[block.stream, block.num_bytes].append(block)
 
 
 # Negative, because blocks of the device have positive numbers: a race names one or the other.

@@ -31,7 +31,7 @@ from backend_caps.engines.source.statements import (
     bound,
     by_name,
     statements,
-    surviving_statements,
+    live_statements,
 )
 
 _DEEPEST = 60
@@ -70,7 +70,7 @@ class Attributes:
             if any(each.is_certain for each in of_body):
                 break
         of_instance = self._of_instance(definition).get(name, ())
-        deciding = surviving_statements([*of_bodies, *of_instance])
+        deciding = live_statements([*of_bodies, *of_instance])
         deciding += self._set_elsewhere(order, name)
         return Stated(tuple(deciding)) if deciding else None
 
@@ -146,7 +146,7 @@ class _InstanceRun:
     def _later(self, initial: list[Statement]) -> Iterator[Statement]:
         """List the statements of methods that may run after the constructor."""
         last = {
-            name: {(each.owner, each.line) for each in surviving_statements(every)}
+            name: {(each.owner, each.line) for each in live_statements(every)}
             for name, every in by_name(initial).items()
         }
         for at, owner in enumerate(self._order):

@@ -320,9 +320,7 @@ def _may_be_deep(text: bytes) -> bool:
         return True
     brackets = text.translate(None, _NO_BRACKETS)
     # Brackets in strings and comments count too, and may close more than is open: stay above 0.
-    depths = accumulate(
-        brackets, lambda d, each: d + 1 if each in b"([{" else max(d - 1, 0), initial=0
-    )
+    depths = accumulate(brackets, lambda d, c: d + 1 if c in b"([{" else max(d - 1, 0), initial=0)
     return max(depths) > _MOST_BRACKETS
 
 

@@ -194,7 +194,7 @@ def _reached(items: Iterable[_Reachable]) -> list[_Reachable]:
     return [replace(each, guards=guards) for each, guards in checked if guards is not None]
 
 
-def surviving_statements(every: Iterable[Statement]) -> list[Statement]:
+def live_statements(every: Iterable[Statement]) -> list[Statement]:
     """List the statements of one name that may run and may decide its value."""
     return surviving(_reached(every), lambda each: each.is_certain)
 

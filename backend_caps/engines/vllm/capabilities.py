@@ -136,11 +136,9 @@ class Findings:
         answers = {arch: answer for arch, answer in by_arch.items() if answer is not None}
         if not answers:
             return None
-        constants = {
-            n: a.only.value for n, a in answers.items() if isinstance(a.only, ast.Constant)
-        }
-        is_known = len(constants) == len(answers)
-        true = {arch for arch, value in constants.items() if value is True}
+        values = {n: a.only.value for n, a in answers.items() if isinstance(a.only, ast.Constant)}
+        is_known = len(values) == len(answers)
+        true = {arch for arch, value in values.items() if value is True}
         # A sparse MLA backend states both, and takes only models that are both: `sparse` here.
         archs = frozenset(true - {AttentionArch.MLA} or true)
         inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)

@@ -31,12 +31,7 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, Guarded, condition, grouped, negated, where
 from backend_caps.engines.source.index import Index, Targets, Value
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.statements import (
-    Stated,
-    StatedValue,
-    statements,
-    surviving_statements,
-)
+from backend_caps.engines.source.statements import Stated, StatedValue, statements, live_statements
 
 Item = int | str
 """A number, a name, or `multiple of 16`."""
@@ -226,9 +221,7 @@ class Lookup:
         path = definition.path.removeprefix(f"{module.name}.")
         found = [*definition.given, *statements(definition, module.body, path)]
         own = grouped((each.name, each) for each in found if each.operator is None)
-        return {
-            name: Answer(tuple(surviving_statements(each)), index) for name, each in own.items()
-        }
+        return {name: Answer(tuple(live_statements(each)), index) for name, each in own.items()}
 
 
 class _UnknownError(Exception):

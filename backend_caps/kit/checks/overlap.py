@@ -162,17 +162,12 @@ def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
     """Make a case of every other forward per seed; page size and schedule rotate."""
     by_forward = scenarios_by_forward(subject, _FORWARDS)
     for seed in effort.seeds:
-        schedules = (
-            EAGER,
-            Schedule(OrderPolicy.LAZY),
-            _STARVED,
-            Schedule(OrderPolicy.RANDOM, seed),
-        )
+        orders = (EAGER, Schedule(OrderPolicy.LAZY), _STARVED, Schedule(OrderPolicy.RANDOM, seed))
         # Half of the forwards a seed: an engine takes as long as twenty batches.
         for place, scenarios in list(enumerate(by_forward))[seed % 2 :: 2]:
             scenario = scenarios[(place + seed) // 2 % len(scenarios)]
             small = replace(scenario, num_heads=2, num_kv_heads=1)
-            schedule = schedules[(place + seed // 2) % len(schedules)]
+            schedule = orders[(place + seed // 2) % len(orders)]
             yield Case(check="serving", scenario=small, schedule=schedule, seed=seed)
 
 
@@ -268,14 +263,12 @@ def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
             return
 
 
-def _overlapped(
-    rig: Rig, batches: Sequence[Scene], order: str
-) -> Iterator[tuple[int, int, Tensor]]:
+def _overlapped(rig: Rig, scenes: Sequence[Scene], order: str) -> Iterator[tuple[int, int, Tensor]]:
     """Run the halves of each batch by turns, in the same two backend objects.
 
     yields  the index of a batch, of a half of it, and a layer's output, [T, Hq, Dv], device
     """
-    wholes = [_with_half_masks(rig.supply(batch).on(rig.device), batch) for batch in batches]
+    wholes = [_with_half_masks(rig.supply(batch).on(rig.device), batch) for batch in scenes]
     pools = wholes[0].pools
     backends = rig.build(pools), rig.build(pools)
     for number, whole in enumerate(wholes):

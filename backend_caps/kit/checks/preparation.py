@@ -192,11 +192,8 @@ def _calls_of(
     yield "init_forward_metadata", partial(backend.init_forward_metadata, scene.batch)
     yield "forward", partial(scene.forward, backend)
     if turn.forward in replayed_forwards(subject):
-        for call in (
-            backend.init_forward_metadata_out_graph,
-            backend.init_forward_metadata_in_graph,
-        ):
-            yield call.__name__, partial(call, scene.batch)
+        for fn in (backend.init_forward_metadata_out_graph, backend.init_forward_metadata_in_graph):
+            yield fn.__name__, partial(fn, scene.batch)
 
 
 def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[Hint]:

@@ -62,9 +62,7 @@ class SceneSnapshot:
     def _owners(self, slots: Collection[int]) -> str:
         """Describe which requests own slots."""
         table, batch = self.before.pools.req_to_token, self.scene.batch
-        rows, lengths = (
-            on_host(tensor).tolist() for tensor in (batch.req_pool_indices, batch.seq_lens)
-        )
+        rows, lengths = (on_host(t).tolist() for t in (batch.req_pool_indices, batch.seq_lens))
         owners = [
             str(place)
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
@@ -133,7 +131,7 @@ def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
         output = baseline_of(lambda: _forward(rig, scene))
         yield from _changes(rig, drawn, snapshot)
         yield from _not_stored(drawn, scene)
-        yield from _without_saving(rig, scenario, drawn, output)
+        yield from _unsaved(rig, scenario, drawn, output)
 
 
 def _forward(rig: Rig, scene: Scene, *, save_kv_cache: bool = True) -> Tensor:
@@ -165,9 +163,7 @@ def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
             yield Fault(what=what)
 
 
-def _without_saving(
-    rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor
-) -> Iterator[Fault]:
+def _unsaved(rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor) -> Iterator[Fault]:
     """Run a scene twice with save_kv_cache=False.
 
     The first run has its tokens not in the cache, and must not store them. The second run has them

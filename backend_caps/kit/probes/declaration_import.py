@@ -122,9 +122,7 @@ def imported(work: ImportRequest) -> ImportedDeclaration:
     if work["implementation"] in sys.modules:
         faults.append(("importing the declaration imports the implementation", at))
     declaration = _declaration(module, place)
-    faults += [
-        (f"the declaration {what}", at) for what in _changes(declaration, work["declaration"])
-    ]
+    faults += [(f"the declaration {how}", at) for how in _changes(declaration, work["declaration"])]
     faults += _borrowed(module, place, declaration)
     others = _others(place, work["distribution"])
     faults += [(f"its module is shipped by {other}", at) for other in others]

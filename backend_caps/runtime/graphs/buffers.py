@@ -116,14 +116,12 @@ class GraphBuffers:
         mask_size: entries of the tree masks of uniform batches; 0: their tokens are no trees.
     """
 
-    def __init__(self, buckets: Iterable[Bucket], device: torch.device, mask_size: int = 0) -> None:
+    def __init__(self, buckets: Iterable[Bucket], device: torch.device, mask_len: int = 0) -> None:
         sizes = [(bucket.batch_size, bucket.num_tokens) for bucket in buckets]
         self.max_batch_size, self.max_num_tokens = map(max, zip(*sizes, strict=True))
         self._of_requests = _zeros(5, self.max_batch_size, device)
         self._of_tokens = _zeros(3, self.max_num_tokens, device)
-        self.tree_mask = (
-            torch.ones(mask_size, dtype=torch.bool, device=device) if mask_size else None
-        )
+        self.tree_mask = torch.ones(mask_len, dtype=torch.bool, device=device) if mask_len else None
         """[M] bool, device: where graphs read masks, written before each replay; None: nowhere."""
 
     @property

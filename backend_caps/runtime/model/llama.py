@@ -44,9 +44,7 @@ class AuxStates:
         Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
         """
         joined = cls(())
-        joined.kept = [
-            torch.cat(states) for states in zip(*(own.kept for own in parts), strict=True)
-        ]
+        joined.kept = [torch.cat(kept) for kept in zip(*(own.kept for own in parts), strict=True)]
         return joined
 
     def before(self, layer_id: int, hidden: Tensor) -> None:

@@ -107,9 +107,7 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
 def _random_weights(model: layers.Weighted, seed: int) -> dict[str, Tensor]:
     """Draw the weights of a model, in float32."""
     generator = torch.Generator().manual_seed(seed)
-    return {
-        name: random_weight(name, weight.shape, generator) for name, weight in model.named_weights()
-    }
+    return {name: random_weight(name, w.shape, generator) for name, w in model.named_weights()}
 
 
 def random_weight(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
@@ -337,9 +335,7 @@ class CausalContext:
 
     def attend(self, layer: layers.AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend without a cache: [T, Hq * D], [T, Hk * D] and [T, Hk * D] to [T, Hq * D]."""
-        q, k, v = (
-            each.view(each.shape[0], -1, layer.qk_head_dim).movedim(0, 1) for each in (q, k, v)
-        )
+        q, k, v = (t.view(t.shape[0], -1, layer.qk_head_dim).movedim(0, 1) for t in (q, k, v))
         attended = scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=layer.scaling, enable_gqa=True
         )

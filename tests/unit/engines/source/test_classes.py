@@ -17,7 +17,7 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.statements import Stated, StatedValue, surviving_statements
+from backend_caps.engines.source.statements import Stated, StatedValue, live_statements
 from tests.unit.engines.source.trees import class_of, codes_of, index_of, module_of
 from tests.unit.engines.tables import table
 
@@ -250,7 +250,7 @@ def test_statement_that_never_runs_is_left_out() -> None:
 
     assert stated is not None
     never = replace(stated.last, guards=(ast.Constant(value=False),))
-    assert surviving_statements([stated.last, never]) == [stated.last]
+    assert live_statements([stated.last, never]) == [stated.last]
 
 
 @pytest.mark.parametrize("line", ["if a:\n        x = 1", "x |= 1"])
