@@ -17,7 +17,7 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.insight.run_documents import RankReport, agreement_document
 from backend_caps.report.dry_run_documents import DryRunDocument
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.cases import axis, cases_of
 from tests.cli.conftest import CASES, CommandLine, process
 from tests.machine import free_port

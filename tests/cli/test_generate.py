@@ -17,7 +17,7 @@ from backend_caps.cli.generate import generate
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime import Engine, EngineOptions
 from backend_caps.runtime.metrics import Metrics
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.cases import cases_of
 from tests.cli.conftest import CASES, PREPARES_AT, CommandLine, generated, outputs_of
 

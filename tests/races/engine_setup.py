@@ -27,7 +27,7 @@ from backend_caps import (
 )
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime import Engine, EngineOptions, StepObserver
-from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, random_llama
+from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.speculation import Algorithm
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Speculation, Trace
 from tests.runtime.engines import rules_forcing

@@ -21,8 +21,7 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.memory import Pools, ReqToTokenPool, make_cache
-from backend_caps.runtime.model import load_llama
-from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.step import StepOutput, Worker, scores_of
 from backend_caps.simulator import Simulation, simulate
 from backend_caps.simulator.errors import SimDeviceError

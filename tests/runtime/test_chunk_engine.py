@@ -10,7 +10,7 @@ import torch
 from backend_caps.runtime import Engine, EngineError, EngineOptions, ForwardBatch, StepStats
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.chunk_sizes import ChunkProfiler, ChunkSizes, ChunkTimeFit
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.step import StepOutput, Worker
 from tests.runtime.chunk_stage import BrokenKernelError
 from tests.runtime.engines import NATIVE, leaks, make_engine, plan_of

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from backend_caps.runtime import Engine, EngineError, Handover, PromptStates
 from backend_caps.runtime.disaggregation import fingerprint
-from backend_caps.runtime.model import load_llama, random_llama
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime import handovers
 
 EAGLE = handovers.Way(algorithm="EAGLE", topk=2)

@@ -10,7 +10,7 @@ import pytest
 
 from backend_caps import HostSeqLens
 from backend_caps.runtime import Engine, EngineOptions, Handover, Sampling
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import Counts, Simulation, WaitKind, register, simulate
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.streams import Stream

@@ -11,7 +11,7 @@ from backend_caps_torch_native import TorchNative
 from backend_caps import UNDECLARED, HostSeqLens, Plan, Use, resolve
 from backend_caps.runtime import Engine, EngineOptions, ForwardBatch, GraphMode, Sampling, StepStats
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.model import first_layers
+from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.simulator import simulate
 from tests.cases import axis
 from tests.runtime.engines import make_engine, plan_of, run

@@ -18,8 +18,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig as TransformersConfig
 
 from backend_caps.runtime import AttentionLayer
-from backend_caps.runtime.model import load_eagle3, load_llama, random_llama
+from backend_caps.runtime.model.draft_loading import load_eagle3
 from backend_caps.runtime.model.eagle3 import Eagle3Head
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import random_llama
 
 WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 VERSION = "0.9.0"

@@ -30,8 +30,8 @@ from backend_caps.engines.source.statements import (
     attribute,
     bound,
     by_name,
-    statements,
     live_statements,
+    statements,
 )
 
 _DEEPEST = 60

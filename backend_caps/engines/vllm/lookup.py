@@ -31,7 +31,7 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, Guarded, condition, grouped, negated, where
 from backend_caps.engines.source.index import Index, Targets, Value
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.statements import Stated, StatedValue, statements, live_statements
+from backend_caps.engines.source.statements import Stated, StatedValue, live_statements, statements
 
 Item = int | str
 """A number, a name, or `multiple of 16`."""

@@ -13,7 +13,7 @@ from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime import Engine, EngineOptions, ForwardBatch, GraphMode
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.model import first_layers
+from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from backend_caps.runtime import AttentionLayer
-from backend_caps.runtime.model import load_eagle, load_llama, random_eagle, random_llama
 from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.draft_loading import load_eagle
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from backend_caps.simulator import simulate
 from tests.runtime.engines import make_engine
 from tests.runtime.model.eagles import HeadOracle, save_head

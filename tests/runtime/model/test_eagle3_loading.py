@@ -11,12 +11,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model import eagle3_of, load_eagle3, random_eagle, random_llama
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.draft_loading import load_eagle3
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
 from backend_caps.runtime.model.layers import TensorOptions
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import random_weight
+from backend_caps.runtime.model.random_models import (
+    eagle3_of,
+    random_eagle,
+    random_llama,
+    random_weight,
+)
 from tests.runtime.model.folders import refused
 
 

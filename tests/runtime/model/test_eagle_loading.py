@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model import load_eagle, load_llama, random_eagle, random_llama
 from backend_caps.runtime.model.draft import EagleHead
-from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.draft_loading import load_eagle
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from tests.runtime.model.folders import edit, refused
 
 Weights = dict[str, Tensor]

@@ -21,8 +21,14 @@ from backend_caps import Plan
 from backend_caps.runtime import Request
 from backend_caps.runtime.assembly import load_draft
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, load_llama, random_llama
-from backend_caps.runtime.model.random_models import CausalContext
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import (
+    CausalContext,
+    eagle3_of,
+    eagle_of,
+    first_layers,
+    random_llama,
+)
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import ModelDrafter

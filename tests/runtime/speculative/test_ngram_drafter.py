@@ -18,7 +18,8 @@ from backend_caps.runtime import Engine, EngineError, EngineOptions, Request, co
 from backend_caps.runtime.assembly import Parts, load_draft
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.memory import RequestMemory
-from backend_caps.runtime.model import load_llama, random_llama
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative import ngram

@@ -12,8 +12,8 @@ import torch
 
 from backend_caps import Plan, Registry, Role, ServerFlags, discover, resolve
 from backend_caps.runtime import Engine, EngineOptions, Sampling
-from backend_caps.runtime.model import first_layers, random_eagle
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.random_models import first_layers, random_eagle
 from backend_caps.runtime.speculation import Algorithm
 from tests.cases import axis
 from tests.runtime.composites import install, plan_of

@@ -17,7 +17,7 @@ from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime import Engine, EngineOptions, Sampling, StepStats
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, random_llama
+from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.stats import StepTotals
 from backend_caps.simulator import Counts, Simulation, Waited, WaitKind, simulate
