@@ -9,81 +9,6 @@ from __future__ import annotations
 
 from importlib import import_module
 
-__version__: str
-"""The installed version of backend-caps."""
-TYPE_CHECKING = False  # that of `typing`, which would be imported before `__main__` runs
-if TYPE_CHECKING:
-    from backend_caps.capability.declaration import Declaration, Part, When
-    from backend_caps.capability.facts import AtLeast, Facts, Given
-    from backend_caps.capability.kind import ANY, UNDECLARED, Phase, Role
-    from backend_caps.capability.provenance import Origin, Source
-    from backend_caps.capability.sets import ComputeRange, Conflict, Exact, MultipleOf, OneOf
-    from backend_caps.capability.vocabulary import (
-        AttentionArch,
-        BatchKind,
-        Capabilities,
-        GraphMetadata,
-        HostSeqLens,
-        SharedReadsEnd,
-    )
-    from backend_caps.discovery.evidence import require_evidence
-    from backend_caps.discovery.registry import Registry, discover
-    from backend_caps.errors import BackendCapsError
-    from backend_caps.resolution.flags import ServerFlags
-    from backend_caps.resolution.flips import Flip, flips
-    from backend_caps.resolution.plan import Cause, Plan, Policy
-    from backend_caps.resolution.resolver import resolve
-    from backend_caps.resolution.rules import Rule, RuleSet
-    from backend_caps.resolution.selection import Selection, select
-    from backend_caps.resolution.uses import Use
-    from backend_caps.settings.settings import Settings
-    from backend_caps.startup.configuration import Configuration as Configuration
-    from backend_caps.startup.configure import configure as configure
-    from backend_caps.startup.graph_choice import GraphSizes as GraphSizes
-
-__all__ = [
-    "ANY",
-    "UNDECLARED",
-    "AtLeast",
-    "AttentionArch",
-    "BackendCapsError",
-    "BatchKind",
-    "Capabilities",
-    "Cause",
-    "ComputeRange",
-    "Conflict",
-    "Declaration",
-    "Exact",
-    "Facts",
-    "Flip",
-    "Given",
-    "GraphMetadata",
-    "HostSeqLens",
-    "MultipleOf",
-    "OneOf",
-    "Origin",
-    "Part",
-    "Phase",
-    "Plan",
-    "Policy",
-    "Registry",
-    "Role",
-    "Rule",
-    "RuleSet",
-    "Selection",
-    "ServerFlags",
-    "Settings",
-    "SharedReadsEnd",
-    "Source",
-    "Use",
-    "When",
-    "discover",
-    "flips",
-    "require_evidence",
-    "resolve",
-    "select",
-]
-
 _MODULES = {
     "capability.declaration": ("Declaration", "Part", "When"),
     "capability.facts": ("AtLeast", "Facts", "Given"),
@@ -114,6 +39,7 @@ _MODULES = {
     "startup.configure": ("configure",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = [name for name in sorted(_HOME) if not _HOME[name].startswith("startup.")]
 
 
 def __getattr__(name: str) -> object:

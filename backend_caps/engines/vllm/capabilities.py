@@ -138,12 +138,12 @@ class Findings:
             return None
         values = {n: a.only.value for n, a in answers.items() if isinstance(a.only, ast.Constant)}
         is_known = len(values) == len(answers)
-        true = {arch for arch, value in values.items() if value is True}
+        true = {arch for arch, own in values.items() if own is True}
         # A sparse MLA backend states both, and takes only models that are both: `sparse` here.
         archs = frozenset(true - {AttentionArch.MLA} or true)
         inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)
-        values = [Guarded((), (is_known and archs) or None)]
-        of_archs = finding(backend, inherited_first[0], values)
+        value = Guarded((), (is_known and archs) or None)
+        of_archs = finding(backend, inherited_first[0], [value])
         words = "; ".join(answer.text for answer in answers.values())
         of_archs = replace(of_archs, reading=replace(of_archs.reading, words=words))
         return _without_value(of_archs) if is_known and not archs else of_archs

@@ -1,0 +1,46 @@
+# The public names, for type checkers; `__init__.py` loads each on first use.
+from backend_caps.capability.declaration import Declaration as Declaration
+from backend_caps.capability.declaration import Part as Part
+from backend_caps.capability.declaration import When as When
+from backend_caps.capability.facts import AtLeast as AtLeast
+from backend_caps.capability.facts import Facts as Facts
+from backend_caps.capability.facts import Given as Given
+from backend_caps.capability.kind import ANY as ANY
+from backend_caps.capability.kind import UNDECLARED as UNDECLARED
+from backend_caps.capability.kind import Phase as Phase
+from backend_caps.capability.kind import Role as Role
+from backend_caps.capability.provenance import Origin as Origin
+from backend_caps.capability.provenance import Source as Source
+from backend_caps.capability.sets import ComputeRange as ComputeRange
+from backend_caps.capability.sets import Conflict as Conflict
+from backend_caps.capability.sets import Exact as Exact
+from backend_caps.capability.sets import MultipleOf as MultipleOf
+from backend_caps.capability.sets import OneOf as OneOf
+from backend_caps.capability.vocabulary import AttentionArch as AttentionArch
+from backend_caps.capability.vocabulary import BatchKind as BatchKind
+from backend_caps.capability.vocabulary import Capabilities as Capabilities
+from backend_caps.capability.vocabulary import GraphMetadata as GraphMetadata
+from backend_caps.capability.vocabulary import HostSeqLens as HostSeqLens
+from backend_caps.capability.vocabulary import SharedReadsEnd as SharedReadsEnd
+from backend_caps.discovery.evidence import require_evidence as require_evidence
+from backend_caps.discovery.registry import Registry as Registry
+from backend_caps.discovery.registry import discover as discover
+from backend_caps.errors import BackendCapsError as BackendCapsError
+from backend_caps.resolution.flags import ServerFlags as ServerFlags
+from backend_caps.resolution.flips import Flip as Flip
+from backend_caps.resolution.flips import flips as flips
+from backend_caps.resolution.plan import Cause as Cause
+from backend_caps.resolution.plan import Plan as Plan
+from backend_caps.resolution.plan import Policy as Policy
+from backend_caps.resolution.resolver import resolve as resolve
+from backend_caps.resolution.rules import Rule as Rule
+from backend_caps.resolution.rules import RuleSet as RuleSet
+from backend_caps.resolution.selection import Selection as Selection
+from backend_caps.resolution.selection import select as select
+from backend_caps.resolution.uses import Use as Use
+from backend_caps.settings.settings import Settings as Settings
+from backend_caps.startup.configuration import Configuration as Configuration
+from backend_caps.startup.configure import configure as configure
+from backend_caps.startup.graph_choice import GraphSizes as GraphSizes
+
+__version__: str
