@@ -12,12 +12,7 @@ from backend_caps.cli.invocation import Invocation, PluginSearch, format_option,
 from backend_caps.cli.output import Format, examples, loading_torch, printer, say
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.report.check_catalog import (
-    CATALOG,
-    CheckDescription,
-    CheckListDocument,
-    checks_named,
-)
+from backend_caps.report import check_catalog
 from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.document import json_text
@@ -134,10 +129,10 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         ctx.exit(NOT_RUN)
 
 
-def _descriptions(engine: str | None) -> Iterable[CheckDescription]:
+def _descriptions(engine: str | None) -> Iterable[check_catalog.CheckDescription]:
     """Return what each check asks; those of an engine's adapter load torch."""
     if engine is None:
-        return CATALOG.values()
+        return check_catalog.CATALOG.values()
     with loading_torch("check"):
         from backend_caps.kit.check import engine_adapter  # noqa: PLC0415
 
@@ -222,7 +217,9 @@ def _show_check(document: CheckDocument, format_: str, files: Iterable[Path]) ->
             raise click.UsageError(f"--also {file} was not written: {problem}.") from error
 
 
-def _show_list(checks: Iterable[CheckDescription], codes: tuple[str, ...], format_: str) -> None:
+def _show_list(
+    checks: Iterable[check_catalog.CheckDescription], codes: tuple[str, ...], format_: str
+) -> None:
     """Print what the checks of some codes ask; all where none is named.
 
     Raises:
@@ -231,6 +228,6 @@ def _show_list(checks: Iterable[CheckDescription], codes: tuple[str, ...], forma
     """
     if format_ in _OF_CI:
         raise click.UsageError(f"--format {format_} is of what was found; --list finds nothing.")
-    chosen = [*checks_named([*checks], codes)]
-    document = CheckListDocument(schema_="backend-caps/check-list@1", checks=chosen)
+    chosen = [*check_catalog.checks_named([*checks], codes)]
+    document = check_catalog.CheckListDocument(schema_="backend-caps/check-list@1", checks=chosen)
     printer(Format(format_))(document, check_list_view(document))

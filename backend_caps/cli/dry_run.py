@@ -10,15 +10,8 @@ import click
 from click.decorators import FC
 
 from backend_caps.capability.kind import Role
+from backend_caps.cli import options
 from backend_caps.cli.invocation import SECONDS, SettingOption, routed_engine_options
-from backend_caps.cli.options import (
-    check_draft_model,
-    device_option,
-    folder_option,
-    seed_option,
-    server_command,
-    steps_option,
-)
 from backend_caps.cli.output import loading_torch
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 
@@ -70,7 +63,7 @@ stand_in_option = click.option(
 """The backends that may stand in for what cannot run."""
 
 
-@server_command(
+@options.server_command(
     "Decide what a server would, and start it small.",
     "backend-caps dry-run -- --attention-backend torch_padded",
     "backend-caps dry-run --engine sglang --source new.whl \\\n"
@@ -78,13 +71,17 @@ stand_in_option = click.option(
     engine=routed_engine_options,
     name="dry-run",
 )
-@folder_option(
+@options.folder_option(
     "--model", "A Hugging Face folder of a Llama; a small one with random weights unless given."
 )
-@folder_option("--draft-model", "With --model, the Hugging Face folder of what drafts for it.")
-@device_option("sim", "The torch device to start on; 'sim' simulates one on the CPU, and counts.")
-@steps_option(32, "Steps to run.")
-@seed_option("Of the trace and of random weights.")
+@options.folder_option(
+    "--draft-model", "With --model, the Hugging Face folder of what drafts for it."
+)
+@options.device_option(
+    "sim", "The torch device to start on; 'sim' simulates one on the CPU, and counts."
+)
+@options.steps_option(32, "Steps to run.")
+@options.seed_option("Of the trace and of random weights.")
 @stand_in_option
 @click.option("--strict", is_flag=True, help="Exit with status 1 where the plan has problems.")
 @click.option(
@@ -109,7 +106,7 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
     Exit status 0 where it ran as decided, 1 where something was not, or --strict found problems, 2
     where it cannot start, or the ranks do not agree.
     """
-    check_draft_model(ctx)
+    options.check_draft_model(ctx)
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("dry-run"):
         from backend_caps.cli.dry_run_job import status_of  # noqa: PLC0415

@@ -196,20 +196,20 @@ def _standing(
 ) -> Standing | None:
     file = implementation.evidence_file(backend.name)
     try:
-        evidence = Evidence.model_validate_json(read_regular(str(file)))
+        kept = Evidence.model_validate_json(read_regular(str(file)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return Standing(problem=f"{file.name} cannot be read: {error.strerror or error}")
     except ValidationError as error:
         return Standing(problem=f"{file.name} does not fit: {validation_fault(error)}")
-    if evidence.backend != backend.name:
-        return Standing(problem=f"{file.name} is of {evidence.backend!r}")
+    if kept.backend != backend.name:
+        return Standing(problem=f"{file.name} is of {kept.backend!r}")
     assert backend.declaration is not None, "its implementation was found by it"
     try:
         here = present_of(backend.declaration, backend.source, implementation, versions())
     except OSError as error:
         cause = error.strerror or error
         return Standing(problem=f"the files that {file.name} is of cannot be read: {cause}")
-    changes = changes_since(evidence, replace(here, device=device))
-    return Standing(evidence=evidence, changes=changes)
+    changes = changes_since(kept, replace(here, device=device))
+    return Standing(evidence=kept, changes=changes)

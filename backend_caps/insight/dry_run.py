@@ -13,16 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.insight import run_sizes
 from backend_caps.insight.errors import InsightError, sentence_of
 from backend_caps.insight.measure import bytes_on, handle_of
-from backend_caps.insight.run_sizes import (
-    SMALL_MODEL,
-    RunSizes,
-    ServerSizes,
-    drawn,
-    fitting_models,
-    small_engine,
-)
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.kit.models import ModelSizes, SmallModels
 from backend_caps.kit.probes.seq_lens import host_waits
@@ -189,7 +182,7 @@ class DryRun:
     engine: Engine
     run: RunPlan
     """The plan that the engine was made for."""
-    sizes: RunSizes
+    sizes: run_sizes.RunSizes
     figures: RunFigures
     simulation: Simulation | None
     """The simulated device; None on a real one."""
@@ -221,7 +214,9 @@ class DryRun:
             self.hidden = Counter(f"{own.cause} at {own.site}" for own in waits)
 
     def _run_trace(self, seed: int) -> None:
-        arrivals = drawn(self.sizes, vocab_size=self.engine.model.config.vocab_size, seed=seed)
+        arrivals = run_sizes.drawn(
+            self.sizes, vocab_size=self.engine.model.config.vocab_size, seed=seed
+        )
         # One more than can run waits in the queue, so that a row that is freed is used at once.
         most = self.sizes.max_running_requests + 1
         open_: list[Request] = []
@@ -241,11 +236,11 @@ class DryRun:
 @contextmanager
 def dry_start(
     run: RunPlan,
-    server: ServerSizes,
+    server: run_sizes.ServerSizes,
     device: str,
     *,
     models: SmallModels | None = None,
-    model_sizes: ModelSizes = SMALL_MODEL,
+    model_sizes: ModelSizes = run_sizes.SMALL_MODEL,
     simulation: Simulation | None = None,
     seed: int = 0,
 ) -> Iterator[DryRun]:
@@ -269,12 +264,14 @@ def dry_start(
             longest = None
             if models is not None:
                 longest = LlamaConfig.from_folder(models.target).max_position_embeddings
-            sizes = RunSizes.of(run.plan, server, longest)
+            sizes = run_sizes.RunSizes.of(run.plan, server, longest)
             context = sizes.context_length
             models = models or stack.enter_context(
-                fitting_models(run.plan, context, seed=seed, sizes=model_sizes)
+                run_sizes.fitting_models(run.plan, context, seed=seed, sizes=model_sizes)
             )
-            engine = small_engine(run.plan, models, device, context, sizes.options, figures)
+            engine = run_sizes.small_engine(
+                run.plan, models, device, context, sizes.options, figures
+            )
         except Exception as error:  # a plugin raises what it likes
             raise InsightError(
                 "no-engine",

@@ -18,6 +18,7 @@ from backend_caps.capability.kind import Phase, Role, Scope
 from backend_caps.capability.provenance import Origin, Status
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
+from backend_caps.report import lock
 from backend_caps.report.difference import (
     NOWHERE,
     DifferenceDocument,
@@ -30,16 +31,6 @@ from backend_caps.report.difference import (
     statement_of,
 )
 from backend_caps.report.document import value_of
-from backend_caps.report.lock import (
-    LockDocument,
-    LockedBackend,
-    LockedClass,
-    LockedEngine,
-    LockedReading,
-    LockedRequest,
-    LockedRules,
-    codes_of,
-)
 from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.words import decided_by, grouped, words_of
 from backend_caps.resolution.rules import Rule
@@ -49,9 +40,9 @@ _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN, Status.SKIPPED)
 """The order of several claims to one name; the first represents the name."""
 _NO_DECLARATION = Declaration()
 """Stands in for a declaration that was not read."""
-_NO_CLASS = LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
+_NO_CLASS = lock.LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
 """Stands in for the class of a backend that was not read from an engine's class."""
-_Claims = Sequence[LockedBackend]
+_Claims = Sequence[lock.LockedBackend]
 """All claims to one name; the first represents the name."""
 _Texts = Mapping[tuple[str, ...], str]
 """A side's texts, each by its subject, its field, and what else distinguishes it."""
@@ -61,27 +52,27 @@ _Texts = Mapping[tuple[str, ...], str]
 class Side:
     """One side of a comparison; an engine that was read has no request and no plan."""
 
-    engine: LockedEngine | None
-    backends: tuple[LockedBackend, ...]
+    engine: lock.LockedEngine | None
+    backends: tuple[lock.LockedBackend, ...]
     problems: tuple[str, ...]
-    rules: LockedRules | None
+    rules: lock.LockedRules | None
     """None where the rules are not known."""
-    request: LockedRequest | None = None
+    request: lock.LockedRequest | None = None
     plan: PlanDocument | None = None
 
     @classmethod
-    def of_lock(cls, lock: LockDocument) -> Self:
+    def of_lock(cls, document: lock.LockDocument) -> Self:
         """Take the side from a lock."""
-        return cls(**{field.name: getattr(lock, field.name) for field in fields(cls)})
+        return cls(**{field.name: getattr(document, field.name) for field in fields(cls)})
 
     @classmethod
     def of_reading(cls, reading: EngineReading) -> Self:
         """Take the side from an engine that was read."""
         return cls(
-            engine=LockedEngine(name=reading.engine, version=reading.version),
-            backends=tuple(map(LockedBackend.of, reading.backends)),
-            problems=codes_of(reading.problems),
-            rules=None if reading.rules is None else LockedRules.model_validate(reading.rules),
+            engine=lock.LockedEngine(name=reading.engine, version=reading.version),
+            backends=tuple(map(lock.LockedBackend.of, reading.backends)),
+            problems=lock.codes_of(reading.problems),
+            rules=None if reading.rules is None else lock.LockedRules.model_validate(reading.rules),
         )
 
 
@@ -98,12 +89,12 @@ def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
     return in_order(found)
 
 
-def _by_name(backends: Iterable[LockedBackend]) -> Mapping[str, _Claims]:
+def _by_name(backends: Iterable[lock.LockedBackend]) -> Mapping[str, _Claims]:
     ordered = sorted(backends, key=lambda claim: (_PRECEDENCE.index(claim.status), _claim(claim)))
     return grouped((claim.name, claim) for claim in ordered)
 
 
-def _claim(claim: LockedBackend) -> str:
+def _claim(claim: lock.LockedBackend) -> str:
     parts = (claim.distribution, claim.version, claim.status.value, ", ".join(claim.problems))
     return " ".join(part for part in parts if part)
 
@@ -130,7 +121,7 @@ def _of_backends(
             yield from _of_pair(subject, "", summary, summary_after, _where(was, is_))
 
 
-def _summary(backend: LockedBackend) -> str:
+def _summary(backend: lock.LockedBackend) -> str:
     """Describe a backend that only one side has, in a line."""
     class_, declaration = backend.engine_class or _NO_CLASS, backend.declaration or _NO_DECLARATION
     states = {name: statement_of(backend, name) for name in CAPABILITIES if backend.declaration}
@@ -191,7 +182,7 @@ def _where(one: object, other: object) -> WhereDocument:
     return WhereDocument(before=before, after=after)
 
 
-def _single_texts(subject: str, backend: LockedBackend, other: LockedBackend) -> _Texts:
+def _single_texts(subject: str, backend: lock.LockedBackend, other: lock.LockedBackend) -> _Texts:
     """List the fields that have one text; of parts, those that `other` lacks."""
     declaration, class_ = backend.declaration or _NO_DECLARATION, backend.engine_class
     parts = {*_parts(declaration)} - {*_parts(other.declaration or _NO_DECLARATION)}
@@ -241,7 +232,7 @@ def _uses(part: Part) -> str:
     return roles if len(part.phases) == len(Phase) else f"{roles} in {text_of(part.phases)}"
 
 
-def _attribute_words(reading: LockedReading) -> str:
+def _attribute_words(reading: lock.LockedReading) -> str:
     words = reading.words if reading.value is None else reading.value
     if reading.origin is Origin.INHERITED:
         return f"{words} (inherited from {reading.inherited_from or 'a base'})"
@@ -308,7 +299,7 @@ def _rule_text(rule: Rule) -> str:
     return f"forces {forced} where {rule.given}: {rule.reason}"
 
 
-def _request(request: LockedRequest) -> _Texts:
+def _request(request: lock.LockedRequest) -> _Texts:
     override = request.unsafe_override or Capabilities()
     texts = {
         "policy": request.policy.value,

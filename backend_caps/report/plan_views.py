@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from backend_caps.report import plans
+from backend_caps.report import plans, words
 from backend_caps.report.sections import (
     Columns,
     Heading,
@@ -15,17 +15,6 @@ from backend_caps.report.sections import (
     some_lines,
     table_of,
     titled_table,
-)
-from backend_caps.report.words import (
-    decided_by,
-    deciding,
-    file_of,
-    full_name,
-    grouped,
-    places_of,
-    tries,
-    use_words,
-    words_of,
 )
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
@@ -42,7 +31,10 @@ def plan_view(plan: plans.PlanDocument) -> Iterator[Section]:
     yield Lines((*(choice.text for choice in plan.choices or ()), *mirror_lines(plan)))
     yield Table(
         ("server", "value", "effect", "decided by"),
-        tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),
+        tuple(
+            (n, words.words_of(v.value), v.effect, words.decided_by(v))
+            for n, v in plan.server.items()
+        ),
     )
     yield _phases(plan)
     yield from plan_problems_view(plan)
@@ -60,24 +52,27 @@ def mirror_lines(plan: plans.PlanDocument) -> tuple[str, ...]:
     """Write the value of `host_seq_lens`, then each cause that decided it."""
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
-    is_known = {cause.origin for cause in deciding(mirror)} - _NOT_TRUSTED
+    is_known = {cause.origin for cause in words.deciding(mirror)} - _NOT_TRUSTED
     verb = "is" if is_known or not engine else "counts as"
-    headline = f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
-    reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in deciding(mirror))
+    headline = f"{engine}host_seq_lens {verb} {words.words_of(mirror.value)} ({mirror.effect})"
+    reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in words.deciding(mirror))
     return (headline, *(f"because {kind} {name}: {reason}" for kind, name, reason in reasons))
 
 
 def _phases(plan: plans.PlanDocument) -> Table:
     names = next(iter(plan.phases.values()))
-    rows = [(name, *(use_words(values[name]) for values in plan.phases.values())) for name in names]
+    rows = [
+        (name, *(words.use_words(values[name]) for values in plan.phases.values()))
+        for name in names
+    ]
     return Table(("phase", *plan.phases), tuple(rows))
 
 
 def flips_view(flips: Iterable[plans.FlipDocument]) -> Iterator[Section]:
     """Show the changes that would lead to better values, if there are any."""
     rows = [
-        (_flip_name(alike), words_of(alike[0].becomes), " ".join(alike[0].remedies))
-        for alike in tries(flips)
+        (_flip_name(alike), words.words_of(alike[0].becomes), " ".join(alike[0].remedies))
+        for alike in words.tries(flips)
     ]
     return titled_table("What would change it", ("capability", "becomes", "all of"), rows)
 
@@ -94,8 +89,8 @@ def relay_view(relayed: plans.RelayDocument) -> Iterator[Section]:
     yield Lines(mirror_lines(relayed.plan))
     columns: Columns[plans.StepDocument] = {
         "step": lambda step: str(step.number),
-        "starts from tokens": lambda step: words_of([*step.input_ids]),
-        "lengths, device": lambda step: words_of([*step.seq_lens]),
+        "starts from tokens": lambda step: words.words_of([*step.input_ids]),
+        "lengths, device": lambda step: words.words_of([*step.seq_lens]),
         "lengths, host": _on_the_host,
         "crossed" if relayed.has_streams else "would cross": lambda step: (
             f"{step.bytes_to_host} bytes" if step.bytes_to_host else "nothing"
@@ -106,9 +101,9 @@ def relay_view(relayed: plans.RelayDocument) -> Iterator[Section]:
 
 def _on_the_host(step: plans.StepDocument) -> str:
     if step.seq_lens_cpu is not None:
-        return words_of([*step.seq_lens_cpu])
+        return words.words_of([*step.seq_lens_cpu])
     bound = step.seq_lens_cpu_upper_bound
-    return "none" if bound is None else f"at most {words_of([*bound])}"
+    return "none" if bound is None else f"at most {words.words_of([*bound])}"
 
 
 def explain_view(
@@ -136,7 +131,7 @@ def _explained(
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
     place = f"{name} in {phase}" if phase else name
-    yield Heading(f"{place}{engine} = {words_of(value.value)}{effect}")
+    yield Heading(f"{place}{engine} = {words.words_of(value.value)}{effect}")
     yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
@@ -145,7 +140,9 @@ def _explained(
 
 def causes_table(value: plans.ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups = grouped(((full_name(c), f"{words_of(c.value)} ({c.origin})"), c) for c in value.causes)
+    groups = words.grouped(
+        ((words.full_name(c), f"{words.words_of(c.value)} ({c.origin})"), c) for c in value.causes
+    )
     rows = tuple((*stated, _story(same)) for stated, same in groups.items())
     return Table(("cause", "value", "why"), rows)
 
@@ -153,8 +150,8 @@ def causes_table(value: plans.ValueDocument) -> Table:
 def _story(causes: Sequence[plans.CauseDocument]) -> str:
     """Write the reasons of causes, the uses where they count, and their source files."""
     reasons = "; ".join(dict.fromkeys(" ".join(cause.reason.split()) for cause in causes))
-    places = places_of(causes)
-    sources = ", ".join(dict.fromkeys(file_of(c.source) for c in causes if c.source))
+    places = words.places_of(causes)
+    sources = ", ".join(dict.fromkeys(words.file_of(c.source) for c in causes if c.source))
     lines = (reasons, places and f"as {places}", sources and f"in {sources}")
     return "\n".join(line for line in lines if line)
 

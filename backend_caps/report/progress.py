@@ -8,15 +8,8 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import TextIO
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 PATIENCE_S = 0.5
 """Seconds before a line appears."""
@@ -32,8 +25,8 @@ def terminal_of(stream: TextIO | None) -> Console:
 
 
 def progress_line(
-    *columns: ProgressColumn, console: Console | None = None, redirects: bool = True
-) -> Progress:
+    *columns: progress.ProgressColumn, console: Console | None = None, redirects: bool = True
+) -> progress.Progress:
     """Make a line that is erased when it stops, and drawn only on a terminal.
 
     Args:
@@ -43,9 +36,9 @@ def progress_line(
             the terminal.
     """
     console = terminal_of(sys.stderr) if console is None else console
-    return Progress(
+    return progress.Progress(
         *columns,
-        TimeElapsedColumn(),
+        progress.TimeElapsedColumn(),
         console=console,
         refresh_per_second=_REFRESHES_A_SECOND,
         transient=True,
@@ -55,9 +48,9 @@ def progress_line(
     )
 
 
-def bar() -> ProgressColumn:
+def bar() -> progress.ProgressColumn:
     """Make a column that draws the share of work done."""
-    return BarColumn(bar_width=24)
+    return progress.BarColumn(bar_width=24)
 
 
 @contextmanager
@@ -73,7 +66,9 @@ def spinning(
         console: where to draw; by default standard error.
         patience_s: seconds before the spinner appears.
     """
-    line = progress_line(SpinnerColumn("line"), TextColumn(doing), console=console, redirects=False)
+    line = progress_line(
+        progress.SpinnerColumn("line"), progress.TextColumn(doing), console=console, redirects=False
+    )
     if line.disable:
         yield
         return

@@ -12,14 +12,8 @@ from backend_caps.extras import require_extra
 
 require_extra("metrics", __name__)
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-    start_http_server,
-)
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.samples import Sample
 
 from backend_caps.runtime.batch import ForwardMode
@@ -97,7 +91,7 @@ class Metrics:
 
     def render(self) -> str:
         """Write the metrics in Prometheus' text format, as `serve` answers."""
-        return generate_latest(self.registry).decode()
+        return prometheus_client.generate_latest(self.registry).decode()
 
     def samples(self) -> Mapping[str, float]:
         """List the values by name and labels, as in `name{label="value"}`, for people to read.
@@ -123,7 +117,7 @@ class Metrics:
             EngineError: `metrics-port`: the port cannot be had.
         """
         try:
-            server, thread = start_http_server(port, address, self.registry)
+            server, thread = prometheus_client.start_http_server(port, address, self.registry)
         except (OSError, OverflowError) as error:
             raise EngineError(
                 "metrics-port",

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from pydantic import BaseModel
 
 from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report import sections
 from backend_caps.report.backend_views import evidence_view, names_view, problems_view, rules_view
 from backend_caps.report.backends import ReportDocument
 from backend_caps.report.check_catalog import CheckListDocument
@@ -28,16 +29,6 @@ from backend_caps.report.dry_run_views import verdict
 from backend_caps.report.html.grid import Glyph, conditions_view, matrix, side_by_side
 from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
 from backend_caps.report.plans import CauseDocument, PlanDocument, ValueDocument
-from backend_caps.report.sections import (
-    Heading,
-    Lines,
-    Opened,
-    PagePart,
-    Picture,
-    Sections,
-    Table,
-    visible,
-)
 from backend_caps.report.step_costs import MeasureDocument, costs_view
 from backend_caps.report.words import (
     decided_by,
@@ -63,17 +54,17 @@ Forces: TypeAlias = dict[tuple[Owner, ...], list[tuple[str, str]]]
 """By the owners that decide them together: values, each with its phases."""
 
 
-def page(document: BaseModel, sections: Sections) -> str:
+def page(document: BaseModel, content: sections.Sections) -> str:
     """Write a document as a page, in ASCII: no terminal's encoding changes what was digested.
 
     Args:
         document: what is shown.
-        sections: the same as sections. The pages of most documents are made of these; a report, a
+        content: its sections. The pages of most documents are made of these; a report, a
             plan, measured or not, and a comparison have templates of their own, and read nothing
             there but which values of a plan are shown opened.
     """
-    templates, styles, sections = _environment(), list[str](), tuple(sections)
-    opened = [part for part in sections if isinstance(part, Opened)]
+    templates, styles, content = _environment(), list[str](), tuple(content)
+    opened = [part for part in content if isinstance(part, sections.Opened)]
     match document:
         case ReportDocument():
             template, shown = "report.html", _of_report(document)
@@ -85,8 +76,8 @@ def page(document: BaseModel, sections: Sections) -> str:
         case DiffDocument():
             template, shown = "diff.html", {"diff": document, "grid": side_by_side(document)}
         case _:
-            template, shown = "sections.html", _of_sections(document, sections)
-            styles = [part.style for part in sections if isinstance(part, Picture)]
+            template, shown = "sections.html", _of_sections(document, content)
+            styles = [part.style for part in content if isinstance(part, sections.Picture)]
     text = templates.get_template(template).render(
         {"schema": schema_of(document), **_inlined(styles), **shown}
     )
@@ -98,8 +89,8 @@ def _environment() -> Environment:
     jinja = environment(_TEMPLATES)
     jinja.filters |= {"json": htmlsafe_json_dumps, "shape": _SHAPES.get}
     jinja.filters |= {f.__name__: f for f in (breakable, words_of, decided_by, causes_table)}
-    jinja.tests["lines"] = lambda section: isinstance(section, Lines)
-    jinja.tests["picture"] = lambda section: isinstance(section, Picture)
+    jinja.tests["lines"] = lambda section: isinstance(section, sections.Lines)
+    jinja.tests["picture"] = lambda section: isinstance(section, sections.Picture)
     jinja.tests["long"] = _is_long
     return jinja
 
@@ -123,19 +114,23 @@ def environment(folder: Path) -> Environment:
 
 def _finalize(value: object) -> object:
     """Show control characters of whatever text a template puts in."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return (
+        sections.visible(value)
+        if isinstance(value, str) and not isinstance(value, Markup)
+        else value
+    )
 
 
 def breakable(text: str) -> Markup:
     """Let a browser break a name after its underscores."""
-    return Markup("_<wbr>").join(escape(part) for part in visible(text).split("_"))
+    return Markup("_<wbr>").join(escape(part) for part in sections.visible(text).split("_"))
 
 
-def _is_long(section: Lines | Table | Picture) -> bool:
+def _is_long(section: sections.Lines | sections.Table | sections.Picture) -> bool:
     """Return whether a section is folded because of its length."""
-    if isinstance(section, Picture):
+    if isinstance(section, sections.Picture):
         return False
-    return len(section.lines if isinstance(section, Lines) else section.rows) > _LONG
+    return len(section.lines if isinstance(section, sections.Lines) else section.rows) > _LONG
 
 
 def _inlined(styles: Sequence[str]) -> dict[str, object]:
@@ -159,12 +154,12 @@ def schema_of(document: BaseModel) -> str:
     return str(written["schema"])
 
 
-def parts_of(sections: Sections) -> list[tuple[str, list[PagePart]]]:
+def parts_of(content: sections.Sections) -> list[tuple[str, list[sections.PagePart]]]:
     """Group sections by their headings; those before the first heading have none."""
-    parts: list[tuple[str, list[PagePart]]] = []
-    for section in sections:
+    parts: list[tuple[str, list[sections.PagePart]]] = []
+    for section in content:
         match section:
-            case Heading(text):
+            case sections.Heading(text):
                 parts.append((text, []))
             case _ if parts:
                 parts[-1][1].append(section)
@@ -173,9 +168,9 @@ def parts_of(sections: Sections) -> list[tuple[str, list[PagePart]]]:
     return parts
 
 
-def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
+def _of_sections(document: BaseModel, content: sections.Sections) -> dict[str, object]:
     """Title the page by its first heading, which is left out below."""
-    parts = parts_of(sections)
+    parts = parts_of(content)
     (first, opening), *others = parts
     name = schema_of(document).removeprefix("backend-caps/").partition("@")[0]
     name = name.replace("-", " ").capitalize()
@@ -192,7 +187,7 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
     engine = report.engine
     names = [backend for backend in report.backends if backend.classes is not None]
     classes = [backend for backend in report.backends if backend.class_ is not None]
-    sections = [
+    content = [
         *conditions_view(report),
         *evidence_view(report.backends),
         *names_view(names),
@@ -206,13 +201,13 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
         "has_plugins": len(names) + len(classes) < len(report.backends),
         "grid": grid,
         "silent": [name for name in CAPABILITIES if name not in grid.columns],
-        "parts": parts_of(sections),
+        "parts": parts_of(content),
         "plan": None,
         **plan,
     }
 
 
-def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
+def _of_plan(plan: PlanDocument, opened: Sequence[sections.Opened]) -> dict[str, object]:
     headline, *reasons = mirror_lines(plan)
     if opened and opened[0].name != "host_seq_lens":
         headline, reasons = answer(plan, opened[0]), [headline]
@@ -262,7 +257,7 @@ def _owner(cause: CauseDocument) -> Owner:
     return cause.kind, name_of(cause)
 
 
-def answer(plan: PlanDocument, explained: Opened) -> str:
+def answer(plan: PlanDocument, explained: sections.Opened) -> str:
     """Write the answer to `explain`: a value, in each phase that was named."""
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     if explained.name in plan.server:
@@ -272,12 +267,12 @@ def answer(plan: PlanDocument, explained: Opened) -> str:
         for phase, values in plan.phases.items()
         if explained.phase in (None, phase)
     )
-    phrases = "; ".join(f"{words} in {', '.join(names)}" for words, names in phases.items())
+    phrases = "; ".join(f"{kinds} in {', '.join(names)}" for kinds, names in phases.items())
     return f"{engine}{explained.name} is {phrases}"
 
 
 def value_groups(
-    plan: PlanDocument, opened: Sequence[Opened]
+    plan: PlanDocument, opened: Sequence[sections.Opened]
 ) -> Iterator[tuple[str, Mapping[str, ValueDocument], list[str]]]:
     """List the server's values, then each phase's, with the names that are shown opened."""
     yield "For the server", plan.server, [each.name for each in opened]
