@@ -200,7 +200,7 @@ class CaseFailedError(Exception):
     """A case found faults; the message describes all of them."""
 
 
-def _finding_text(finding: Finding, device: str) -> str:
+def _text(finding: Finding, device: str) -> str:
     """Describe a finding: the claims, the fault, its line, and the command that replays it."""
     claims, site = ", ".join(finding.claims), finding.fault.site
     options = "" if device == "sim" else f" --device {device}"
@@ -259,9 +259,7 @@ class CaseTest(pytest.Item):
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
         if result.findings:
             failed.add((name, check.code))
-            raise CaseFailedError(
-                "\n\n".join(_finding_text(found, device) for found in result.findings)
-            )
+            raise CaseFailedError("\n\n".join(_text(found, device) for found in result.findings))
         if not result.cases:
             self.user_properties.append((_BLOCKED, result.reason))
             pytest.skip(result.reason)

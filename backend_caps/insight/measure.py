@@ -34,7 +34,7 @@ BATCH_SIZE = 4
 """Requests of every step that is counted."""
 NUM_STEPS = 8
 """Steps that are counted."""
-_MAX_RUNNING_REQUESTS = 32
+_MAX_REQUESTS = 32
 """Rows of the request pool, row 0 aside."""
 _SETTLING = 4
 """Steps before the counted ones: one prefill, then decode until overlap is in steady state."""
@@ -138,9 +138,7 @@ def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
         Exception: whatever a backend raises.
     """
     num_new, unobserved = _num_new(plan), StepTotals(num_first=0)
-    options = EngineOptions(
-        max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
-    )
+    options = EngineOptions(max_running_requests=_MAX_REQUESTS, graph_batch_sizes=(BATCH_SIZE,))
     context = run_sizes.STEADY_PROMPT + num_new
     with (
         simulate("eager") as simulation,

@@ -284,9 +284,7 @@ _REGIONS: tuple[tuple[_Function, str], ...] = (
     (ModelDrafter.follow_accepted, "draft_extend"),
     (ModelDrafter.follow_prompts, "draft prefill"),
 )
-REGIONS: Mapping[CodeType, str] = {
-    inspect.unwrap(function).__code__: name for function, name in _REGIONS
-}
+REGIONS: Mapping[CodeType, str] = {inspect.unwrap(fn).__code__: name for fn, name in _REGIONS}
 """The region of each function that opens one, by its code."""
 _ROOT = Path(backend_caps.__file__).parent
 _CHARGED = tuple(f"{_ROOT / folder}/" for folder in ("relay", "runtime"))

@@ -296,9 +296,7 @@ class RelayColumns:
     ) -> None:
         self.seq_lens = NumberColumn(pool_size, device)
         self.bonus_tokens = NumberColumn(pool_size, device)
-        self.draft = {
-            field.name: RowColumn(field, pool_size, device, word) for field in layout.draft
-        }
+        self.draft = {each.name: RowColumn(each, pool_size, device, word) for each in layout.draft}
 
     def store_draft(self, rows: Tensor, payload: RelayPayload) -> None:
         """Write the payload's draft state, except fields that are None, to `rows` [B] int64."""

@@ -210,10 +210,8 @@ def _notes(document: documents.DryRunDocument) -> Iterator[str]:
 
 def _ahead(ranks: Sequence[documents.RankRunDocument]) -> Iterator[str]:
     """Say why there are more forwards of the target than steps."""
-    ahead = [
-        sum(own.num_forwards for own in rank.phases if own.phase in _TARGETS) for rank in ranks
-    ]
-    more = _of(zip(ahead, ranks, strict=True), lambda own: own[0] - own[1].num_steps)
+    runs = [sum(own.num_forwards for own in rank.phases if own.phase in _TARGETS) for rank in ranks]
+    more = _of(zip(runs, ranks, strict=True), lambda own: own[0] - own[1].num_steps)
     if more != "0":
         yield (
             f"{more} more of the target's forwards than steps: with overlap, the next step's is "

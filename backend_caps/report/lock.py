@@ -64,9 +64,7 @@ GivenFlags = Annotated[
     PlainSerializer(lambda flags: dict(flags.given()), return_type=dict[str, JsonValue]),
 ]
 """Server flags, written without those that were not given."""
-ValueText = Annotated[
-    str | None, BeforeValidator(lambda value: None if value is None else text_of(value))
-]
+ValueText = Annotated[str | None, BeforeValidator(lambda v: None if v is None else text_of(v))]
 """A value of a reading, in words; a file has it in words already."""
 Sorted = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(names)))]
 """Names in their order."""

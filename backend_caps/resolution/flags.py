@@ -168,15 +168,13 @@ class ServerFlags(FrozenModel):
         return Reader(engine_of(named), _SWITCHES)
 
     @classmethod
-    def _from_line(cls, line: CommandLine, *, context: str | None = None) -> Self:
+    def _from_line(cls, cli: CommandLine, *, context: str | None = None) -> Self:
         try:
-            flags = cls.model_validate(
-                {**line.values, "unrelated": line.unrelated}, context=context
-            )
+            flags = cls.model_validate({**cli.values, "unrelated": cli.unrelated}, context=context)
         except ValidationError as error:
             wrong = [_fault(detail) for detail in error.errors()]
-            raise_all("server flags", [*line.faults, *wrong])
-        raise_all("server flags", line.faults)
+            raise_all("server flags", [*cli.faults, *wrong])
+        raise_all("server flags", cli.faults)
         return flags
 
     @property

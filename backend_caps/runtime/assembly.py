@@ -129,9 +129,7 @@ class Parts:
         self.graphs = {Role.TARGET: captured}
         """What was captured, by role."""
         graphs = captured.phases
-        self.worker = step.Worker(
-            model, backends, {} if settings is not None else graphs, two_batch
-        )
+        self.worker = step.Worker(model, backends, {} if settings else graphs, two_batch)
         """Runs plain forwards of the target."""
         self._target = step.TargetRunner(model, backends, graphs, two_batch)
         self.runner: step.StepRunner = step.PlainRunner(self.worker, configuration.future_map)

@@ -208,14 +208,12 @@ class PromptTransfer:
         self._transfer.wait_stream(step_streams.schedule)
         with streams.using(self._transfer):
             carry = self.resources.staging.carry
-            arrived = [
-                own.states.mapped(carry).tensors for own in requests if own.states is not None
-            ]
+            taken = [own.states.mapped(carry).tensors for own in requests if own.states is not None]
             self._transfer.wait_stream(step_streams.forward)
-            for request, own, states in zip(requests, slots, arrived, strict=True):
+            for request, own, states in zip(requests, slots, taken, strict=True):
                 for (keys, values), cache, size in self._caches(len(request.prefill)):
                     cache.store(own[:size], states[keys], states[values])
-            self._pass_on(batch, numbers[2], arrived)
+            self._pass_on(batch, numbers[2], taken)
             for read in (numbers, *slots):
                 streams.keep_alive(read)
         for request in requests:

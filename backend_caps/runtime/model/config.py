@@ -36,13 +36,11 @@ Difference: TypeAlias = tuple[str, object, str]
 """What no decoder here computes: a key of config.json, its value, and what is computed."""
 
 
-def _differences(
-    raw: Mapping[str, JsonValue], architectures: Collection[str]
-) -> Iterator[Difference]:
+def _differences(raw: Mapping[str, JsonValue], allowed: Collection[str]) -> Iterator[Difference]:
     names, model_type = raw.get("architectures"), raw.get("model_type")
-    known = {*map(str, names)} & {*architectures} if isinstance(names, list) else ()
+    known = {*map(str, names)} & {*allowed} if isinstance(names, list) else ()
     if names is not None and not known:
-        yield "architectures", names, " or ".join(architectures)
+        yield "architectures", names, " or ".join(allowed)
     if model_type not in _MODEL_TYPES:
         yield "model_type", model_type, " or ".join(map(repr, _MODEL_TYPES))
     if (activation := raw.get("hidden_act")) not in (None, "silu"):
