@@ -61,7 +61,7 @@ def _always_json(command: click.Command) -> click.Command:
     help="Write to this file instead of standard output.",
 )
 @click.pass_context
-def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None:
+def lock(ctx: click.Context, /, output: Path | None, **_: object) -> None:
     """Write down what is installed, and the plan where server flags are given.
 
     The same releases and flags give the same bytes on every machine. `backend-caps verify`
@@ -108,9 +108,7 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
     "Read the lock's engine from this folder or wheel instead of the installed one."
 )
 @click.pass_context
-def verify(
-    ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_options: object
-) -> None:
+def verify(ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_: object) -> None:
     """Repeat the request that LOCKFILE was written for, and show what differs now.
 
     Without LOCKFILE, the one that the setting lock names.
@@ -187,7 +185,7 @@ def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceD
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.pass_context
-def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_options: object) -> None:
+def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_: object) -> None:
     """Show what differs between A and B: what became stricter or looser, what is gone or new.
 
     Each is a lock file, or an engine: sglang@PATH or vllm@PATH, where PATH is a folder or a

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from textwrap import indent
-from types import MappingProxyType
 from typing import ClassVar, TypeAlias
 
 import click
@@ -24,16 +23,14 @@ from backend_caps.report.sections import Sections, markdown
 class CommandError(CodedError):
     """A command cannot do what its command line asks, or cannot write its output."""
 
-    codes: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "file-not-written": "`trace`: a file that was named cannot be written",
-            "no-backend-named": "`generate`: no flag names the attention backend of a phase",
-            "no-output": "standard output takes nothing: it is closed, or its disk is full",
-            "plugin-folder": "`new-plugin`: the folder is not empty, or cannot be written",
-            "plugin-name-misspelled": "`new-plugin`: no package can have the name",
-            "plugin-name-taken": "`new-plugin`: something has the name, or it has a meaning",
-        }
-    )
+    codes: ClassVar[Mapping[str, str]] = {
+        "file-not-written": "`trace`: a file that was named cannot be written",
+        "no-backend-named": "`generate`: no flag names the attention backend of a phase",
+        "no-output": "standard output takes nothing: it is closed, or its disk is full",
+        "plugin-folder": "`new-plugin`: the folder is not empty, or cannot be written",
+        "plugin-name-misspelled": "`new-plugin`: no package can have the name",
+        "plugin-name-taken": "`new-plugin`: something has the name, or it has a meaning",
+    }
 
     @property
     def is_usage(self) -> bool:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.insight import run_sizes
@@ -27,16 +26,14 @@ from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import Counts, HostSync, Simulation, Waited, WaitKind
 from backend_caps.startup.graph_modes import GraphMode
 
-NAMES: Mapping[tuple[Role, Phase], str] = MappingProxyType(
-    {
-        (Role.TARGET, Phase.PREFILL): "prefill",
-        (Role.TARGET, Phase.DECODE): "decode",
-        (Role.TARGET, Phase.VERIFY): "verify",
-        (Role.DRAFT, Phase.PREFILL): "draft prefill",
-        (Role.DRAFT, Phase.DECODE): "draft",
-        (Role.DRAFT_EXTEND, Phase.VERIFY): "draft_extend",
-    }
-)
+NAMES: Mapping[tuple[Role, Phase], str] = {
+    (Role.TARGET, Phase.PREFILL): "prefill",
+    (Role.TARGET, Phase.DECODE): "decode",
+    (Role.TARGET, Phase.VERIFY): "verify",
+    (Role.DRAFT, Phase.PREFILL): "draft prefill",
+    (Role.DRAFT, Phase.DECODE): "draft",
+    (Role.DRAFT_EXTEND, Phase.VERIFY): "draft_extend",
+}
 """What the forwards of a role and phase are called, in the order in which they are shown."""
 _WARM_UP = Sampling(max_new_tokens=2, stop_token_ids=frozenset())
 _FIRST, _EVERY = 2, 3

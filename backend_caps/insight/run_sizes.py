@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import cycle, product
 from typing import TypeAlias
 
-import torch
-
 from backend_caps.kit.models import ModelSizes, SmallModels, small_models
 from backend_caps.report.dry_run_documents import SizeDocument
 from backend_caps.resolution.flags import ServerFlags
@@ -21,7 +19,7 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.problems import misfits_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import num_pages_of
-from backend_caps.runtime.options import EngineOptions, page_size_of
+from backend_caps.runtime.options import DTYPES, EngineOptions, page_size_of
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.stats import StepObserver
@@ -41,7 +39,6 @@ _SHORTEST, _SHORT, _LEAST_NEW = 3, 16, 4
 SMALL_MODEL = ModelSizes(vocab_size=256)
 """The target of a dry run."""
 _HEAD_SIZES = (16, 64, 128)
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _Value: TypeAlias = int | tuple[int, ...] | None
 
 
@@ -265,7 +262,7 @@ def fitting_models(
     settings = SpecSettings.from_flags(plan.flags)
     head_size, dtype = _taken(plan)
     model = replace(
-        sizes, head_size=head_size, max_position_embeddings=context_length, dtype=_DTYPES[dtype]
+        sizes, head_size=head_size, max_position_embeddings=context_length, dtype=DTYPES[dtype]
     )
     algorithm = None if settings is None else settings.algorithm
     with small_models(algorithm, seed=seed, sizes=model) as models:
@@ -276,7 +273,7 @@ def _taken(plan: Plan) -> tuple[int, str]:
     """Choose a head size and a dtype that every backend takes; else the first of each."""
     facts = plan.facts
     heads = _HEAD_SIZES if facts.head_size is None else (facts.head_size,)
-    dtypes = [name for name in _DTYPES if name == facts.dtype] or [*_DTYPES]
+    dtypes = [name for name in DTYPES if name == facts.dtype] or [*DTYPES]
     for dtype, head_size in product(dtypes, heads):
         model = {"head_size": head_size, "dtype": dtype, "kv_cache_dtype": dtype}
         tried = replace(plan, facts=facts.model_copy(update=model))

@@ -200,12 +200,10 @@ def reference_attention(scene: Scene) -> Tensor:
     return torch.cat([torch.empty(0, *width, dtype=torch.float64), *outputs])
 
 
-def _one_request(
-    q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float
-) -> Tensor:
+def _one_request(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
     """Attend from q [N, Hq, D] to keys [C, Hk, D] and values [C, Hk, Dv]: [N, Hq, Dv]."""
     group = q.shape[1] // keys.shape[1]
     keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
     scores = torch.einsum("nhd,chd->hnc", q, keys) * scaling
-    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0)
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0)
     return torch.einsum("hnc,chd->nhd", weights, values)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol, Self, TypedDict, cast
 
 import torch
@@ -115,25 +114,23 @@ class DeviceTraits:
 
 # Sixteen-byte words copy 1,024 rows of 256 bfloat16 in 26 us instead of 60 on a CPU (torch 2.13,
 # two cores). On other devices rows keep their dtype until a measurement shows a gain.
-DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
-    {
-        "cpu": DeviceTraits(has_streams=False, has_pinned_memory=False, copy_word=torch.complex128),
-        "cuda": DeviceTraits(
-            has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
-        ),
-        "mps": DeviceTraits(has_streams=False, has_pinned_memory=False),
-        "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
-        "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
-        "sim": DeviceTraits(
-            has_streams=True,
-            has_pinned_memory=True,
-            has_graphs=True,
-            has_external_events=True,
-            is_stand_in=True,
-        ),
-        "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
-    }
-)
+DEVICE_TRAITS: Mapping[str, DeviceTraits] = {
+    "cpu": DeviceTraits(has_streams=False, has_pinned_memory=False, copy_word=torch.complex128),
+    "cuda": DeviceTraits(
+        has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
+    ),
+    "mps": DeviceTraits(has_streams=False, has_pinned_memory=False),
+    "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
+    "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
+    "sim": DeviceTraits(
+        has_streams=True,
+        has_pinned_memory=True,
+        has_graphs=True,
+        has_external_events=True,
+        is_stand_in=True,
+    ),
+    "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
+}
 """What each torch device type has that the relay can use."""
 
 # Above the size of any pool that torch keeps (32 streams for CUDA and XPU).

@@ -202,8 +202,6 @@ def _unchecked(choice: plans.ChoiceDocument) -> Iterator[Section]:
         for candidate in choice.candidates
         if candidate.unchecked
     ]
-    yield from titled_table(
-        "Not checked, so it speaks against nobody", ("backend", "not checked"), rows
-    )
+    yield from titled_table("Not checked, so not refused", ("backend", "not checked"), rows)
     if rows and choice.unknown_facts:
         yield Lines((f"not known: {', '.join(choice.unknown_facts)}; --fact NAME=VALUE tells one",))

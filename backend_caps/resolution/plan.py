@@ -328,15 +328,13 @@ def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
     return f"  {name}: {values} ({', '.join(causes)})"
 
 
-def resolved_from(
-    capability: str, value: object, causes: Iterable[Cause], effect: Effect
-) -> Resolved:
+def resolved_from(name: str, value: object, causes: Iterable[Cause], effect: Effect) -> Resolved:
     """Combine a value and its causes: no cause twice, the deciding ones first."""
-    kind = CAPABILITIES[capability]
+    kind = CAPABILITIES[name]
     unique = sorted(set(causes), key=lambda c: (_weight(c, kind, value), *c.sort_key))
     if isinstance(value, Conflict):
         value = Conflict(tuple(sorted({c.name for c in unique if c.value != kind.best})))
-    return Resolved(capability=capability, value=value, effect=effect, causes=tuple(unique))
+    return Resolved(capability=name, value=value, effect=effect, causes=tuple(unique))
 
 
 def _weight(cause: Cause, kind: Kind, value: object) -> str:

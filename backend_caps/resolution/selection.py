@@ -192,12 +192,10 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
     raise_all("backends in use", faults)
 
 
-def _unfit(
-    flag: str, name: str, reasons: Sequence[Problem], fitting: Sequence[str]
-) -> ResolutionError:
+def _unfit(flag: str, name: str, reasons: Sequence[Problem], fit: Sequence[str]) -> ResolutionError:
     instead = (
-        f"these fit: {', '.join(fitting)}. Name one of them, or auto"
-        if fitting
+        f"these fit: {', '.join(fit)}. Name one of them, or auto"
+        if fit
         else "no installed backend fits. Install one that does"
     )
     return ResolutionError(

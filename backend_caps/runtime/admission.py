@@ -27,11 +27,9 @@ class WaitingLine:
         num_slots_behind: slots behind a stretch of a prompt that its step writes to as well.
     """
 
-    def __init__(
-        self, memory: RequestMemory, options: EngineOptions, num_slots_behind: int = 0
-    ) -> None:
+    def __init__(self, memory: RequestMemory, options: EngineOptions, num_behind: int = 0) -> None:
         self.memory = memory
-        self.num_slots_behind = num_slots_behind
+        self.num_slots_behind = num_behind
         """Slots behind a stretch of a prompt that its step writes to as well."""
         self._line: deque[Request] = deque()
         self._cut: Request | None = None

@@ -169,7 +169,7 @@ class Parts:
         plan, target, table = configuration.plan, self.model, pools.req_to_token_pool.req_to_token
         check_fit(plan, target, configuration.streams, model.config)
         num_slots = pools.token_to_kv_pool.num_slots
-        self._draft_cache = memory.make_cache(plan, model.config, target, num_slots)
+        self._draft_cache = memory.make_pool(plan, model.config, target, num_slots)
         site = replace(pools, token_to_kv_pool=self._draft_cache)
         masked = 0 if settings.is_chain else settings.topk * table.shape[1]
         forwards = {
@@ -229,7 +229,7 @@ def make_resources(
         device=model.device,
         lookahead=lookahead,
     )
-    cache = memory.make_cache(plan, model.config, model, (num_pages + 1) * page_size)
+    cache = memory.make_pool(plan, model.config, model, (num_pages + 1) * page_size)
     return memory.Resources(
         memory=memory.RequestMemory(
             rows, memory.PagePool(num_pages), Staging(configuration.streams)

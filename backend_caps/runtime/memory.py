@@ -24,7 +24,7 @@ from backend_caps.runtime.errors import OutOfPagesError, check_size
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel
-from backend_caps.runtime.options import KV_CACHE_DTYPES
+from backend_caps.runtime.options import DTYPES
 from backend_caps.runtime.staging import Staging
 
 
@@ -364,9 +364,7 @@ FULL_CONTEXTS = 8
 """Full contexts that the KV cache has room for, where no option says how many tokens it holds."""
 
 
-def make_cache(
-    plan: Plan, config: LlamaConfig, target: LlamaModel, num_slots: int
-) -> TokenToKVPool:
+def make_pool(plan: Plan, config: LlamaConfig, target: LlamaModel, num_slots: int) -> TokenToKVPool:
     """Make the KV cache of a model: the target, or a draft of it in the same slots.
 
     Args:
@@ -381,6 +379,6 @@ def make_cache(
         num_heads=config.num_key_value_heads,
         head_dim=config.head_dim,
         v_head_dim=config.head_dim,
-        dtype=KV_CACHE_DTYPES.get(plan.flags.kv_cache_dtype, target.dtype),
+        dtype=DTYPES.get(plan.flags.kv_cache_dtype, target.dtype),
         device=target.device,
     )

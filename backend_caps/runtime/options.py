@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import torch
 
@@ -143,20 +142,17 @@ def largest_step(
     return max(prompts, rows * tokens_each)
 
 
-KV_CACHE_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Dtypes of keys and values that `--kv-cache-dtype` may name."""
 
 
-_FEATURES: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {
-        "prefix caching": re.compile(r"hicache|hierarchical-cache|lmcache|radix"),
-        "LoRA": re.compile(r"lora"),
-        "multimodal input": re.compile(r"-mm-|multimodal|image"),
-        "grammars": re.compile(r"grammar|constrained-json"),
-        "quantised weights": re.compile(r"quantiz|-quant$|torchao"),
-    }
-)
+_FEATURES: Mapping[str, re.Pattern[str]] = {
+    "prefix caching": re.compile(r"hicache|hierarchical-cache|lmcache|radix"),
+    "LoRA": re.compile(r"lora"),
+    "multimodal input": re.compile(r"-mm-|multimodal|image"),
+    "grammars": re.compile(r"grammar|constrained-json"),
+    "quantised weights": re.compile(r"quantiz|-quant$|torchao"),
+}
 """What a server may do that this engine does not, by the words of the flags that ask for it."""
 
 
@@ -184,7 +180,7 @@ def check_flags(flags: ServerFlags) -> None:
         "--enable-dp-attention": flags.enable_dp_attention,
         "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
         "--enable-deterministic-inference": flags.enable_deterministic_inference,
-        f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *KV_CACHE_DTYPES),
+        f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *DTYPES),
         f"--tp-size {flags.tp_size}": flags.tp_size > 1,
         f"--pp-size {flags.pp_size}": flags.pp_size > 1,
         f"--dp-size {flags.dp_size}": flags.dp_size > 1,

@@ -218,12 +218,10 @@ def _statements_if_different(
     highest, negated_lowest = channel.largest((statement.mark, -statement.mark), round_name)
     if highest == -negated_lowest:
         return []
-    return exchange_statements(channel, statement, plan)
+    return exchange(channel, statement, plan)
 
 
-def exchange_statements(
-    channel: Channel, statement: Statement, plan: Plan | None
-) -> list[Statement]:
+def exchange(channel: Channel, statement: Statement, plan: Plan | None) -> list[Statement]:
     """Return one statement for each different digest, broadcast by the lowest rank that has it.
 
     Args:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
-from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
@@ -22,13 +21,11 @@ from backend_caps.startup.graph_modes import (
     requested,
 )
 
-KIND_OF_PHASE: Mapping[Phase, BatchKind] = MappingProxyType(
-    {
-        Phase.PREFILL: BatchKind.MIXED_BATCH,
-        Phase.DECODE: BatchKind.SINGLE_TOKEN_DECODE,
-        Phase.VERIFY: BatchKind.UNIFORM_BATCH,
-    }
-)
+KIND_OF_PHASE: Mapping[Phase, BatchKind] = {
+    Phase.PREFILL: BatchKind.MIXED_BATCH,
+    Phase.DECODE: BatchKind.SINGLE_TOKEN_DECODE,
+    Phase.VERIFY: BatchKind.UNIFORM_BATCH,
+}
 """The kind of batch of each phase of the target model, in this engine."""
 
 
@@ -57,13 +54,11 @@ class Obstacle(Enum):
     """The engine named no sizes to capture."""
 
 
-SUPPORTED_BECAUSE: Mapping[GraphMode, str] = MappingProxyType(
-    {
-        GraphMode.FULL: "its backend declares it in graph_replay",
-        GraphMode.PIECEWISE: "attention runs eagerly, whatever its backend declares",
-        GraphMode.EAGER: "every backend runs eagerly",
-    }
-)
+SUPPORTED_BECAUSE: Mapping[GraphMode, str] = {
+    GraphMode.FULL: "its backend declares it in graph_replay",
+    GraphMode.PIECEWISE: "attention runs eagerly, whatever its backend declares",
+    GraphMode.EAGER: "every backend runs eagerly",
+}
 """Why a kind of batch can run in a mode without obstacles."""
 
 

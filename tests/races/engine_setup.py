@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -37,9 +36,11 @@ _GRAPHS = (2, 4)
 _PROMPT_GRAPHS = 8
 """Steps of more tokens are not replayed. Where chunks are smaller, so are graphs."""
 _TARGET = "target"
-_DRAFTS: Mapping[Algorithm, str] = MappingProxyType(
-    {Algorithm.EAGLE: "head", Algorithm.EAGLE3: "eagle3", Algorithm.STANDALONE: "small"}
-)
+_DRAFTS: Mapping[Algorithm, str] = {
+    Algorithm.EAGLE: "head",
+    Algorithm.EAGLE3: "eagle3",
+    Algorithm.STANDALONE: "small",
+}
 """Folders of the models that draft."""
 _LATER_GAIN = 0.15
 """What the target's second layer adds: drafts of the first one are right half of the time."""

@@ -20,7 +20,7 @@ from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.graphs.capture import capture_graphs
-from backend_caps.runtime.memory import Pools, ReqToTokenPool, make_cache
+from backend_caps.runtime.memory import Pools, ReqToTokenPool, make_pool
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.step import StepOutput, Worker, scores_of
 from backend_caps.simulator import Simulation, simulate
@@ -163,7 +163,7 @@ def _pools(plan: Plan, model: LlamaModel) -> Pools:
         max_requests=size, max_context_len=MAX_LENGTH, page_size=1, device=model.device
     )
     rows.req_to_token[:, 0] = torch.arange(size + 1, device=model.device)
-    return Pools(rows, make_cache(plan, model.config, model, size + 1))
+    return Pools(rows, make_pool(plan, model.config, model, size + 1))
 
 
 @torch.inference_mode()

@@ -41,11 +41,9 @@ class Classes:
             self._open.discard(definition)
         return self._orders[definition]
 
-    def ancestors(
-        self, definition: ClassDef, *, after: ClassDef | None = None
-    ) -> tuple[ClassDef, ...]:
+    def ancestors(self, owner: ClassDef, *, after: ClassDef | None = None) -> tuple[ClassDef, ...]:
         """List the tree's classes in a class's order, itself first, or those `after` one."""
-        order = tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+        order = tuple(base for base in self.order(owner) if isinstance(base, ClassDef))
         return order if after is None else order[order.index(after) + 1 :]
 
     def definer(

@@ -161,11 +161,9 @@ def _changes(declaration: object, before: str) -> Iterator[str]:
         yield f"is another one in a new process: {'; '.join(changes) or 'outside its capabilities'}"
 
 
-def _borrowed(
-    module: ModuleType, place: DeclarationPlace, declaration: object
-) -> Iterator[ImportFault]:
+def _borrowed(module: ModuleType, place: DeclarationPlace, found: object) -> Iterator[ImportFault]:
     """List claims better than the worst that are taken from another plugin's declaration."""
-    if not isinstance(declaration, Declaration):
+    if not isinstance(found, Declaration):
         return
     tree = ast.parse(place.file.read_text("utf-8"))
     nodes = list(ast.walk(tree))
@@ -174,7 +172,7 @@ def _borrowed(
     for line, owner, theirs in _foreign(tree, module, place):
         names = [
             name
-            for name, value in declaration.capabilities.stated().items()
+            for name, value in found.capabilities.stated().items()
             if theirs.stated().get(name) == value
             and value != CAPABILITIES[name].worst
             and name not in written

@@ -152,7 +152,7 @@ class Eagle3Head(layers.Decoder, DraftModel):
             owned["lm_head"] = lm_head.weights
         self.lm_head = lm_head
         self._fc = layers.Linear(self.num_features, {"fc": size}, options, has_bias=config.bias)
-        self._feature_norms = _feature_norms(config, options)
+        self._norms = _norms(config, options)
         norms = (_EMBEDDED_NORM, _HIDDEN_NORM)
         self.layer = layers.DecoderLayer(config, 0, options, norms=norms, in_features=2 * size)
         self._norm = layers.RMSNorm(size, eps, options)
@@ -164,7 +164,7 @@ class Eagle3Head(layers.Decoder, DraftModel):
         self.weights = {
             **owned,
             **self._fc.weights,
-            **{name: norm.weights for name, norm in self._feature_norms.items()},
+            **{name: norm.weights for name, norm in self._norms.items()},
             "layers": {"0": self.layer.weights},
             "norm": self._norm.weights,
             **({} if self._d2t is None else {"d2t": self._d2t}),
@@ -189,7 +189,7 @@ class Eagle3Head(layers.Decoder, DraftModel):
         Stream: the current one. Sync: none. Allocates: the result and what lies between.
         Keeps: nothing. Capture: yes.
         """
-        if norms := self._feature_norms.values():
+        if norms := self._norms.values():
             parts = features.chunk(len(norms), dim=-1)
             features = torch.cat([norm(own) for norm, own in zip(norms, parts, strict=True)], -1)
         return self._fc(features)
@@ -242,9 +242,7 @@ class Eagle3Head(layers.Decoder, DraftModel):
         return draft_ids if self._d2t is None else draft_ids + self._d2t[draft_ids]
 
 
-def _feature_norms(
-    config: Eagle3Config, options: layers.TensorOptions
-) -> Mapping[str, layers.RMSNorm]:
+def _norms(config: Eagle3Config, options: layers.TensorOptions) -> Mapping[str, layers.RMSNorm]:
     """Make the norms before `fc`, by their names in a checkpoint."""
     size, num_aux = config.target_hidden_size, config.num_aux
     sizes = {"input_norm": num_aux * size} if config.norm_before_fc else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 from backend_caps.errors import CodedError
@@ -18,20 +17,18 @@ _SHOWN = 8
 class ModelError(CodedError):
     """A model's folder cannot be used; `code` names the cause."""
 
-    codes: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "draft-layers": "A draft is asked for with layers that its target does not have.",
-            "draft-mismatch": "A draft has another size than its target where both have to agree.",
-            "head-kind": "A folder holds a head of another kind than the algorithm drafts with.",
-            "model-config": "A value in a model's config.json is none that its key can have.",
-            "model-file-missing": "A folder lacks a file that a model consists of.",
-            "model-file-unreadable": "A model's file cannot be read as what it is.",
-            "model-weights": "The weights in a folder are not those of its config.json.",
-            "no-head": "A folder that is to hold a draft head holds another model.",
-            "unsupported-dtype": "A model is asked for in a dtype that it does not compute in.",
-            "unsupported-model": "A config.json asks for what this decoder does not compute.",
-        }
-    )
+    codes: ClassVar[Mapping[str, str]] = {
+        "draft-layers": "A draft is asked for with layers that its target does not have.",
+        "draft-mismatch": "A draft has another size than its target where both have to agree.",
+        "head-kind": "A folder holds a head of another kind than the algorithm drafts with.",
+        "model-config": "A value in a model's config.json is none that its key can have.",
+        "model-file-missing": "A folder lacks a file that a model consists of.",
+        "model-file-unreadable": "A model's file cannot be read as what it is.",
+        "model-weights": "The weights in a folder are not those of its config.json.",
+        "no-head": "A folder that is to hold a draft head holds another model.",
+        "unsupported-dtype": "A model is asked for in a dtype that it does not compute in.",
+        "unsupported-model": "A config.json asks for what this decoder does not compute.",
+    }
 
 
 def missing_file(folder: Path, expected: str) -> ModelError:

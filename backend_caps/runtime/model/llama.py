@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol, Self, TypeVar, cast
 
 import torch
@@ -296,9 +295,7 @@ def _unfit(expected: Mapping[str, Tensor], stored: Mapping[str, StoredWeight]) -
             yield f"{name} of dtype {found.dtype} instead of {' or '.join(taken)}"
 
 
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"float32": torch.float32, "bfloat16": torch.bfloat16}
-)
+_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LM_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 

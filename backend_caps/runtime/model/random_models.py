@@ -153,32 +153,30 @@ def random_eagle(
     return _write_head(folder, config, weights, dtype)
 
 
-def first_layers(
-    folder: str | Path, target_folder: str | Path, *, num_layers: int = 1
-) -> LlamaConfig:
+def first_layers(folder: str | Path, source: str | Path, *, num_layers: int = 1) -> LlamaConfig:
     """Write a model of a target's first layers, its norm and LM head; return its config.
 
     It is the oftener right the less the other layers add.
 
     Args:
         folder: made where it is not there; its config.json and model.safetensors are overwritten.
-        target_folder: as `load_llama` takes it.
+        source: as `load_llama` takes it.
         num_layers: of the target's.
 
     Raises:
         ModelError: `draft-layers`: the target has fewer layers, or none were asked for.
         BackendCapsError: the target cannot be loaded; see `load_llama`.
     """
-    target = LlamaConfig.from_folder(target_folder)
+    target = LlamaConfig.from_folder(source)
     if not 1 <= num_layers <= target.num_hidden_layers:
         raise ModelError(
             "draft-layers",
             f"num_layers is {num_layers}; 1 to {target.num_hidden_layers} was expected, as "
-            f"{str(target_folder)!r} has {target.num_hidden_layers}. Ask for fewer layers, or for "
+            f"{str(source)!r} has {target.num_hidden_layers}. Ask for fewer layers, or for "
             f"one.",
         )
     config = target.model_copy(update={"num_hidden_layers": num_layers})
-    model = load_llama(target_folder, "cpu", num_positions=1)
+    model = load_llama(source, "cpu", num_positions=1)
     weights = dict(model.named_weights())
     hollow = LlamaModel(config, _HOLLOW, num_positions=1)
     kept = {name: weights[name] for name, _ in hollow.named_weights()}

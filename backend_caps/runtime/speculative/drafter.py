@@ -119,7 +119,7 @@ class DraftForwards:
             computed = graphs.replay(batch)
         else:
             context = self.backends.prepared(phase, batch)
-            computed = Computed(output=_states(self.model, phase, hidden, context))
+            computed = Computed(output=_run(self.model, phase, hidden, context))
         observer.ended(computed.graph_mode)
         return computed
 
@@ -169,7 +169,7 @@ def capture_draft(
     def compute(contexts: Sequence[ForwardContext]) -> Tensor:
         (context,) = contexts  # drafts run whole
         read = None if hidden is None else hidden[: context.batch.num_tokens]
-        return _states(model, phase, read, context)
+        return _run(model, phase, read, context)
 
     captured = capture_graphs(
         compute, backends, configuration, stream=stream, mask_size=mask_size, observer=observer
@@ -180,9 +180,7 @@ def capture_draft(
     return DraftForwards(model=model, backends=backends, captured=captured, hidden=hidden)
 
 
-def _states(
-    model: DraftModel, phase: Phase, hidden: Tensor | None, context: ForwardContext
-) -> Tensor:
+def _run(model: DraftModel, phase: Phase, hidden: Tensor | None, context: ForwardContext) -> Tensor:
     """Run the model; all but its own draft steps read features of the target."""
     if hidden is not None and phase is not Phase.DECODE:
         hidden = model.fuse(hidden)

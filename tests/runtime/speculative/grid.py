@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from itertools import product
-from types import MappingProxyType
 
 import torch
 from backend_caps_torch_native import TorchPadded
@@ -169,24 +168,20 @@ class Way:
 
 
 _NO_PIECES = "--disable-piecewise-cuda-graph"
-_CORE: Mapping[str, Sequence[object]] = MappingProxyType(
-    {
-        "algorithm": tuple(Algorithm),
-        "topk": (1, 2, 4),
-        "num_steps": (1, 2, 3, 4, 5),
-        "mirror": tuple(Mirror),
-        "overlapped": (True, False),
-    }
-)
+_CORE: Mapping[str, Sequence[object]] = {
+    "algorithm": tuple(Algorithm),
+    "topk": (1, 2, 4),
+    "num_steps": (1, 2, 3, 4, 5),
+    "mirror": tuple(Mirror),
+    "overlapped": (True, False),
+}
 """The axes that the grid holds all combinations of."""
-_OTHERS: Mapping[str, Sequence[object]] = MappingProxyType(
-    {
-        "mixed": (False, True),
-        "chunked": (False, True),
-        "page_size": (1, 4, 16),
-        "least": (False, True),
-    }
-)
+_OTHERS: Mapping[str, Sequence[object]] = {
+    "mixed": (False, True),
+    "chunked": (False, True),
+    "page_size": (1, 4, 16),
+    "least": (False, True),
+}
 """Axes that must not matter."""
 _ASKS_FOR_LENGTHS = Rule(
     name="grid",

@@ -9,7 +9,7 @@ from threading import Barrier
 from typing import TypeVar
 
 from backend_caps import Plan
-from backend_caps.startup.agreement import Statement, agree_over, exchange_statements
+from backend_caps.startup.agreement import Statement, agree_over, exchange
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8
@@ -108,7 +108,7 @@ def hear_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[l
 
     def hear(rank: int, channel: OnWire) -> list[Statement]:
         plan, statement = ranks[rank]
-        return exchange_statements(channel, statement, plan)
+        return exchange(channel, statement, plan)
 
     return _together(len(ranks), hear)
 
