@@ -30,7 +30,7 @@ from backend_caps.startup.statement import host_name
 _AROUND = "around"
 """Work outside forwards: batches are built, lengths and tokens cross, results are processed."""
 _US = 1e6
-_MOST = 0.95
+_P95 = 0.95
 
 
 _EQUAL = (Treatment.EQUAL, Treatment.EQUAL_WHERE_STATED)
@@ -116,10 +116,7 @@ def _steps(
         "planned_bytes_to_host": sum(each.bytes_to_host for each in steps),
         "planned_bytes_to_device": sum(each.bytes_to_device for each in steps),
     }
-    times = {
-        "median_us": median(times_us),
-        "p95_us": times_us[math.ceil(_MOST * len(times_us)) - 1],
-    }
+    times = {"median_us": median(times_us), "p95_us": times_us[math.ceil(_P95 * len(times_us)) - 1]}
     return documents.StepKindDocument(
         kind=kind,
         stand_in=done.run.stands_in(),

@@ -55,9 +55,7 @@ class RunPlan:
         """Name the stand-ins of a role and phase, or all; None where each backend runs itself."""
         places: dict[str, dict[str, None]] = {}
         for own in self.stand_ins:
-            if (role is None or role.value == own.role) and (
-                phase is None or phase.value == own.phase
-            ):
+            if role in (None, Role(own.role)) and phase in (None, Phase(own.phase)):
                 places.setdefault(own.stand_in, {})[own.backend] = None
         names = (f"{name} in place of {' and '.join(own)}" for name, own in places.items())
         return ", ".join(names) or None

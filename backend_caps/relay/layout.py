@@ -103,12 +103,8 @@ class DraftShape:
     """The most tokens that one step can accept, the bonus token included."""
 
     def __post_init__(self) -> None:
-        sizes = {
-            "topk": self.topk,
-            "hidden_size": self.hidden_size,
-            "accept_tokens": self.accept_tokens,
-        }
-        for field, size in sizes.items():
+        for field in ("topk", "hidden_size", "accept_tokens"):
+            size: int | None = getattr(self, field)
             if size is not None and size < 1:
                 raise _misshapen(field, size, "at least 1")
         if self.hidden_size is not None and self.dtype is None:

@@ -173,10 +173,5 @@ def _broken(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-_STYLES = {
-    "undeclared": "dim",
-    "broken": "red",
-    "conflict": "red",
-    "skipped": "yellow",
-    "ok": "green",
-}
+_STYLES = dict.fromkeys(("broken", "conflict"), "red")
+_STYLES |= {"undeclared": "dim", "skipped": "yellow", "ok": "green"}

@@ -194,14 +194,12 @@ class TracedFlags:
     """The values of each flag, such as `server.page-size`; the effective one is first."""
     faults: list[BackendCapsError] = field(default_factory=list)
 
-    def put(
-        self, flags: ServerFlags, layer: sources.SettingLayer, places: Mapping[str, str]
-    ) -> None:
+    def put(self, flags: ServerFlags, layer: sources.SettingLayer, at: Mapping[str, str]) -> None:
         """Add a layer, which overrides those added before."""
         self.flags = flags.over(self.flags)
         for name, value in flags.given().items():
             key = server_key(name)
-            placed = sources.PlacedValue(layer=layer, place=places[name], value=value)
+            placed = sources.PlacedValue(layer=layer, place=at[name], value=value)
             self.values[key] = (placed, *self.values.get(key, ()))
 
 

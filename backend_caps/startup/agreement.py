@@ -311,21 +311,19 @@ def hosts_of(statements: Iterable[Statement]) -> Mapping[int, str]:
     return {statement.ranks[0]: statement.host for statement in statements}
 
 
-def _differences(
-    statements: Sequence[Statement], treatment: Treatment
-) -> Iterator[errors.Difference]:
+def _differences(statements: Sequence[Statement], rule: Treatment) -> Iterator[errors.Difference]:
     names = {
         name
         for statement in statements
         for name, (field_treatment, _) in statement.fields.items()
-        if field_treatment is treatment
+        if field_treatment is rule
     }
     # The release comes first, because another release explains the other differences.
     for name in sorted(names, key=lambda name: (name != VERSION, name)):
         stated = [
             (each.fields[name][1] if name in each.fields else _ABSENT, each.ranks)
             for each in statements
-            if name in each.fields or treatment is not Treatment.EQUAL_WHERE_STATED
+            if name in each.fields or rule is not Treatment.EQUAL_WHERE_STATED
         ]
         difference = errors.Difference.among(name, stated)
         if difference is not None:

@@ -111,15 +111,13 @@ class _Records:
         index = self._index
         by_base = index.heads.files_below({root.name})
         names = index.heads.names_below({root.name})
-        by_flag = {
-            p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])
-        }
+        named = {p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])}
         by_name = [definition.module.path for definition in self._placed]
-        for each in index.classes_of(sorted({*by_base, *by_flag, *by_name})):
+        for each in index.classes_of(sorted({*by_base, *named, *by_name})):
             if each is not root and (
                 each in self._placed
                 or (each.name in names and self._classes.descends(each, root.path))
-                or (each.module.path in by_flag and _decides(attributes.stated(each, NEEDS)))
+                or (each.module.path in named and _decides(attributes.stated(each, NEEDS)))
             ):
                 yield each
 

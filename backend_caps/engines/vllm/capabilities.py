@@ -43,11 +43,7 @@ _SCALE = "AttentionCGSupport"
 _ATTRIBUTE = "_cudagraph_support"
 _METHOD = "get_cudagraph_support"
 _OWN = frozenset({f"cls.{_ATTRIBUTE}", f"self.{_ATTRIBUTE}"})
-_ARCHS = {
-    AttentionArch.MLA: "is_mla",
-    AttentionArch.SPARSE: "is_sparse",
-    AttentionArch.SSM: "is_ssm",
-}
+_ARCHS = {own: f"is_{own.value}" for own in AttentionArch if own is not AttentionArch.MHA}
 _Levels = list[Guarded[object]]
 Builders = list[Guarded[ClassDef]]
 """The metadata builders that a backend may have, with their conditions."""
