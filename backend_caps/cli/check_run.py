@@ -82,7 +82,7 @@ class Run:
     effort: kit.Effort
     lines: Sequence[kit.FileLines] | None = None
     """None where they were not counted."""
-    said: Mapping[str, int] = field(default_factory=dict)
+    printed: Mapping[str, int] = field(default_factory=dict)
     path: tuple[Path, ...] = ()
     """The folders that plugins were looked for in; none is the environment."""
 
@@ -105,10 +105,12 @@ def check_backend(
     chosen = checks_named(options.checks, options.only)
     kit.require_device(options.device)
     terminal = terminal_of(sys.stderr)  # before what backends print there is kept
-    with importable(options.path), kit.single_threaded(), kit.muffled() as said:
+    with importable(options.path), kit.single_threaded(), kit.muffled() as printed:
         subject = _subject(name, options, registry)
         run = _run(subject, chosen, options, log, terminal)
-    document = check_document(replace(run, said=said.lines, path=options.path), options.checks)
+    document = check_document(
+        replace(run, printed=printed.lines, path=options.path), options.checks
+    )
     if options.evidence is not None and not document.is_stopped:
         _keep_evidence(run, options.evidence, options.path)
     return document
@@ -187,7 +189,9 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
         checks=[_checked(own, run) for own in results.checks],
         exercised=_exercised(results),
         lines=None if run.lines is None else _lines(run.lines),
-        said=[documents.SaidDocument(text=text, count=count) for text, count in run.said.items()],
+        printed=[
+            documents.PrintedDocument(text=text, count=count) for text, count in run.printed.items()
+        ],
     )
 
 

@@ -92,12 +92,12 @@ def _record(ctx: click.Context, server: SmallServer) -> None:
             seed=given["seed"],
         )
         traced = traced_levels(plan, recording)
-    told = trace_details(plan, recording, traced)
+    details = trace_details(plan, recording, traced)
     timelines = [*traced.timelines.values()]
     document = TraceDocument(
-        schema_="backend-caps/trace@1", otherData=told, traceEvents=events_of(timelines)
+        schema_="backend-caps/trace@1", otherData=details, traceEvents=events_of(timelines)
     )
-    picture = picture_of(told, timelines)
+    picture = picture_of(details, timelines)
     files = tuple(_written(document, picture, given["output"], given["svg"]))
     request.show(document, [*trace_view(document, files), picture])
 

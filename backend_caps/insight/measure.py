@@ -46,8 +46,8 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 _OF_LOOPS = "gpu"
 """The benchmark that times steps; `make gpu` writes results of others beside it."""
 _UNNAMED = (
-    "no flag names the attention backend of every forward, and nobody runs here what an engine "
-    "picks by itself; one whose code is installed was expected. Name it with --attention-backend."
+    "no flag names the attention backend of every forward, and what an engine picks by itself "
+    "cannot run here; one whose code is installed was expected. Name it with --attention-backend."
 )
 
 

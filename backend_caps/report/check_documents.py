@@ -128,7 +128,7 @@ class LinesDocument(Document):
     """File by file."""
 
 
-class SaidDocument(Document):
+class PrintedDocument(Document):
     """A line that was printed, logged or warned of while cases ran."""
 
     text: str
@@ -175,7 +175,7 @@ class CheckDocument(Document):
     """Every forward of the engine."""
     lines: LinesDocument | None
     """Null where lines were not counted."""
-    said: list[SaidDocument]
+    printed: list[PrintedDocument]
     """Lines that were printed, logged or warned of while cases ran."""
 
     @property

@@ -168,10 +168,10 @@ def _some(ranges: list[str]) -> str:
 
 
 def _printed(checked: CheckDocument) -> Iterator[Section]:
-    rows = [(line.text, f"{line.count}") for line in checked.said[:_MAX_PRINTED]]
-    yield from titled_table("Said meanwhile", ("line", "times"), rows)
-    if len(checked.said) > _MAX_PRINTED:
-        yield Lines((f"and {len(checked.said) - _MAX_PRINTED} more",))
+    rows = [(line.text, f"{line.count}") for line in checked.printed[:_MAX_PRINTED]]
+    yield from titled_table("Printed meanwhile", ("line", "times"), rows)
+    if len(checked.printed) > _MAX_PRINTED:
+        yield Lines((f"and {len(checked.printed) - _MAX_PRINTED} more",))
 
 
 def check_list_view(listed: CheckListDocument) -> Iterator[Section]:

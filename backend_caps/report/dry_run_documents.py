@@ -65,7 +65,7 @@ class PhaseRunDocument(Document):
     phase: str
     """`prefill`, `decode`, `verify`, `draft prefill`, `draft`, `draft_extend` or `around`."""
     stand_in: str | None
-    """Who stood in for whom, so that the figures are of that one; null where nobody did."""
+    """The stand-in whose figures these are, and for which backend; null where none ran."""
     num_forwards: int
     """How many there were; 0 of `around`."""
     num_full: int
@@ -94,7 +94,7 @@ class StepKindDocument(Document):
     kind: str
     """`prefill`, `mixed`, `decode`, or `speculative`: a draft, its verify and draft-extend."""
     stand_in: str | None
-    """Who stood in for whom in any of the run's forwards; null where nobody did."""
+    """The stand-ins of the run's forwards, and for which backends; null where none ran."""
     num_steps: int
     """How many there were."""
     num_replayed: int
@@ -123,7 +123,7 @@ class RunMemoryDocument(Document):
     """Device memory of the small run, in bytes."""
 
     stand_in: str | None
-    """Who stood in for whom in what was captured; null where nobody did."""
+    """The stand-ins in what was captured, and for which backends; null where none was."""
     kv_cache_bytes: int
     """Keys and values of the target."""
     draft_kv_cache_bytes: int
@@ -146,7 +146,7 @@ class NotAsDecidedDocument(Document):
     phase: str | None
     """Whose forwards; null for the server's."""
     stand_in: str | None
-    """Who stood in for whom there; null where nobody did."""
+    """The stand-in there, and for which backend; null where none ran."""
     message: str
     """What was, and what was expected."""
 
@@ -210,7 +210,7 @@ class DryRunDocument(Document):
     plan: PlanDocument
     """What the server would be configured by."""
     future_map: str
-    """What the relay told the host about lengths: a level of `host_seq_lens`."""
+    """What the relay gave the host of lengths: a level of `host_seq_lens`."""
     shared_reads_end: dict[str, ReadsEndDocument]
     """Where the barrier stands, by phase."""
     graphs: GraphsDocument

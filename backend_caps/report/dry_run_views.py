@@ -21,7 +21,7 @@ _Part = TypeVar("_Part", documents.PhaseRunDocument, documents.StepKindDocument)
 _Counted = TypeVar("_Counted")
 Figure: TypeAlias = Callable[[_Counted], float | None]
 Figures: TypeAlias = tuple[str | None, tuple[str, ...]]
-"""A row, and before it who stood in for whom in what it counts; None where nobody did."""
+"""A row, and before it the stand-ins in what it counts; None where none ran."""
 
 
 _FORWARDS: Mapping[str, Figure[documents.PhaseRunDocument]] = {
@@ -68,12 +68,12 @@ def _decision(document: documents.DryRunDocument) -> Iterator[Section]:
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     ends = (f"{phase} {own.value}" for phase, own in document.shared_reads_end.items())
     idle = [own.effect for own in document.shared_reads_end.values() if own.effect]
-    told = f" ({idle[0]})" if idle else ""
+    left = f" ({idle[0]})" if idle else ""
     yield Lines(
         (
             *(choice.text for choice in plan.choices or ()),
             *mirror_lines(plan),
-            f"barrier: shared reads end in {', '.join(ends)}{told}",
+            f"barrier: shared reads end in {', '.join(ends)}{left}",
         )
     )
     yield from plan_problems_view(plan)
@@ -221,11 +221,11 @@ def _ahead(ranks: Sequence[documents.RankRunDocument]) -> Iterator[str]:
 
 def _eager(document: documents.DryRunDocument) -> Iterator[str]:
     """Say what kept forwards from graphs, where the table of graph modes does not."""
-    told = {own.name for own in document.graphs.phases if own.effective == "eager"}
+    reported = {own.name for own in document.graphs.phases if own.effective == "eager"}
     places: dict[str, list[str]] = {}
     for rank in document.ranks:
         for own in rank.phases:
-            for why in () if own.phase in told else own.eager_because:
+            for why in () if own.phase in reported else own.eager_because:
                 if own.phase not in (named := places.setdefault(why, [])):
                     named.append(own.phase)
     for why, named in places.items():
@@ -246,8 +246,8 @@ def _kinds(ranks: Sequence[documents.RankRunDocument]) -> Iterator[Section]:
 def _memory(memories: Sequence[documents.RunMemoryDocument]) -> Iterator[Figures]:
     for name, field in _MEMORY.items():
         found = sorted({getattr(own, field) for own in memories})
-        told = " to ".join(size_words(own) for own in dict.fromkeys((found[0], found[-1])))
-        yield memories[0].stand_in, (name, told)
+        words = " to ".join(size_words(own) for own in dict.fromkeys((found[0], found[-1])))
+        yield memories[0].stand_in, (name, words)
 
 
 def verdict(document: documents.DryRunDocument) -> str:
@@ -269,8 +269,8 @@ def _found(document: documents.DryRunDocument) -> Iterator[Section]:
     yield Heading("Not as decided")
     rows: dict[tuple[str, ...], list[int]] = {}
     for rank, own in found:
-        told = own.message if own.stand_in is None else f"{own.message} (with {own.stand_in})"
-        rows.setdefault((own.code, own.phase or "", told), []).append(rank)
+        text = own.message if own.stand_in is None else f"{own.message} (with {own.stand_in})"
+        rows.setdefault((own.code, own.phase or "", text), []).append(rank)
     if len(document.ranks) == 1:
         yield Table(("finding", "phase", "what it is"), tuple(rows))
     else:

@@ -16,7 +16,7 @@ _OUTPUTS = 4
 _TOKENS = 12
 """Tokens that are shown of a prompt or an output."""
 _RAN = {"full": ", replayed", "piecewise": ", in pieces", "eager": ""}
-"""What is said of a step beside its mode."""
+"""Figures of a step beside its mode."""
 _NOTHING = "—"
 """What is shown where a device without streams has nothing to tell."""
 
@@ -140,8 +140,8 @@ def _run(generated: documents.GenerateDocument) -> Iterator[tuple[str, str]]:
         yield "hidden syncs", _hidden_syncs(generated.simulation)
     if generated.differs_from_plain is not None:
         others = ", ".join(str(place + 1) for place in generated.differs_from_plain)
-        told = f"other tokens of prompts {others}" if others else "the same tokens"
-        yield "beside the plain loop", told
+        answer = f"other tokens of prompts {others}" if others else "the same tokens"
+        yield "beside the plain loop", answer
     yield "plan", f"{plan.fingerprint} under the rules of {plan.rules}"
 
 

@@ -32,7 +32,7 @@ class LevelDocument(Document):
     """What a step costs at one level of `host_seq_lens`: means over the steps."""
 
     level: Level
-    """What the host is told about lengths."""
+    """What the host receives about lengths."""
     is_planned: bool
     """Whether it is the plan's own."""
     host_waits: float
@@ -73,7 +73,7 @@ class TimeDocument(Document):
     comparison: str
     """What was compared: `mirror` and the rows of the request pool."""
     level: Level
-    """What the host was told about lengths."""
+    """What the host received about lengths."""
     batch_size: int
     """Requests of each step."""
     step_us: float
@@ -102,7 +102,7 @@ class MeasuredDocument(Document):
     tokens_made: float
     """Tokens that a request got a step: the mean at the plan's level."""
     levels: list[LevelDocument]
-    """What a step cost, from the least that the host can be told to the most."""
+    """What a step cost, from the least that the host can receive to the most."""
     left_out: list[LeftOutDocument]
     """Levels that were not measured."""
     times: list[TimeDocument]
@@ -123,7 +123,7 @@ class MeasureDocument(Document):
 
 _NOTHING = "—"
 """What is shown where nothing was measured."""
-_TITLE = "What a step costs, by what the host is told about lengths"
+_TITLE = "What a step costs, by what the host receives about lengths"
 
 
 def level_words(level: str, *, is_planned: bool) -> str:
@@ -212,8 +212,8 @@ def _difference(levels: Sequence[LevelDocument]) -> Iterator[str]:
         ("event wait", "event waits"): most.event_waits - least.event_waits,
         ("launch", "launches"): most.launches - least.launches,
     }
-    told = ", ".join(counted(number, *names) for names, number in added.items())
-    yield f"{most.level} costs a step more than {least.level}: {told}"
+    more = ", ".join(counted(number, *names) for names, number in added.items())
+    yield f"{most.level} costs a step more than {least.level}: {more}"
 
 
 def _what_it_means(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[str]:

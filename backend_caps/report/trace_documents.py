@@ -41,12 +41,12 @@ class SliceDetails(Document):
     """The step that it is of: 1 is the first that is shown, and those before it are 0 and less;
     left out of idle slices."""
     waits_for: Annotated[str | None, LEFT_OUT] = None
-    """The lane that the host waits for, or that let an idle lane go on; left out where nobody
+    """The lane that the host waits for, or that let an idle lane go on; left out where none
     waits, and where the host waits for the whole device."""
     busy_us: Annotated[float | None, LEFT_OUT] = None
     """How long operators of a block ran; left out of all else."""
     launched_us: Annotated[float | None, LEFT_OUT] = None
-    """When the host had launched an operator; left out of all else, and where nobody knows."""
+    """When the host had launched an operator; left out of all else, and where it is not known."""
     replayed: Annotated[bool | None, LEFT_OUT] = None
     """Whether a graph's replay launched an operator; left out of all else."""
     num_bytes: Annotated[int | None, LEFT_OUT] = None
@@ -142,7 +142,7 @@ class TracedLevelDocument(Document):
     """What a step came to at one level: means over the steps."""
 
     level: Level
-    """What the host is told about lengths."""
+    """What the host receives about lengths."""
     is_planned: bool
     """Whether it is the plan's own."""
     pid: int
@@ -193,7 +193,7 @@ class TraceDetails(Document):
     not_here: list[str]
     """Flags of the server that do not hold here."""
     levels: list[TracedLevelDocument]
-    """From the most that the host is told to the least."""
+    """From the most that the host receives to the least."""
     left_out: list[LeftOutDocument]
     """Levels that were not run."""
     versions: dict[str, str]

@@ -23,7 +23,7 @@ _TALL_LANES = frozenset({Lane.FORWARD, Lane.HOST})
 LETTER_PX = 6.3
 """The width of a letter, on average, and a little more."""
 _APART_PX = 2.5
-"""Idle stretches that are closer than this cannot be told apart, and are drawn as one."""
+"""Idle stretches that are closer than this cannot be distinguished, and are drawn as one."""
 _TELLING_PX = 12.0
 """How wide an idle stretch is before its length is written."""
 _LEAST_PX = 2.0
@@ -72,7 +72,7 @@ class Box(NamedTuple):
     label: str
     """What is written in it; empty where there is no room."""
     label_x: float
-    told: str
+    tip: str
     """The text that is shown under a pointer."""
 
 
@@ -86,7 +86,7 @@ class ArrowLine(NamedTuple):
     kind: str
     label: str
     label_y: float
-    told: str
+    tip: str
 
 
 class Text(NamedTuple):
@@ -175,7 +175,7 @@ class Panel:
         x0, x1 = max(begin, self._x(own.begin_ns)), min(self.right, self._x(own.end_ns))
         return None if x1 < x0 or x0 >= self.right else (x0, round(x1 - x0, 1))
 
-    def _box(self, lane: str, own: Span | _Idle, kind: str, label: str, told: str) -> Iterator[Box]:
+    def _box(self, lane: str, own: Span | _Idle, kind: str, label: str, tip: str) -> Iterator[Box]:
         cut = self._cut(own)
         if cut is None:
             return
@@ -184,7 +184,7 @@ class Panel:
         fits = _width(label) <= free_width and shape.height >= _TALL
         label, middle = label if fits else "", round(free_x + free_width / 2, 1)
         size = (max(width, _LEAST_PX), shape.height)
-        yield Box(x, shape.top, *size, kind, label, label_x=middle, told=told)
+        yield Box(x, shape.top, *size, kind, label, label_x=middle, tip=tip)
 
     def _free(self, lane: str, own: Span | _Idle) -> tuple[float, float] | None:
         """Find the widest part of a block that nothing is drawn over."""
@@ -200,9 +200,9 @@ class Panel:
     def _blocks(self) -> Iterator[Box]:
         for lane in self._lanes:
             for span in self._timeline.on(lane) if lane != Lane.HOST else ():
-                told = f"{_told(span)}, {len(span.ops)} operators"
+                tip = f"{_tip(span)}, {len(span.ops)} operators"
                 kind, label = _KINDS.get(span.name, "other"), f"{span.name} {span.step}"
-                yield from self._box(lane, span, kind, label, told)
+                yield from self._box(lane, span, kind, label, tip)
 
     def _host(self) -> Iterator[Box]:
         """Place the host's work of a step, then its waits, which are drawn over it."""
@@ -210,19 +210,19 @@ class Panel:
         for span in spans:
             if not span.is_wait and span.depth == 1:
                 kind = _KINDS.get(span.name, "other")
-                yield from self._box(Lane.HOST, span, kind, span.name, _told(span))
+                yield from self._box(Lane.HOST, span, kind, span.name, _tip(span))
         for span in spans:
             if span.is_wait and span.length_ns:
-                yield from self._box(Lane.HOST, span, "wait", "", _told(span))
+                yield from self._box(Lane.HOST, span, "wait", "", _tip(span))
 
     def _idle(self) -> Iterator[Box]:
         for own in self._idle_stretches:
-            told = f"the forward stream is idle for {_us(own.idle_ns)} µs"
-            yield from self._box(Lane.FORWARD, own, "idle", "", told)
+            tip = f"the forward stream is idle for {_us(own.idle_ns)} µs"
+            yield from self._box(Lane.FORWARD, own, "idle", "", tip)
 
     @cached_property
     def _idle_stretches(self) -> tuple[_Idle, ...]:
-        """Gaps of the forward stream; neighbours too close to be told apart are merged."""
+        """Gaps of the forward stream; neighbours too close to be distinguished are merged."""
         found: list[_Idle] = []
         for gap in self._timeline.gaps:
             if gap.lane != Lane.FORWARD:
@@ -292,8 +292,8 @@ class Panel:
         y2 = target.top - 1 if is_down else target.top + target.height + 1
         ends = (self._x(arrow.begin_ns), y1, self._x(arrow.end_ns), y2)
         label_y = (y1 if is_down else y2) + _LANES_APART / 2 + 4
-        told = f"{arrow.signal.value}: {arrow.begin_lane} → {arrow.end_lane}"
-        return ArrowLine(*ends, _STRONG.get(arrow.signal, "order"), label, label_y, told)
+        tip = f"{arrow.signal.value}: {arrow.begin_lane} → {arrow.end_lane}"
+        return ArrowLine(*ends, _STRONG.get(arrow.signal, "order"), label, label_y, tip)
 
     def _steps(self) -> Iterator[Text]:
         y = self._lanes[Lane.HOST].top + _TALL + 14
@@ -319,7 +319,7 @@ def _width(text: str) -> float:
     return len(text) * LETTER_PX + 4
 
 
-def _told(span: Span) -> str:
+def _tip(span: Span) -> str:
     return f"{span.name}, step {span.step}: {_us(span.length_ns)} µs"
 
 

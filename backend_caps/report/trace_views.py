@@ -36,31 +36,31 @@ def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[sectio
         document: the trace.
         files: what was written, and where.
     """
-    told = document.otherData
-    yield sections.Heading(f"{steps_words(told)} on {told.device}")
-    yield sections.Lines(tuple(_what_ran(told)))
-    yield sections.table_of(told.levels, _COLUMNS, "names")
-    yield sections.Lines(tuple(_left_out(told)))
+    trace = document.otherData
+    yield sections.Heading(f"{steps_words(trace)} on {trace.device}")
+    yield sections.Lines(tuple(_what_ran(trace)))
+    yield sections.table_of(trace.levels, _COLUMNS, "names")
+    yield sections.Lines(tuple(_left_out(trace)))
     if files:
         yield sections.Lines(tuple(files), "places")
 
 
-def steps_words(told: TraceDetails) -> str:
+def steps_words(trace: TraceDetails) -> str:
     """Count what was recorded."""
-    return f"{counted(told.num_steps, 'decode step')} of {counted(told.batch_size, 'request')}"
+    return f"{counted(trace.num_steps, 'decode step')} of {counted(trace.batch_size, 'request')}"
 
 
-def _what_ran(told: TraceDetails) -> Iterator[str]:
-    yield f"plan {told.plan}: host_seq_lens is {told.level}, decided by {told.decided_by}"
-    if told.drafts is not None:
-        yield f"drafts: {drafts_words(told.drafts)}"
-    if told.stand_in is not None:
-        yield f"code: {told.stand_in}"
-    for change in told.changes:
+def _what_ran(trace: TraceDetails) -> Iterator[str]:
+    yield f"plan {trace.plan}: host_seq_lens is {trace.level}, decided by {trace.decided_by}"
+    if trace.drafts is not None:
+        yield f"drafts: {drafts_words(trace.drafts)}"
+    if trace.stand_in is not None:
+        yield f"code: {trace.stand_in}"
+    for change in trace.changes:
         where = "" if change.phase is None else f" in {change.phase}"
         yield f"with it {change.capability}{where} is {change.here}, decided was {change.decided}"
-    yield from (f"left out: {own}" for own in told.not_here)
-    yield f"clock: {told.clock_says}"
+    yield from (f"left out: {own}" for own in trace.not_here)
+    yield f"clock: {trace.clock_says}"
 
 
 _COLUMNS: sections.Columns[TracedLevelDocument] = {
@@ -72,28 +72,28 @@ _COLUMNS: sections.Columns[TracedLevelDocument] = {
 }
 
 
-def _left_out(told: TraceDetails) -> Iterator[str]:
+def _left_out(trace: TraceDetails) -> Iterator[str]:
     yield "means of a step; for lengths: how long the host stands still for them"
-    for each in told.left_out:
+    for each in trace.left_out:
         yield f"not run with {each.level}: {each.reason}"
 
 
-def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> sections.Picture:
+def picture_of(trace: TraceDetails, timelines: Sequence[Timeline]) -> sections.Picture:
     """Draw timelines one above the other, at one scale.
 
     Args:
-        told: what was run, and what it came to.
-        timelines: a level each, as `told.levels` has them.
+        trace: what was run, and what it came to.
+        timelines: a level each, as `trace.levels` has them.
     """
     panels = panels_of(timelines, top=_TOP, apart=_PANELS_APART)
     keys = tuple(_legend(panels, panels[-1].bottom + _PANELS_APART))
     caption_top = keys[-1].y + _KEY_LINE + _LEGEND_APART
     has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
-    sentences = tuple(map(sections.visible, sentences_of(told, has_barrier=has_barrier)))
+    sentences = tuple(map(sections.visible, sentences_of(trace, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
     titles = [
-        (_level_title(level), _TEXTS["levels"][_relayed(told, level)]["title"])
-        for level in told.levels
+        (_level_title(level), _TEXTS["levels"][_relayed(trace, level)]["title"])
+        for level in trace.levels
     ]
     style = (_TEMPLATES / "trace.css").read_text("utf-8")
     svg = (
@@ -103,11 +103,11 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> sections.Pi
             style=Markup(style),  # noqa: S704 - ours
             width=WIDTH,
             height=caption_top + _LINE * len(lines) + _END,
-            title=_title(told),
-            subtitle=_subtitle(told),
-            clock=f"Clock: {told.clock_says}.",
+            title=_title(trace),
+            subtitle=_subtitle(trace),
+            clock=f"Clock: {trace.clock_says}.",
             description=" ".join(sentences),
-            panels=tuple(zip(panels, titles, map(_figures, told.levels, timelines), strict=True)),
+            panels=tuple(zip(panels, titles, map(_figures, trace.levels, timelines), strict=True)),
             legend=keys,
             lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
         )
@@ -115,33 +115,33 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> sections.Pi
     return sections.Picture(svg=svg, style=style)
 
 
-def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:
+def sentences_of(trace: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:
     """Say how the picture is read, and what it shows.
 
     Args:
-        told: what was run, and what it came to.
+        trace: what was run, and what it came to.
         has_barrier: whether a WAR barrier is drawn.
     """
     yield (
-        "host_seq_lens is what the host is told of the lengths of requests. The lane host is the "
+        "host_seq_lens is what the host receives of the lengths of requests. The lane host is the "
         "thread that launches work; every other lane is a stream of the device, which runs its "
         "work in order."
     )
-    for level in told.levels:
-        yield _TEXTS["levels"][_relayed(told, level)]["sentence"].format(**dict(level))
+    for level in trace.levels:
+        yield _TEXTS["levels"][_relayed(trace, level)]["sentence"].format(**dict(level))
     if has_barrier:
         yield (
             "In each step the WAR barrier holds the schedule stream until the forward has read the "
             "last of what the scheduler writes; only then is the next batch made on the device."
         )
-    for each in told.left_out:
+    for each in trace.left_out:
         yield f"Not run with {each.level}: {each.reason.removesuffix('.')}."
-    if told.stand_in is not None:
-        yield f"Code that ran: {told.stand_in}."
+    if trace.stand_in is not None:
+        yield f"Code that ran: {trace.stand_in}."
 
 
-def _relayed(told: TraceDetails, level: TracedLevelDocument) -> str:
-    return level.level if told.relays_lengths else "unrelayed"
+def _relayed(trace: TraceDetails, level: TracedLevelDocument) -> str:
+    return level.level if trace.relays_lengths else "unrelayed"
 
 
 class _Key(NamedTuple):
@@ -172,8 +172,8 @@ def _legend(panels: Sequence[Panel], y: float) -> Iterator[_Key]:
         x += width + _KEYS_APART
 
 
-def _title(told: TraceDetails) -> str:
-    levels = [level.level for level in told.levels]
+def _title(trace: TraceDetails) -> str:
+    levels = [level.level for level in trace.levels]
     if len(levels) == 1:
         return f"Who waits for whom, with host_seq_lens {levels[0]}"
     return f"Who waits for whom: host_seq_lens {', '.join(levels[:-1])} above {levels[-1]}"
@@ -183,9 +183,9 @@ def _level_title(own: TracedLevelDocument) -> str:
     return f"host_seq_lens {level_words(own.level, is_planned=own.is_planned)}"
 
 
-def _subtitle(told: TraceDetails) -> str:
-    drafts = "" if told.drafts is None else f", {drafts_words(told.drafts)}"
-    return f"{steps_words(told)}{drafts}; plan {told.plan}, whose own level is {told.level}"
+def _subtitle(trace: TraceDetails) -> str:
+    drafts = "" if trace.drafts is None else f", {drafts_words(trace.drafts)}"
+    return f"{steps_words(trace)}{drafts}; plan {trace.plan}, whose own level is {trace.level}"
 
 
 def _figures(level: TracedLevelDocument, timeline: Timeline) -> str:

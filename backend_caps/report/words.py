@@ -77,7 +77,7 @@ def decided_by(value: ValueDocument) -> str:
         name if len(causes) == num_by_name[name] else f"{name} ({places_of(causes)})"
         for name, causes in by_name.items()
     )
-    return "; ".join(texts) or "nobody"
+    return "; ".join(texts) or "nothing"
 
 
 def full_name(cause: CauseDocument) -> str:

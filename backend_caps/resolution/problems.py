@@ -88,7 +88,7 @@ def _of_flags(plan: Plan) -> Iterator[Problem]:
         yield plan_problem("algorithm-not-checked", rules=rules, algorithm=algorithm, known=names)
     for name in plan.flags.contradicted(plan.facts):
         flag, fact = (text_of(getattr(each, name)) for each in (plan.flags, plan.facts))
-        values = {"option": option_of(name), "name": name, "said": flag, "fact": fact}
+        values = {"option": option_of(name), "name": name, "flag": flag, "fact": fact}
         yield plan_problem("facts-contradict-flags", **values)
 
 

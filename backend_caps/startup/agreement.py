@@ -203,9 +203,9 @@ def report_failure(
         failure = failure_of(error, fields)
         statements = _statements_if_different(channel, failure, None, round_name)
     except errors.MissingRanksError as missing:
-        error.add_note(f"The other ranks could not all be told: {missing}")
+        error.add_note(f"Not every other rank got this failure: {missing}")
     else:
-        error.add_note("The other ranks were told.")
+        error.add_note("The other ranks got this failure too.")
         for difference in differences_beside(statements):
             error.add_note(f"The ranks differ: {difference.sentence(hosts_of(statements))}.")
 

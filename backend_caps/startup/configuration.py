@@ -33,7 +33,7 @@ class Configuration:
     draft: DraftShape | None
     """The draft state that the relay carries; None where it carries none."""
     graph_sizes: Mapping[Role, GraphSizes]
-    """The sizes that the engine wants graphs captured for."""
+    """The sizes that the engine captures graphs for."""
     graph_choices: Mapping[Role, tuple[GraphChoice, ...]]
     """How each kind of batch runs in each phase of a role: whole graphs, pieces or eagerly."""
     barriers: Mapping[Phase, SharedReadsEnd]

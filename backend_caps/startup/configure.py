@@ -65,7 +65,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
             for CUDA the compute capability.
         draft: the shape of the draft state that a speculative step relays; None without a draft
             model.
-        graph_sizes: the sizes that the engine wants graphs captured for, by role.
+        graph_sizes: the sizes that the engine captures graphs for, by role.
         registry: the installed backends, where the caller has discovered them already.
         rules: the engine version whose rules hold, or the rules themselves; unless given, those of
             the installed SGLang, else the newest. The log line says which and why.

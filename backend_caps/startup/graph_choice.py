@@ -64,7 +64,7 @@ SUPPORTED_BECAUSE: Mapping[GraphMode, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSizes:
-    """The sizes that an engine wants graphs captured for, in one role."""
+    """The sizes that an engine captures graphs for, in one role."""
 
     buckets: Mapping[Phase, Sequence[Bucket]] = field(default_factory=dict)
     """Sizes of full graphs, by phase."""
@@ -124,7 +124,7 @@ def choose_graphs(
     Args:
         plan: what the backends declare, and the flags.
         traits: what the device has.
-        sizes: the sizes that the engine wants graphs of.
+        sizes: the sizes that the engine captures graphs of.
         role: the model whose forwards are captured.
     """
     served = {use.phase for use in plan.uses if use.role is role}

@@ -104,7 +104,7 @@ def test_drawing_of_who_forces_what_is_never_cut(width: int, show: Show) -> None
 
 
 def test_drawing_shows_who_decides_and_folds_what_nobody_declares(show: Show) -> None:
-    """Values that are the worst because nobody declares them are opened by hand."""
+    """Values that are the worst because no backend declares them are opened by hand."""
     page = show(PAGES["explain"]())
     drawing = page.locator("figure", has=page.locator(".forces"))
 

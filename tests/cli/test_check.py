@@ -209,7 +209,7 @@ def test_what_a_backend_says_is_told_once(line: CommandLine) -> None:
     """What is printed while cases run is in the document, and nowhere else."""
     result = line.run(f"check honest {FEW} --format json")
 
-    said = CheckDocument.model_validate_json(result.stdout).said
+    said = CheckDocument.model_validate_json(result.stdout).printed
     assert [own.text for own in said] == ["building"]
     assert said[0].count > 1
     assert result.stderr == ""

@@ -196,7 +196,7 @@ class ScratchInPadding(Padded):
 
 @honest("padding-harmless")
 class NanForPadding(Padded):
-    """Returns NaN for padded tokens, which are nobody's."""
+    """Returns NaN for padded tokens, which are no request's."""
 
     def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
         """Fill theirs."""

@@ -107,7 +107,7 @@ EXCUSES = [
     (
         "reads-end",
         claiming(shared_reads_end=SharedReadsEnd.UNKNOWN),
-        "it claims UNKNOWN: nobody writes before the forward's end",
+        "it claims UNKNOWN: the engine writes only after the forward's end",
     ),
     (
         "padding-harmless",
@@ -148,7 +148,7 @@ def test_claim_that_asks_for_nothing_is_excused(
     ("code", "reason"),
     [
         *((code, "no graphs on cpu") for code in GRAPH_CHECKS),
-        ("sync-free-prepare", "on cpu the host does the work itself, and waits for nobody"),
+        ("sync-free-prepare", "on cpu the host does the work itself, so it never waits"),
     ],
 )
 def test_check_that_the_cpu_cannot_run_says_why(code: str, reason: str) -> None:

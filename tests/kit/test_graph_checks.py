@@ -114,7 +114,7 @@ def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:
     result = run_case(subject, READS_END, case)
 
     assert result.status is Verdict.NOT_CHECKED
-    assert "in a replay that nobody disturbs, " in result.reason
+    assert "in an undisturbed replay, " in result.reason
 
 
 def test_kinds_that_are_left_out_are_hinted_at() -> None:

@@ -49,7 +49,7 @@ def _nobodys_slot(scene: Scene) -> None:
         pytest.param(_other_sum, "seq_lens_sum of the batch was", id="number"),
         pytest.param(_other_table, "rows 2 of the page table changed", id="table"),
         pytest.param(_first_value, "which hold the context of request 1", id="kv"),
-        pytest.param(_nobodys_slot, "KV of slots 0 changed, which are nobody's", id="nobodys"),
+        pytest.param(_nobodys_slot, "KV of slots 0 changed, which are no request's", id="nobodys"),
     ],
 )
 def test_change_is_told(change: Callable[[Scene], None], words: str) -> None:

@@ -117,7 +117,7 @@ METADATA = Check(
 )
 
 
-_NO_WAITS = "on cpu the host does the work itself, and waits for nobody"
+_NO_WAITS = "on cpu the host does the work itself, so it never waits"
 _MOST_WAITS = 3
 """Faults of one case: a line in a loop waits many times."""
 

@@ -229,7 +229,7 @@ ADDRESSES = Check(
 )
 
 
-_UNENDED = "it claims UNKNOWN: nobody writes before the forward's end"
+_UNENDED = "it claims UNKNOWN: the engine writes only after the forward's end"
 _COUNTS_READS_END = (3, 2)
 """Requests of a case's batches: a padded one, and one of another graph."""
 
@@ -272,7 +272,7 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
             # A replay that is wrong in any case is a fault of `replay`.
             undisturbed = graphs.launch(graphs.bring(scene)).attended()
             if (same := difference(undisturbed, eager, graphs.tolerance)) is not None:
-                raise BaselineError(problem=f"in a replay that nobody disturbs, {same}")
+                raise BaselineError(problem=f"in an undisturbed replay, {same}")
             text = f"page table and batch were overwritten behind {point.name}"
             yield Fault(what=f"{text}, and the replay shows it: {wrong}")
             return

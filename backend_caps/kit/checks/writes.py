@@ -68,7 +68,7 @@ class SceneSnapshot:
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
             if row and not {*slots}.isdisjoint(table[row, :length].tolist())
         ]
-        return f"hold the context of request {', '.join(owners)}" if owners else "are nobody's"
+        return f"hold the context of request {', '.join(owners)}" if owners else "are no request's"
 
 
 def changing_line(

@@ -24,7 +24,7 @@ class Glyph(Enum):
     DECLARED = "declared", "the backend states it"
     CONDITIONAL = "conditional", "depends on something"
     INHERITED = "inherited", "only a base class states it, so it counts as undeclared"
-    UNDECLARED = "undeclared", "nobody states it, so it counts as the worst"
+    UNDECLARED = "undeclared", "not stated, so it counts as the worst"
     BROKEN = "broken", "the declaration cannot be read"
     CONFLICT = "conflict", "several claim the name"
     SKIPPED = "skipped", "not asked for, or another goes before it"

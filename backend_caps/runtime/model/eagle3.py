@@ -49,11 +49,11 @@ class Eagle3Config(LlamaConfig):
     draft_vocab_size: Annotated[
         int, Field(gt=0, le=MAX_VOCAB_SIZE, default_factory=lambda data: data["vocab_size"])
     ]
-    """Vd; as many as the target's where nothing is said."""
+    """Vd; as many as the target's where it is not stated."""
     target_hidden_size: Annotated[
         int, Field(gt=0, le=2**18, default_factory=lambda data: data["hidden_size"])
     ]
-    """Ht; H where nothing is said."""
+    """Ht; H where it is not stated."""
     eagle_aux_hidden_state_layer_ids: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
     """Layers of the target whose inputs are read, ascending; None: the default ones of a target."""
     norm_before_residual: StrictBool = False

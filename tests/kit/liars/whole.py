@@ -33,7 +33,7 @@ NATIVE: dict[str, Any] = {
 }
 """What `TorchNative` keeps, beside `CLAIMS`."""
 _KNOWN_BY = 4
-"""First tokens by which a prompt is known; zeros are nobody's."""
+"""First tokens by which a prompt is known; zeros are no request's."""
 
 
 @liar("two-batch", seen="modelled on sglang#12698")

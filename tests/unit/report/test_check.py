@@ -87,7 +87,7 @@ def test_check_without_a_case_says_so() -> None:
     """Where nothing ran, the heading claims nothing; what could have run was stopped."""
     none = checked().checks[3].model_copy(update={"applies": True})
     lines = LinesDocument(num_lines=0, num_run=0, files=[])
-    update = {"checks": [none], "status": "not checked", "lines": lines, "said": []}
+    update = {"checks": [none], "status": "not checked", "lines": lines, "printed": []}
 
     document = checked().model_copy(update=update)
 

@@ -311,7 +311,7 @@ def test_draft_tree_that_nobody_speaks_of_is_open() -> None:
     (found,) = [problem for problem in told if "topk" in problem.code]
     assert (found.code, found.is_open) == ("speculative-topk-not-declared", True)
     assert (found.message, found.remedy) == (
-        "--speculative-eagle-topk is 4, and nobody says whether 'fa3' takes more than 1.",
+        "--speculative-eagle-topk is 4, and no backend declares whether 'fa3' takes more than 1.",
         "Ask the backend's author, or see the engine's own checks.",
     )
 

@@ -8,7 +8,7 @@
   const LONG = 30;
   const panel = document.getElementById("panel");
   const panelTitle = document.getElementById("panel-title");
-  const panelTold = document.getElementById("panel-told");
+  const panelText = document.getElementById("panel-text");
 
   function element(name, text) {
     const made = document.createElement(name);
@@ -18,12 +18,12 @@
 
   function listOf(details) {
     const list = document.createElement("dl");
-    for (const [term, text] of details) list.append(element("dt", term), told(text));
+    for (const [term, text] of details) list.append(element("dt", term), paragraph(text));
     return list;
   }
 
   /** Let paths and dotted names be broken between their parts, and no line's number be. */
-  function told(text) {
+  function paragraph(text) {
     const made = element("dd", "");
     for (const word of text.split(/(\s+)/)) {
       const parts = word.length > LONG ? word.split(/(?<=[/._])/) : [word];
@@ -32,9 +32,9 @@
     return made;
   }
 
-  function openPanel(title, ...told) {
+  function openPanel(title, ...content) {
     panelTitle.textContent = title;
-    panelTold.replaceChildren(...told);
+    panelText.replaceChildren(...content);
     panel.showModal();
   }
 
@@ -44,7 +44,7 @@
   });
 
   /** What a cell says, in its text and in its shapes. */
-  function saidBy(cell) {
+  function contentOf(cell) {
     const shapes = [...cell.querySelectorAll("svg[aria-label]")].map((svg) => svg.ariaLabel);
     const text = [...cell.childNodes]
       .filter((node) => node.nodeName !== "svg" && node.nodeName !== "SMALL")
@@ -68,7 +68,7 @@
       );
       this.count = root.querySelector("output");
       this.table = root.querySelector("table");
-      this.said = this.rows.map(() => []);
+      this.contents = this.rows.map(() => []);
       this.numbers = new Map(this.rows.map((row, number) => [row, number]));
       this.form = root.querySelector("form");
       this.nothing = this.addNothing();
@@ -79,9 +79,9 @@
     }
 
     /** Read a cell once, when it is first asked for: a large table opens without it. */
-    saidAt(number, column) {
-      this.said[number][column] ??= saidBy(this.rows[number].cells[column]);
-      return this.said[number][column];
+    contentAt(number, column) {
+      this.contents[number][column] ??= contentOf(this.rows[number].cells[column]);
+      return this.contents[number][column];
     }
 
     // Filter
@@ -123,9 +123,9 @@
       const shapes = new Set();
       if (at) {
         this.rows.forEach((_, number) => {
-          const said = this.saidAt(number, at);
-          if (said.text) texts.add(said.text);
-          said.shapes.forEach((shape) => shapes.add(shape));
+          const content = this.contentAt(number, at);
+          if (content.text) texts.add(content.text);
+          content.shapes.forEach((shape) => shapes.add(shape));
         });
       }
       value.replaceChildren(new Option("anything", ""));
@@ -157,8 +157,8 @@
 
     hasValue(number, at, wanted) {
       if (!at || !wanted) return true;
-      const said = this.saidAt(number, at);
-      return said.text === wanted || said.shapes.includes(wanted);
+      const content = this.contentAt(number, at);
+      return content.text === wanted || content.shapes.includes(wanted);
     }
 
     // Sort
@@ -182,7 +182,7 @@
       if (was !== "descending") {
         const way = was === "ascending" ? -1 : 1;
         const { compare } = new Intl.Collator("en", { numeric: true });
-        const words = numbers.map((number) => this.saidAt(number, at).sorted);
+        const words = numbers.map((number) => this.contentAt(number, at).sorted);
         // What is in no order of its own, such as `undeclared`, comes behind what is.
         const order = this.data.orders[at];
         const places = words.map((word) =>
@@ -271,13 +271,13 @@
       const number = this.numbers.get(row);
       const column = cell.cellIndex;
       const { details, rows } = this.data;
-      const name = this.saidAt(number, 0).text;
+      const name = this.contentAt(number, 0).text;
       const own = listOf(details[rows[number][0]]);
-      const said = details[rows[number][column]];
+      const content = details[rows[number][column]];
       if (column === 0) {
         openPanel(name, own);
-      } else if (said.length) {
-        openPanel(`${name}: ${this.columns[column]}`, listOf(said), element("h3", name), own);
+      } else if (content.length) {
+        openPanel(`${name}: ${this.columns[column]}`, listOf(content), element("h3", name), own);
       } else {
         openPanel(`${name}: ${this.columns[column]}`, own);
       }

@@ -69,7 +69,7 @@ def test_best_plan_forces_nothing() -> None:
     uses = [use("best", best, phase=phase) for phase in Phase]
     text = page(plan_document(resolve(uses, flags(_FREE_FLAGS), rules=RULES_13), ()), ())
 
-    assert "Nobody forces anything: every value is the best there is." in text
+    assert "Nothing is forced: every value is the best there is." in text
 
 
 def test_tries_of_phases_are_joined() -> None:
