@@ -14,7 +14,7 @@ from tests.unit.report.html.pages import PAGES, SCRIPT, hostile
 
 pytestmark = pytest.mark.slow
 
-_LINES = """told => {
+_LINES = """reported => {
     const lines = new Map();
     const range = document.createRange();
     for (const node of told.childNodes)

@@ -26,7 +26,7 @@ _BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 @_EACH
 def test_page_is_read_aloud_whole(kind: str, show: Show, golden: Golden) -> None:
-    """What a screen reader is told of a page is known to the last word."""
+    """What a screen reader reads of a page is known to the last word."""
     golden(f"{kind}.yaml", show(PAGES[kind]()).locator("body").aria_snapshot() + "\n")
 
 
@@ -120,7 +120,7 @@ def test_drawing_shows_who_decides_and_folds_what_nobody_declares(show: Show) ->
     assert (was_visible, folded.is_visible()) == (False, True)
 
 
-def test_long_name_leaves_room_for_what_is_told_of_it(show: Show) -> None:
+def test_long_name_leaves_room_for_its_message(show: Show) -> None:
     """A name without a place to break is broken all the same, in each table that has it."""
     name, (fa3, *_) = "n" * 200, scene.BACKENDS
     assert fa3.declaration is not None

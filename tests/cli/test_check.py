@@ -119,7 +119,7 @@ def test_finding_is_replayed_by_its_command(line: CommandLine) -> None:
     assert again.effort.seeds == [0]
 
 
-def test_case_that_ended_a_process_is_told_and_not_run_again(line: CommandLine) -> None:
+def test_case_that_ended_a_process_is_reported_and_not_run_again(line: CommandLine) -> None:
     """Where a process before this one was ended in the case, that is the finding."""
     name, log = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#0", Log()
     check, case = find_case(HONEST_SUBJECT, CHECKS, name)
@@ -143,7 +143,7 @@ def test_replay_names_the_device(line: CommandLine) -> None:
     assert finding.replay.endswith(f"' --device cpu --path {line.root}")
 
 
-def test_claims_are_told_one_by_one(line: CommandLine) -> None:
+def test_claims_are_reported_one_by_one(line: CommandLine) -> None:
     """What was not looked at is not checked, and says why; never held."""
     claims = {own.capability: own for own in _document(line, f"honest {FEW}").claims}
 
@@ -186,7 +186,7 @@ def test_forwards_that_ran_are_counted(line: CommandLine) -> None:
 
 
 def test_lines_that_ran_are_counted(line: CommandLine) -> None:
-    """Lines of the backend's own file are told, with those that no case reached."""
+    """Lines of the backend's own file are reported, with those that no case reached."""
     document = _document(line, f"honest {FEW.replace('--no-lines', '')}")
 
     assert document.lines is not None
@@ -205,7 +205,7 @@ def test_lines_are_counted_only_where_wanted(line: CommandLine) -> None:
     assert _document(line, f"{quick} --lines").lines is not None
 
 
-def test_what_a_backend_says_is_told_once(line: CommandLine) -> None:
+def test_what_a_backend_says_is_reported_once(line: CommandLine) -> None:
     """What is printed while cases run is in the document, and nowhere else."""
     result = line.run(f"check honest {FEW} --format json")
 
@@ -235,7 +235,7 @@ def test_quick_tries_less(line: CommandLine) -> None:
     ],
 )
 def test_what_cannot_be_checked_ends_with_2(line: CommandLine, words: str, told: str) -> None:
-    """What is not there is told with what is, on standard error alone."""
+    """What is not there is reported with what is, on standard error alone."""
     result = line.run(f"check {words} --no-lines --path @")
 
     assert (result.exit_code, result.stdout) == (2, "")

@@ -66,7 +66,7 @@ def test_long_run_leaves_a_forward_out_too() -> None:
 
 
 def test_command_of_a_finding_has_the_words_of_its_run() -> None:
-    """What a run was told beside the name is told again."""
+    """What a run was given beside the name is given again."""
     finding = Finding(
         subject="own",
         claims=(),

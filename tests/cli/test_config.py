@@ -162,7 +162,7 @@ def test_settings_without_a_file_say_how_to_name_one(site: CommandLine) -> None:
     assert result.stdout.count(" default ") == len(KEYS) - len(SECTIONS)
 
 
-def test_faults_are_told_and_nothing_runs(
+def test_faults_are_reported_and_nothing_runs(
     site: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fault of file and environment has its line, and the exit status of wrong usage."""
@@ -233,7 +233,7 @@ def test_plugin_that_is_left_out_names_the_list(
     variable: str | None,
     list_name: str,
 ) -> None:
-    """Whoever misses a plugin is told where the list stands that leaves it out."""
+    """Whoever misses a plugin learns where the list stands that leaves it out."""
     Path("s.yaml").write_text("plugins: [other]")
     if variable is not None:
         monkeypatch.setenv("BACKEND_CAPS_PLUGINS", variable)

@@ -83,7 +83,7 @@ def test_every_figure_names_the_stand_in(
     assert (named, told.stand_ins == []) == ({stand_in}, stand_in is None)
 
 
-def test_phases_are_told_apart(lent: DryRunDocument) -> None:
+def test_phases_are_distinguished(lent: DryRunDocument) -> None:
     """Forwards of target and draft are counted by phase; what is simulated has no times."""
     phases = [each.phase for each in lent.ranks[0].phases]
 
@@ -242,8 +242,8 @@ def _process(words: str, environment: dict[str, str] | None = None) -> tuple[int
     return done.returncode, done.stdout, done.stderr
 
 
-def test_values_that_ranks_had_decided_apart_are_told() -> None:
-    """A value that was joined is told with what each rank had by itself."""
+def test_values_that_ranks_had_decided_apart_are_reported() -> None:
+    """A value that was joined is reported with what each rank had by itself."""
     registry = discover(allow=["backend-caps-torch-native"], environ={})
     said = [ServerFlags(attention_backend=name) for name in ("torch_native", "torch_padded")]
     plans = [
@@ -288,7 +288,7 @@ def test_ranks_of_torchrun_agree_and_run() -> None:
 def test_rank_that_cannot_start_says_so_under_its_number(
     monkeypatch: pytest.MonkeyPatch, line: str, told: str
 ) -> None:
-    """What a rank of a job cannot start with is told as its own."""
+    """What a rank of a job cannot start with is reported as its own."""
     for name, value in _place(0, 1, free_port()).items():
         monkeypatch.setenv(name, value)
 
@@ -300,7 +300,7 @@ def test_rank_that_cannot_start_says_so_under_its_number(
 
 
 @pytest.mark.slow
-def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
+def test_ranks_that_were_reported_otherwise_both_end_with_2() -> None:
     """Where environments and sizes differ, each rank says so under its number, and none runs."""
     words = (
         f"backend_caps dry-run {ONE_PLUGIN} --deadline 120 -- {NATIVE} --cuda-graph-max-bs-decode"

@@ -77,7 +77,9 @@ def test_engine_is_read_where_it_is_said(acme: CommandLine, reader: Reader) -> N
 
 @pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize(("arch", "told"), [("ssm", True), ("mha", False)])
-def test_wrapper_that_the_model_brings_is_told(acme: CommandLine, arch: str, told: bool) -> None:
+def test_wrapper_that_the_model_brings_is_reported(
+    acme: CommandLine, arch: str, told: bool
+) -> None:
     """Linear attention runs in a wrapper that no flag names, so the plan may lack its word."""
     line = f"resolve --path @ --engine sglang --fact attention_arch={arch} --format json -- --tp 2"
 

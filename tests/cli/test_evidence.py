@@ -130,7 +130,7 @@ def test_explanation_says_what_is_not_verified(line: CommandLine) -> None:
 
 
 def test_selection_requires_evidence_where_that_is_options(line: CommandLine) -> None:
-    """A candidate that fits by its word alone is told to be unchecked."""
+    """A candidate that fits by its word alone is reported to be unchecked."""
     ask = "--format json --fact dtype=float32 --path @ -- --attention-backend auto"
 
     outputs = [line.run(f"select {option} {ask}").output for option in ("", "--require-evidence")]
@@ -190,7 +190,7 @@ def test_check_keeps_its_evidence_beside_the_implementation(
     assert "Evidence" in line.run("report --path @").output
 
 
-def test_check_keeps_its_evidence_where_it_is_told(line: CommandLine, tmp_path: Path) -> None:
+def test_check_keeps_its_evidence_where_it_is_reported(line: CommandLine, tmp_path: Path) -> None:
     """A file that is named is written, and no other."""
     file = tmp_path / "mine.json"
 

@@ -83,7 +83,7 @@ def test_generate_counts_the_waits_that_are_planned(
 
 
 def test_generate_names_the_backends_of_the_draft(line: CommandLine) -> None:
-    """A draft with a backend of its own is told apart from the target."""
+    """A draft with a backend of its own is distinguished from the target."""
     own = "--speculative-draft-attention-backend torch_native"
 
     document = generated(line, "--prompts 1", f"{PADDED} {EAGLE} {own}")

@@ -151,7 +151,7 @@ def test_verify_names_what_changed(acme: CommandLine) -> None:
 
 
 def test_verify_tells_of_a_plan_that_the_lock_lacks(acme: CommandLine) -> None:
-    """A lock with flags has a plan: one that was taken out is told, not passed over."""
+    """A lock with flags has a plan: one that was taken out is reported, not passed over."""
     file = _lock(acme, LEAN)
     file.write_text(json.dumps({**json.loads(file.read_text()), "plan": None}))
 

@@ -173,7 +173,7 @@ def test_measure_names_hidden_syncs(line: CommandLine, monkeypatch: pytest.Monke
 def test_measure_tells_what_a_backend_raises(
     line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin whose code fails is no traceback, and its own words are told."""
+    """A plugin whose code fails is no traceback, and its own words are reported."""
     flags = _install(line, monkeypatch, "raise ValueError('no such batch')")
 
     result = line.run(f"explain --measure --path @ -- {flags}")
@@ -274,7 +274,7 @@ def test_measured_levels_keep_other_overrides() -> None:
 def test_measured_levels_refuse_what_no_engine_runs(
     flags: str, facts: Facts | None, told: str
 ) -> None:
-    """A head size that no model here can have, or a flag that no engine here does, is told."""
+    """A head size that no model here can have, or a flag that no engine here does, is reported."""
     with pytest.raises(InsightError, match=told):
         measured_levels(_plan(flags, facts))
 

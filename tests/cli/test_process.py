@@ -161,7 +161,7 @@ finally:
 
 
 def test_process_that_python_ends_says_so_to_who_waits_for_it(tmp_path: Path) -> None:
-    """Who waits for a process that checks is told that nothing else has ended it."""
+    """Who waits for a process that checks learns that nothing else has ended it."""
     finished = _run(sys.executable, "-c", WATCHED, cwd=tmp_path)
 
     assert (finished.returncode, finished.stdout.splitlines()[-1]) == (0, "True")

@@ -87,7 +87,7 @@ def test_tokens_of_graphs_are_named_by_their_flags() -> None:
 
 
 def test_flags_of_single_phases_are_kept_as_they_were_given() -> None:
-    """Flags that switch graphs off in one phase are told, with their values."""
+    """Flags that switch graphs off in one phase are reported, with their values."""
     sizes = _sizes(f"{NEW} -- --disable-prefill-cuda-graph --cuda-graph-backend-decode disabled")
 
     told = ("--disable-prefill-cuda-graph", "--cuda-graph-backend-decode disabled")

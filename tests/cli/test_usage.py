@@ -136,7 +136,9 @@ def test_output_that_takes_nothing_is_a_sentence(command: str, shell: str, probl
 
 
 @_CLOSED_OR_FULL
-def test_plugin_is_written_where_nobody_is_told(shell: str, problem: str, tmp_path: Path) -> None:
+def test_plugin_is_written_where_nobody_is_reported(
+    shell: str, problem: str, tmp_path: Path
+) -> None:
     """The project is whole by the time that standard output takes no word of it."""
     done = _run(f"new-plugin acme_attention --into {tmp_path / 'new'} {shell}")
 
@@ -184,7 +186,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("stream", "is_drawn"), [(Terminal(), True), (io.StringIO(), False)])
-def test_what_takes_long_is_told_on_terminals(
+def test_what_takes_long_is_reported_on_terminals(
     stream: io.StringIO, is_drawn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Standard error says what goes on, where somebody looks at it."""

@@ -47,7 +47,7 @@ def test_our_entries_are_read_whatever_else_the_file_holds(data: bytes) -> None:
 def test_our_entries_keep_a_malformed_line_as_it_is(
     line: bytes, text: str, name: str | None, value: str
 ) -> None:
-    """A line that cannot be read is told with its number, and nothing is lost."""
+    """A line that cannot be read is reported with its number, and nothing is lost."""
     data = b"[backend_caps.backends]\n" + line + b"\nfa4 = a:B\n"
 
     first, second = our_entries(data)

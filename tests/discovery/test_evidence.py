@@ -120,7 +120,7 @@ def test_backend_without_code_has_no_standing(site: Site, plugin: Plugin, source
 
 
 def _stale(site: Site, plugin: Plugin, change: Callable[[], object]) -> list[str]:
-    """Change something after the evidence was written; list what is told."""
+    """Change something after the evidence was written; list what is reported."""
     _keep(site, _fresh(site, plugin()).text())
     change()
     return [str(each) for each in _standing(site, site.discover()).changes]
@@ -174,7 +174,7 @@ def test_device_of_the_server_counts(site: Site, plugin: Plugin) -> None:
         ),
     ],
 )
-def test_file_that_is_no_evidence_is_told(
+def test_file_that_is_no_evidence_is_reported(
     site: Site, plugin: Plugin, text: str, problem: str
 ) -> None:
     """What lies in the place of evidence and is none verifies nothing, and is named."""
@@ -187,7 +187,7 @@ def test_file_that_is_no_evidence_is_told(
     assert standing.state("two_batch_overlap")[0] is ClaimState.DECLARED
 
 
-def test_file_that_cannot_be_read_is_told(site: Site, plugin: Plugin) -> None:
+def test_file_that_cannot_be_read_is_reported(site: Site, plugin: Plugin) -> None:
     """A folder in the place of the file is an error of the file system, and data."""
     registry = plugin()
     _keep(site, "").unlink()
@@ -203,7 +203,7 @@ def test_file_that_cannot_be_read_is_told(site: Site, plugin: Plugin) -> None:
         pytest.param("kernels.py", "the files that fa3.json is of cannot be read", id="source"),
     ],
 )
-def test_pipe_among_the_files_of_evidence_is_told(
+def test_pipe_among_the_files_of_evidence_is_reported(
     site: Site, plugin: Plugin, name: str, problem: str
 ) -> None:
     """A pipe in the place of evidence or of a source file is data, and is not waited for."""

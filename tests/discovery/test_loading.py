@@ -56,7 +56,7 @@ def test_loading_shortens_what_a_plugin_prints(site: Site) -> None:
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=itemgetter("name"))
 def test_loading_tells_what_a_plugin_does(site: Site, plugin: Mapping[str, Any]) -> None:
-    """Whatever a plugin does at import, the others are read, and it is told."""
+    """Whatever a plugin does at import, the others are read, and it is reported."""
     site.module("torch", "")
     site.module("heavy", "raise AssertionError('imported')")
     source = plugin["source"].lstrip() + ("\n" + DECLARES if "declares" in plugin else "")
@@ -85,7 +85,7 @@ def test_loading_blames_each_plugin_that_imports_torch(site: Site) -> None:
 
 
 def test_loading_tells_a_missing_module(site: Site) -> None:
-    """A distribution whose files are gone is told by the module that is not found."""
+    """A distribution whose files are gone is reported by the module that is not found."""
     site.install()
 
     (problem,) = site.discover()["fa3"].problems
@@ -109,7 +109,7 @@ _FORGED_API = "DECLARATION = Declaration.model_construct(api=7)"
     ids=["unknown-capability", "unknown-version", "validated-again-by-the-parent"],
 )
 def test_loading_tells_a_declaration_of_another_version(site: Site, source: str, said: str) -> None:
-    """What does not fit the contract is told with what is required and what is installed."""
+    """What does not fit the contract is reported with what is required and what is installed."""
     site.module("acme_caps", IMPORTS + source)
     site.install(metadata="Name: acme-caps\nVersion: 2.0\nRequires-Dist: backend-caps>=9\n")
 

@@ -187,7 +187,7 @@ _CORRECT = "Correct the engines of 'site-rule', or install a backend-caps that k
     ("engine", "remedy"), [("sglang-0.5.32", "Did you mean 'sglang-0.5.23'?"), ("other", _CORRECT)]
 )
 def test_registry_tells_a_rule_of_an_unknown_engine(site: Site, engine: str, remedy: str) -> None:
-    """A rule for a rule set that there is none of is in none, and that is told."""
+    """A rule for a rule set that there is none of is in none, and that is reported."""
     source = RULES.replace("reason=", f"engines={{{engine!r}, 'sglang-0.5.13'}}, reason=")
     site.plugin("rules", source, group="backend_caps.rules")
 
@@ -225,7 +225,7 @@ def test_registry_lists_the_uses_of_a_server(site: Site) -> None:
 
 
 def test_discover_keeps_each_side_of_a_conflict(site: Site) -> None:
-    """A name that two distributions claim is broken for use, and told with both."""
+    """A name that two distributions claim is broken for use, and reported with both."""
     for name in ("acme", "zed"):
         site.install(
             f"{name}-1.dist-info", entry_points=f"[backend_caps.backends]\nfa3 = {name}:D\n"

@@ -48,7 +48,7 @@ def test_scan_reads_a_claim_with_all_its_metadata(site: Site) -> None:
 
 @pytest.mark.parametrize("case", table("scans"), ids=itemgetter("name"))
 def test_scan_tells_what_is_wrong(site: Site, case: Mapping[str, Any]) -> None:
-    """Each claim is admitted or not, and each problem is told with its remedy."""
+    """Each claim is admitted or not, and each problem is reported with its remedy."""
     folder = site.root.parent
     for place in ("site", "later"):
         for own in case.get("installed" if place == "site" else place, ()):
@@ -82,7 +82,7 @@ def test_scan_reads_a_folder_once_by_all_its_names(site: Site, tmp_path: Path) -
 
 
 def test_scan_tells_metadata_that_cannot_be_read(site: Site) -> None:
-    """A file that is there and cannot be read may be a plugin's: it is told."""
+    """A file that is there and cannot be read may be a plugin's: it is reported."""
     (site.root / "acme_caps-2.0.dist-info" / "entry_points.txt").mkdir(parents=True)
 
     (problem,) = site.scan().problems
@@ -132,7 +132,7 @@ def test_scan_reads_an_egg_that_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_scan_tells_an_archive_that_is_damaged(tmp_path: Path) -> None:
-    """A damaged archive is told by the file in it that cannot be read."""
+    """A damaged archive is reported by the file in it that cannot be read."""
     file = tmp_path / "bundle.zip"
     with zipfile.ZipFile(file, "w") as opened:
         opened.writestr("acme_caps-2.0.dist-info/entry_points.txt", FA3)
@@ -157,7 +157,7 @@ def test_scan_passes_by_what_is_no_archive(tmp_path: Path) -> None:
 
 
 def test_admit_keeps_each_shadowed_release_for_itself(tmp_path: Path) -> None:
-    """Two old releases with one entry are told as two."""
+    """Two old releases with one entry are reported as two."""
     sites = [Site(tmp_path / name) for name in ("first", "second", "third")]
     for site in sites:
         site.install()

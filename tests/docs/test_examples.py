@@ -40,7 +40,7 @@ _RAISES = "```python\n1 / 0\n```\n\n```text output\n```\n"
         pytest.param(_RAISES, ["builtins.ZeroDivisionError: division by zero\n"], id="an error"),
     ],
 )
-def test_example_that_prints_something_else_is_told(
+def test_example_that_prints_something_else_is_reported(
     text: str, printed: list[str], tmp_path: Path
 ) -> None:
     """A page that shows another output than is printed has a difference; `…` is any lines."""

@@ -1,4 +1,4 @@
-"""The newcomer's path can be walked: where it begins is on the pages, and stumbling is told."""
+"""The newcomer's path can be walked: where it begins is on the pages, and stumbling is reported."""
 
 from __future__ import annotations
 

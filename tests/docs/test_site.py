@@ -247,7 +247,9 @@ def test_page_can_be_read_by_everybody(
         pytest.param("#gone", False, id="no place of its own"),
     ],
 )
-def test_dead_link_is_told_from_others(target: str, expected: bool, tmp_path: Path) -> None:
+def test_dead_link_is_distinguished_from_others(
+    target: str, expected: bool, tmp_path: Path
+) -> None:
     """A link is dead where its file, or the place in it, is not there."""
     texts = {"page.html": '<p id="here">', "other.html": '<a name="first" id="place">'}
     for name, text in texts.items():

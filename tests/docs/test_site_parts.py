@@ -111,5 +111,5 @@ def test_contract_is_a_list() -> None:
     ],
 )
 def test_schema_says_what_a_value_can_be(field: dict[str, Any], expected: str) -> None:
-    """Each shape of a schema is told in words."""
+    """Each shape of a schema is reported in words."""
     assert type_text(field) == expected

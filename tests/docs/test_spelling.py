@@ -62,7 +62,7 @@ def test_own_words_are_in_no_dictionary() -> None:
     ],
 )
 def test_unknown_word_is_found(prose: str, expected: set[str]) -> None:
-    """What is no word is told, and what is no prose is not asked."""
+    """What is no word is reported, and what is no prose is not asked."""
     assert unknown_words(prose) == expected
 
 

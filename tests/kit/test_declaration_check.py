@@ -112,7 +112,7 @@ def test_shipped_declaration_holds() -> None:
 
 
 def test_methods_are_called_as_the_runtime_calls_them() -> None:
-    """A method that takes something else is told, with its line."""
+    """A method that takes something else is reported, with its line."""
     findings = _findings(_of(Positional))
 
     whats = [own.fault.what.partition(":")[0] for own in findings]
@@ -137,8 +137,8 @@ def test_backend_of_an_engine_is_excused() -> None:
     assert result.status is Verdict.NOT_CHECKED
 
 
-def test_declaration_that_raises_is_told(plugin: Plugin) -> None:
-    """A module that raises in a new process is told in its own words."""
+def test_declaration_that_raises_is_reported(plugin: Plugin) -> None:
+    """A module that raises in a new process is reported in its own words."""
     work = plugin('DECLARATION = Declaration(api=int("one"))')
     source = Source(declared_at=work["declared_at"])
 
@@ -149,8 +149,8 @@ def test_declaration_that_raises_is_told(plugin: Plugin) -> None:
     assert what == f"its declaration is not imported in a new process: ValueError: {words}"
 
 
-def test_declaration_that_ends_the_process_is_told(plugin: Plugin) -> None:
-    """A module that kills its process is told by what was printed last."""
+def test_declaration_that_ends_the_process_is_reported(plugin: Plugin) -> None:
+    """A module that kills its process is reported by what was printed last."""
     work = plugin("import os\nos.write(2, b'no device'); DECLARATION = os._exit(3)")
 
     findings = _findings(replace(HONEST, source=Source(declared_at=work["declared_at"])))
@@ -158,7 +158,7 @@ def test_declaration_that_ends_the_process_is_told(plugin: Plugin) -> None:
     assert findings[0].fault.what == "its declaration ends the process that imports it: no device"
 
 
-def test_declaration_that_is_not_there_is_told(plugin: Plugin) -> None:
+def test_declaration_that_is_not_there_is_reported(plugin: Plugin) -> None:
     """A line that binds nothing is an error."""
     work = plugin("DECLARATION = Declaration()\npass")
 
@@ -193,7 +193,7 @@ def test_heavy_package_is_seen(plugin: Plugin) -> None:
 
 
 def test_declaration_that_changed_elsewhere_is_seen(plugin: Plugin) -> None:
-    """What is no capability is told as such."""
+    """What is no capability is reported as such."""
     work = plugin('DECLARATION = Declaration(implementation="acme:Acme")')
 
     what = "the declaration is another one in a new process: outside its capabilities"

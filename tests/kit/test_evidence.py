@@ -123,7 +123,7 @@ def test_evidence_of_the_same_run_is_the_same() -> None:
     assert len(texts) == 1
 
 
-def test_evidence_is_of_today_unless_told() -> None:
+def test_evidence_is_of_today_unless_given() -> None:
     """The date is the day of the run."""
     written = evidence_of(run_checks(HONEST, [ODD], effort=_EVEN), _EVEN, [ODD])
 
@@ -193,7 +193,7 @@ def test_evidence_takes_the_place_of_other(tmp_path: Path, before: str | None) -
 
 
 def test_evidence_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    """A file where a folder would have to be is told with what to do."""
+    """A file where a folder would have to be is reported with what to do."""
     (tmp_path / "evidence").write_text("")
 
     with pytest.raises(KitError, match=r"not written: made\.json: Not a directory") as raised:

@@ -128,7 +128,7 @@ def test_hints_are_asked_for_where_nothing_was_found(
     assert list(results.checks[0].hints) == hints
 
 
-def test_observer_is_told_of_each_case() -> None:
+def test_observer_sees_each_case() -> None:
     """Who watches learns how many cases there are, and of each as it ends."""
     steps: list[CheckStep] = []
 

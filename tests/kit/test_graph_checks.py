@@ -243,7 +243,7 @@ def test_growth_is_from_each_moment_to_the_next(
 
 
 def test_growth_names_what_keeps_most() -> None:
-    """The name that leads to the most that is more is told; none where nothing is more."""
+    """The name that leads to the most that is more is reported; none where nothing is more."""
     places = [grown_place(_moments((0, 1), (0, 2), (0, last))) for last in (3, 1)]
 
     assert places == ["Kept.all", None]

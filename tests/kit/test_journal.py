@@ -29,7 +29,7 @@ CHECKS = [ODD, LATER]
 
 
 class EndedError(BaseException):
-    """Ends a run as native code would: nothing is told of it."""
+    """Ends a run as native code would: nothing is reported it."""
 
 
 def _ends(rig: Rig, case: Case) -> Iterator[Fault]:

@@ -41,7 +41,7 @@ class Sized(Padded):
         return replace(batch, seq_lens=batch.seq_lens.clamp(max=longest))
 
 
-def test_readers_of_every_forward_are_told() -> None:
+def test_readers_of_every_forward_are_reported() -> None:
     """The first findings are one of each role and phase."""
     findings = _result(SUBJECTS["longest_on_host"], MIRROR_ABSENT).findings
     words = [finding.fault.what for finding in findings]
@@ -91,7 +91,7 @@ def test_readers_of_every_forward_are_told() -> None:
     ],
 )
 def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
-    """Who asks for more than it needs is told so, with what was tried, and fails nothing."""
+    """Who claims more than it needs gets a hint, with what was tried, and fails nothing."""
     result = _result(subject, MIRROR_READ)
 
     told = [re.sub(r":\d+", ":LINE", own.what) for own in result.hints]

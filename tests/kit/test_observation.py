@@ -76,7 +76,7 @@ def test_own_file_of_a_lone_module_is_its_own(package: Path) -> None:
 
 
 def test_lines_that_ran_are_counted(package: Path) -> None:
-    """Of functions' lines, those that ran within the block are told from those that did not."""
+    """Of functions' lines, those that ran within the block are split from the others."""
     with LineCounter("lined.backend:Backend") as counter:
         from lined.backend import Backend  # type: ignore[import-not-found] # noqa: PLC0415
 

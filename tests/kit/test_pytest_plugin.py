@@ -172,7 +172,7 @@ def test_check_without_an_answer_is_not_green(project: Path) -> None:
 
 
 @axis("workers", ["0", "2"])
-def test_unknown_backend_is_told(workers: str, project: Path) -> None:
+def test_unknown_backend_is_reported(workers: str, project: Path) -> None:
     """One that is not declared ends the run with what is; in many processes too."""
     ran = _pytest(project, "--backend-caps", "lier", "-n", workers, "-q")
 

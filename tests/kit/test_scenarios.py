@@ -159,7 +159,7 @@ def test_eager_run_is_the_baseline(device: str) -> None:
     ],
 )
 def test_difference_names_the_tokens(changed: float, words: str | None) -> None:
-    """What is within the tolerance is no difference; else the tokens are told, and how far."""
+    """What is within the tolerance is no difference; else the tokens are reported, and how far."""
     expected = torch.ones(3, 1, 2)
     found = expected.clone()
     found[1] += changed

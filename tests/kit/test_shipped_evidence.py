@@ -89,7 +89,7 @@ def _result(row: Mapping[str, Any]) -> CheckResult:
 
 @pytest.mark.parametrize("row", _ROWS, ids=itemgetter("says"))
 def test_finding_tells_what_was_seen(row: Mapping[str, Any]) -> None:
-    """A liar is told in words that say what is wrong, with values, and at the line that did it."""
+    """A liar is reported with what is wrong, the values, and the line that did it."""
     result = _result(row)
 
     if "words" not in row:

@@ -150,7 +150,7 @@ def test_every_format_holds_it(ran: subprocess.CompletedProcess[str], folder: Pa
     ],
 )
 def test_other_ends_are_findings_too(name: str, told: str, folder: Path) -> None:
-    """A case alone is told as one among others is."""
+    """A case alone is reported as one among others is."""
     finished = _check(folder, name, "--path", ".", "--case", CASE, "--format", "json")
 
     document = CheckDocument.model_validate_json(finished.stdout)

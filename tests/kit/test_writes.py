@@ -52,7 +52,7 @@ def _nobodys_slot(scene: Scene) -> None:
         pytest.param(_nobodys_slot, "KV of slots 0 changed, which are no request's", id="nobodys"),
     ],
 )
-def test_change_is_told(change: Callable[[Scene], None], words: str) -> None:
+def test_change_is_reported(change: Callable[[Scene], None], words: str) -> None:
     """Whatever changes is found, and said with what it was."""
     scene = _scene()
     held = SceneSnapshot.of(scene)
@@ -64,7 +64,7 @@ def test_change_is_told(change: Callable[[Scene], None], words: str) -> None:
 
 
 def test_writable_slots_may_change() -> None:
-    """Slots that a forward is told to write to are no change, and NaN is as it was."""
+    """Slots that a forward has to write to are no change, and NaN is as it was."""
     scene = _scene()
     held = SceneSnapshot.of(scene)
 

@@ -165,7 +165,7 @@ def test_comparing_the_other_way_round_is_the_mirror(one: Side, other: Side) -> 
 def test_backends_without_a_difference_answer_the_same(
     one: Declaration, situation: strategies.Situation, name: str, data: st.DataObject
 ) -> None:
-    """Where no difference is told, no server gets another value of a backend."""
+    """Where no difference is reported, no server gets another value of a backend."""
     changed = one.capabilities.model_copy(update={name: data.draw(strategies.declared_value(name))})
     declared_twice = [one, one.model_copy(update={"capabilities": changed})]
 

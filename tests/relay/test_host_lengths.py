@@ -48,7 +48,7 @@ def test_host_fields_follow_the_mode(
 
 @pytest.mark.parametrize("mode", list(HostSeqLens))
 def test_device_lengths_are_gathered_in_every_mode(device: torch.device, mode: HostSeqLens) -> None:
-    """The lengths on the device advance whatever the host is told."""
+    """The lengths on the device advance whatever the host receives."""
     fm = make_map(device, mode)
     batch = spec_batch([2], device)
     fm.publish(batch.req_pool_indices, numbers([9], device))

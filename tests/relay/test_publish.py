@@ -289,7 +289,7 @@ def test_idle_speculative_batch_may_be_the_first_forward(device: torch.device) -
 def test_forward_does_not_read_pending_ids(
     batch: batches.Batch, *, pending: bool, expected: str
 ) -> None:
-    """A forward that reads ids before they are resolved is told so, and which."""
+    """A forward that reads ids before they are resolved is reported, with which."""
     batch.input_ids_pending = pending
 
     with pytest.raises(RelayError, match=expected) as caught:

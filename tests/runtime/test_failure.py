@@ -123,7 +123,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Device:
     return own
 
 
-def test_device_that_failed_is_told_once(folder: Path, host: Device) -> None:
+def test_device_that_failed_is_reported_once(folder: Path, host: Device) -> None:
     """Behind a step's error that of a device which went with it is no news."""
     engine = make_engine(folder, options=SMALL, observer=Trips(1, RuntimeError("illegal")))
     host.is_lost = True
@@ -132,7 +132,7 @@ def test_device_that_failed_is_told_once(folder: Path, host: Device) -> None:
         engine.generate(PROMPTS, sampling=ENDLESS)
 
 
-def test_device_that_fails_at_the_end_is_told(folder: Path, host: Device) -> None:
+def test_device_that_fails_at_the_end_is_reported(folder: Path, host: Device) -> None:
     """Where no step has failed, what `close` meets is news."""
     engine = make_engine(folder)
     host.is_lost = True
@@ -157,7 +157,7 @@ def test_engine_that_is_deleted_waits_for_its_step(folder: Path, schedule: str) 
 
 
 def test_engine_that_outlives_its_simulation_waits_in_no_other(folder: Path) -> None:
-    """An engine may die when garbage is looked for: what runs then is neither drained nor told."""
+    """An engine may die while garbage is collected: its work is neither drained nor reported."""
     with simulate("lazy"):
         engine = make_engine(folder, device="sim", options=SMALL)
         engine.submit(PROMPTS[0], ENDLESS)

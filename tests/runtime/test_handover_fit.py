@@ -76,7 +76,7 @@ def test_every_misfit_is_named_at_once(decode: Engine, handover: Handover) -> No
 
 
 def test_handover_of_other_weights_is_refused(handover: Handover, tmp_path: Path) -> None:
-    """Models of the same shape and of other weights are told apart."""
+    """Models of the same shape and of other weights are distinguished."""
     random_llama(
         tmp_path / "target",
         vocab_size=handovers.VOCAB_SIZE,

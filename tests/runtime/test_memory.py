@@ -50,7 +50,7 @@ def test_pools_refuse_what_is_nobodys(number: int) -> None:
 
 
 def test_pools_refuse_what_is_free() -> None:
-    """What is given back twice is a fault of ours, and told at once; in one call of pages too."""
+    """What is given back twice is refused at once, also within one call of pages."""
     rows, pages = memories.make_rows(2), PagePool(3)
     row, _ = rows.alloc()
     (page,) = pages.alloc(1)

@@ -79,7 +79,7 @@ def _after(*steps: StepStats) -> Metrics:
         pytest.param("overlap_ratio", 0.75, id="overlap, of the last step"),
     ],
 )
-def test_metrics_hold_what_steps_told(name: str, value: float) -> None:
+def test_metrics_hold_what_steps_reported(name: str, value: float) -> None:
     """Three steps are known by their sums, or by the last of them."""
     metrics = _after(
         step(EXTEND, num_made=1, num_retracted=4, total_seq_lens=9),
@@ -229,7 +229,7 @@ def test_totals_count_every_step() -> None:
     assert totals.num_in_halves == {DECODE: 2}
 
 
-def test_totals_sum_what_steps_told() -> None:
+def test_totals_sum_what_steps_reported() -> None:
     """Tokens, retractions, waits, bytes and seconds are sums."""
     totals = StepTotals(num_first=0)
 
@@ -270,7 +270,7 @@ def _drawn(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_progress_draws_what_steps_told() -> None:
+def test_progress_draws_what_steps_reported() -> None:
     """On a terminal the line has what came of all steps, and who ran in the last; then it goes."""
     console = _console(terminal=True)
 

@@ -141,7 +141,7 @@ def test_capture_ends_behind_a_stream_that_another_one_joined() -> None:
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["recorded", "not recorded"])
 def test_memory_of_a_branch_is_another_streams_while_it_is_recorded(*, keeps: bool) -> None:
-    """A branch's freed memory is poison to the other branch, unless `record_stream` was told."""
+    """A branch's freed memory is poison to the other branch, unless `record_stream` was called."""
     with simulate("starve:0"):
         captured, side = CUDAGraph(), Stream()
         taken = torch.zeros(4, device="sim")

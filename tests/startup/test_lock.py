@@ -52,7 +52,7 @@ def test_server_starts_as_locked(lock: Path) -> None:
 def test_what_is_not_as_locked_is_refused(
     lock: Path, capabilities: Capabilities, version: str, told: str
 ) -> None:
-    """The first differences are told, and where to see them all."""
+    """The first differences are reported, and where to see them all."""
     with pytest.raises(StartupError) as raised:
         _start(registry({"acme": capabilities}, version=version), lock)
 

@@ -120,7 +120,7 @@ def test_place_is_in_the_environment(environ: dict[str, str], place: RankPlace |
 
 @pytest.mark.parametrize("rank", ["2", "-1", "one"])
 def test_place_that_cannot_be_is_refused(rank: str) -> None:
-    """A rank that the job does not have is told with both numbers."""
+    """A rank that the job does not have is reported with both numbers."""
     with pytest.raises(StartupError, match=f"rank {rank} of 2"):
         RankPlace.in_environment({"RANK": rank, "WORLD_SIZE": "2"})
 
@@ -135,7 +135,7 @@ def _alone(port: int) -> str:
         return str(error)
 
 
-def test_rank_alone_of_two_is_told_in_time() -> None:
+def test_rank_alone_of_two_is_reported_in_time() -> None:
     """Where the other rank never comes, this one says so when the deadline has passed."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as processes:
         told = processes.submit(_alone, free_port()).result()

@@ -208,7 +208,7 @@ def test_idle_batch_is_nothing(parts: Parts) -> None:
 def test_layer_that_is_not_bridged_is_refused(
     other: dict[str, object], reason: str, parts: Parts
 ) -> None:
-    """Nothing is computed for a layer that asks for what the backend is not told."""
+    """Nothing is computed for a layer that asks for what the backend does not receive."""
     drawn = draw(DECODE)
     backend, batch = bridged(parts, drawn), batch_of(drawn)
     backend.init_forward_metadata(batch)
@@ -248,7 +248,7 @@ def test_layer_without_keys_of_its_own_is_refused(parts: Parts) -> None:
 def test_server_that_is_not_bridged_is_refused(
     other: dict[str, object], reason: str, parts: Parts
 ) -> None:
-    """What the backend does not take, or the bridge does not carry over, is told at the start."""
+    """What the backend does not take, or the bridge does not carry, is reported at the start."""
     with pytest.raises(BridgeError, match=reason):
         bridged(parts, draw(DECODE), runner=other)
 
@@ -271,7 +271,7 @@ _EAGLE: Mapping[str, object] = {
     ],
 )
 def test_flags_that_are_not_bridged_are_refused(flags: dict[str, Any], reason: str) -> None:
-    """What is not carried over of speculation, or not declared, is told at the start."""
+    """What is not carried over of speculation, or not declared, is reported at the start."""
     with (
         wheel_parts(RuntimeContext(**{**_EAGLE, **flags})) as parts,
         pytest.raises(BridgeError, match=reason),

@@ -364,7 +364,7 @@ def test_draft_extend_is_captured_where_the_backend_declares_it(
     assert made == (("graphs of", worker) if captured else None)
 
 
-def test_adapter_that_makes_no_draft_steps_is_told_of() -> None:
+def test_adapter_that_makes_no_draft_steps_is_reported() -> None:
     """The error names the backend, its distribution and what it lacks."""
     adapter = adapter_of("builtins:dict")
 

@@ -273,7 +273,7 @@ def test_name_that_two_distributions_claim_is_refused(
     assert "other 1.0 (other_caps:DECLARATION)" in told
 
 
-def test_broken_plugin_is_told_and_the_others_go_on(
+def test_broken_plugin_is_reported_and_the_others_go_on(
     sglang: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What a third party's declaration raises is a line of the log."""
@@ -350,7 +350,7 @@ def test_server_without_the_plugin_is_sglangs(
 def test_second_call_changes_nothing(
     sglang: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever calls it again finds everything as it was, and is told of nothing."""
+    """Whoever calls it again finds everything as it was, and gets no message."""
     sglang.load()
     before = state_of(sglang)
 

@@ -216,7 +216,7 @@ LATER = "decides by its configuration, in Builder.get_cudagraph_support()"
         pytest.param(ROOT, NO_CLASS, "WARNING", "get_builder_cls() returned", id="no-class"),
     ],
 )
-def test_statement_is_told(
+def test_statement_is_reported(
     base: str, body: str, level: str, words: str, vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
     """What states nothing or decides later is information, somebody's fault is a warning."""
@@ -231,7 +231,7 @@ def test_statement_is_told(
 def test_claim_of_vllms_own_builder_is_a_warning_where_it_is_inherited(
     vllm: SimpleNamespace, acme: Path, told: Told
 ) -> None:
-    """What made torchtitan's backend compute NaN is told with what to state."""
+    """What made torchtitan's backend compute NaN is reported with what to state."""
     own = {
         "__module__": "vllm.v1.attention.backends.flash_attn",
         "_cudagraph_support": vllm.backend.AttentionCGSupport.ALWAYS,
@@ -342,7 +342,7 @@ def test_fault_of_our_own_is_not_raised(
 def test_refused_setting_is_one_line(
     vllm: SimpleNamespace, acme: Path, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
-    """Settings of backend-caps hold here too; a wrong one is told, and vLLM's loader goes on."""
+    """Settings of backend-caps hold here too; a wrong one is reported, and vLLM loads on."""
     monkeypatch.setenv("BACKEND_CAPS_DISCOVERY_DEADLINE", "soon")
     install(acme)
 

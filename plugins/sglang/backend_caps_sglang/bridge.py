@@ -167,7 +167,7 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         Keeps: nothing. Capture: where the backend declares it.
 
         Raises:
-            BridgeError: the layer asks for what the backend is not told.
+            BridgeError: the layer asks for what the backend does not receive.
         """
         self._check(layer, sinks)
         if k is None or v is None:

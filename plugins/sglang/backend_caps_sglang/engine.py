@@ -120,7 +120,7 @@ class Engine:
     def origin(self, name: str) -> str | None:
         """Say what SGLang has under a backend's name; None where it has nothing."""
         if name in self.backends:
-            return f"{told(self.backends[name])} (SGLang {self.version})"
+            return f"{described(self.backends[name])} (SGLang {self.version})"
         return f"a choice of its flags (SGLang {self.version})" if name in self.choices else None
 
     def replacements(self) -> list[Hook]:
@@ -128,7 +128,7 @@ class Engine:
         return [hook for hook in self.hooks.get(DECISION, ()) if hook[0] is self.replace]
 
 
-def told(thing: object) -> str:
+def described(thing: object) -> str:
     """Say where a function is from."""
     function = inspect.unwrap(thing) if callable(thing) else thing
     if inspect.isfunction(function):

@@ -210,7 +210,7 @@ class BridgeError(CodedError):
         "batch-unbridged": "A forward is of a mode that the bridge does not carry over.",
         "batch-unreplayed": "A graph is captured of batches that it does not declare to replay.",
         "declaration-contradicted": "Its class does otherwise than its declaration says.",
-        "layer-unbridged": "A layer asks for what a backend of backend-caps is not told.",
+        "layer-unbridged": "A layer asks for what a backend of backend-caps does not receive.",
     }
 
 

@@ -137,12 +137,12 @@ def reasons_of_server(
     plan: Plan, runner: SGLangRunner, *, is_dcp: bool, speculation: Speculation
 ) -> Iterator[str]:
     """List why a backend cannot serve here: what it declares, and what is not bridged."""
-    told = {
+    problems = {
         f"it takes {reason.fact} {reason.needed}; here it is {reason.actual}"
         for use in plan.uses
         for reason in misfits_of(use, plan)
     }
-    yield from sorted(told)
+    yield from sorted(problems)
     for problem in problems_of_values(plan):
         if problem.needed is not None:
             yield problem.message.removesuffix(".")
@@ -169,7 +169,7 @@ def reasons_of_server(
 
 
 def reasons_of_layer(layer: SGLangLayer) -> Iterator[str]:
-    """List what a layer asks for that a backend of backend-caps is not told."""
+    """List what a layer asks for that a backend of backend-caps does not receive."""
     unbridged = {
         f"its logits are capped at {layer.logit_cap}": bool(layer.logit_cap),
         f"it has a sliding window of {layer.sliding_window_size}": layer.sliding_window_size > -1,

@@ -56,8 +56,8 @@ def series(decided: Plan, attn_backends: Iterable[object]) -> list[tuple[str, ..
     What no backend and no rule says anything about has none, such as a verify's graphs where
     nothing is verified.
     """
-    told = (backend.plan for backend in attn_backends if isinstance(backend, Planned))
-    plans = [plan for plan in told if isinstance(plan, Plan)]  # an engine's class may have others
+    stated = (backend.plan for backend in attn_backends if isinstance(backend, Planned))
+    plans = [own for own in stated if isinstance(own, Plan)]  # an engine's class may have others
     found = [*_causes("server", decided[_DECIDED])]
     for phase, resolved in (own for plan in plans for own in plan.values()):
         if resolved.capability != _DECIDED:

@@ -81,8 +81,8 @@ def built(name: str, declaration: Declaration, site: Site) -> OwnBackend:
         make: Callable[[Site], OwnBackend] = resolve_name(place)
         made = make(site)
     except Exception as error:  # a plugin raises what it likes
-        told = f"{place} raised {type(error).__name__}: {error}"
-        raise unbridged_backend(name, [told]) from error
+        fault = f"{place} raised {type(error).__name__}: {error}"
+        raise unbridged_backend(name, [fault]) from error
     device = site.req_to_token_pool.req_to_token.device
     if found := list(contradictions(made, declaration, device)):
         raise BridgeError(
@@ -184,9 +184,9 @@ def _of_lengths(own: _Prepared, batch: PaddedDecode) -> Iterator[str]:
         own.init_forward_metadata(batch)
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         if batch.undeclared_reads:
-            told = " ".join(str(error).split())
+            fault = " ".join(str(error).split())
             yield (
                 f"it declares host_seq_lens={batch.host_seq_lens.value}, and {type(own).__name__} "
                 f"reads {', '.join(sorted(batch.undeclared_reads))} in init_forward_metadata, "
-                f"which without it raised {type(error).__name__}: {told.rstrip('.')}"
+                f"which without it raised {type(error).__name__}: {fault.rstrip('.')}"
             )

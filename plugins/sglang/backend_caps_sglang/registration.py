@@ -26,7 +26,7 @@ from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
 from backend_caps_sglang.adapters import Adapter, adapters_of
 from backend_caps_sglang.drop_in import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
-from backend_caps_sglang.engine import DECISION, Engine, told
+from backend_caps_sglang.engine import DECISION, Engine, described
 from backend_caps_sglang.errors import (
     DecisionTakenError,
     NameTakenError,
@@ -126,8 +126,8 @@ def _registered(engine: Engine) -> Mapping[str, str]:
             _put(engine, adapter, undo)
         entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
         entries[DECISION] = f"backend-caps {version('backend-caps')}"
-        told = tuple(entries.items())
-        _decide(engine, Decision(engine.version, told, settings.agreement_deadline_s), undo)
+        declared = tuple(entries.items())
+        _decide(engine, Decision(engine.version, declared, settings.agreement_deadline_s), undo)
         _hook(engine, FUTURE_MAP, drop_unused_copy, engine.after, undo)
         drafts = DraftBackends(engine.backends, partial(_hook_draft_graphs, engine))
         _hook(engine, DRAFT_BACKENDS, drafts, engine.around, undo)
@@ -206,7 +206,7 @@ def _decide(engine: Engine, decision: Decision, undo: ExitStack) -> None:
     if any(isinstance(hook, Decision) for _, hook, _ in replacements):
         return
     if replacements or DECISION in engine.patched:
-        by = [f"{told(hook)} ({source})" for _, hook, source in replacements]
+        by = [f"{described(hook)} ({source})" for _, hook, source in replacements]
         raise DecisionTakenError(target=DECISION, taken_by=", ".join(by) or "hooks applied before")
     _hook(engine, DECISION, decision, engine.replace, undo)
 

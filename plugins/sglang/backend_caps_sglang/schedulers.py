@@ -96,8 +96,8 @@ class Schedulers:
             with suppress(dist.DistStoreError):  # the deadline
                 self.store.wait(keys, timedelta(seconds=deadline_s))
         found = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
-        told = self.store.compare_set(decided, "", json.dumps(found))
-        return tuple(json.loads(told))
+        agreed = self.store.compare_set(decided, "", json.dumps(found))
+        return tuple(json.loads(agreed))
 
     def words(self) -> list[Word]:
         """Read the words of all, once no one is absent."""

@@ -135,9 +135,11 @@ def look(registered: Registered, *, imports: bool) -> GraphStatement:
                 registered=registered, words="its module is not imported yet, and was not looked at"
             )
         return _stated(registered, _builder_of(found))
-    except Exception as error:  # noqa: BLE001 - whatever a third party's code raises is told
-        told = f"{type(error).__name__}: {error}"
-        fault = f"Its class and its builder could not be read ({told}). Repair it, or uninstall it."
+    except Exception as error:  # noqa: BLE001 - whatever a third party's code raises is reported
+        cause = f"{type(error).__name__}: {error}"
+        fault = (
+            f"Its class and its builder could not be read ({cause}). Repair it, or uninstall it."
+        )
         return GraphStatement(
             registered=registered, words="nothing is known of its graphs", fault=fault
         )

@@ -78,12 +78,12 @@ def _eager(done: DryRun) -> RunFigures:
 
 
 def test_steps_as_planned_have_no_findings(done: DryRun) -> None:
-    """Where all is as it was decided, nothing is told."""
+    """Where all is as it was decided, nothing is reported."""
     assert [*findings_of(done)] == []
 
 
-def test_lengths_that_no_plan_asks_for_are_told(done: DryRun) -> None:
-    """Waits for lengths are told where the plan has no mirror."""
+def test_lengths_that_no_plan_asks_for_are_reported(done: DryRun) -> None:
+    """Waits for lengths are reported where the plan has no mirror."""
     figures = copy(done.figures)
     (first, seconds), *others = figures.kinds["speculative"]
     waiting = (replace(first, waits_for_lengths=True), seconds)
@@ -94,15 +94,15 @@ def test_lengths_that_no_plan_asks_for_are_told(done: DryRun) -> None:
     assert [Finding(each.code) for each in found] == [Finding.LENGTHS]
 
 
-def test_waits_that_a_gpu_shows_are_told(done: DryRun) -> None:
-    """Operators that CUDA's watch saw wait are told where every backend claims to have none."""
+def test_waits_that_a_gpu_shows_are_reported(done: DryRun) -> None:
+    """Operators that CUDA's watch saw wait are reported where every backend claims to have none."""
     found = findings_of(replace(done, hidden=Counter({"item at my_flash.py:7": 2})))
 
     assert [(Finding(each.code), each.phase) for each in found] == [(Finding.WAIT, None)]
 
 
-def test_captured_phase_without_a_replay_is_told(done: DryRun) -> None:
-    """A phase that was captured, and all of whose batches ran eagerly, is told."""
+def test_captured_phase_without_a_replay_is_reported(done: DryRun) -> None:
+    """A phase that was captured, and all of whose batches ran eagerly, is reported."""
     found = [*findings_of(replace(done, figures=_eager(done)))]
 
     assert {Finding(each.code) for each in found} == {Finding.GRAPHS}
@@ -249,7 +249,7 @@ def test_graphs_of_a_short_context_fit_its_steps() -> None:
     assert sizes.options.graph_token_counts == (10,)
 
 
-def test_sizes_that_are_not_the_servers_are_told() -> None:
+def test_sizes_that_are_not_the_servers_are_reported() -> None:
     """Beside each size that was given stands whether the run has it."""
     server = ServerSizes(
         max_running_requests=256,
@@ -267,7 +267,7 @@ def test_sizes_that_are_not_the_servers_are_told() -> None:
     assert [own.flag for own in told if own.is_servers][-1] == "--max-bs"
 
 
-def test_sizes_of_graphs_that_are_off_are_not_told() -> None:
+def test_sizes_of_graphs_that_are_off_are_not_reported() -> None:
     """Without graphs there are no sizes of any."""
     told = RunSizes.of(
         _plan(disable_cuda_graph=True), ServerSizes(batches=_batches(sizes=(1,)))

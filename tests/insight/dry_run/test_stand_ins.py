@@ -94,7 +94,7 @@ def registered() -> None:
         pytest.param("gpu", "cpu", "it takes device cuda, and here it is cpu", id="machine"),
     ],
 )
-def test_backend_that_cannot_run_is_told_with_who_could(
+def test_backend_that_cannot_run_is_reported_with_who_could(
     backend: str, device: str, told: str
 ) -> None:
     """Each backend that cannot run is named with why, and with those who could stand in."""
@@ -114,7 +114,7 @@ def test_backend_that_cannot_run_is_told_with_who_could(
         (None, "name it with --attention-backend."),
     ],
 )
-def test_backend_that_is_not_declared_is_told_with_the_next_step(
+def test_backend_that_is_not_declared_is_reported_with_the_next_step(
     backend: str | None, told: str
 ) -> None:
     """A backend that nothing declares is refused with the option that would tell more."""
@@ -170,7 +170,7 @@ def test_stand_in_that_asks_for_more_is_refused(name: str, told: str) -> None:
 
 
 def test_stand_in_that_reads_longer_is_said() -> None:
-    """A barrier that stands later because of the stand-in is told, by phase."""
+    """A barrier that stands later because of the stand-in is reported, by phase."""
     run = run_plan(_plan(), REGISTRY, "sim", dict.fromkeys(Role, "late"))
 
     ends = {(own.capability, own.phase, own.decided, own.here) for own in run.changes}
@@ -204,7 +204,7 @@ def test_features_of_the_server_are_left_out() -> None:
 def test_stand_in_that_nobody_needs_is_said(
     name: str, asked: dict[Role, str], idle: tuple[str, ...]
 ) -> None:
-    """Who was named for what runs by itself is told, and stands in nowhere."""
+    """Who was named for what runs by itself is reported, and stands in nowhere."""
     run = run_plan(_plan(name), REGISTRY, "sim", asked)
 
     assert run.idle_stand_ins == idle

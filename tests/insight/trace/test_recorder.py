@@ -274,7 +274,7 @@ def test_arrows_gaps_and_bytes_are_those_of_the_run(both: Both) -> None:
 
 
 def test_replayed_operators_are_known(both: Both) -> None:
-    """What a graph's launch ran is told from what was launched by itself."""
+    """What a graph's launch ran is distinguished from what was launched by itself."""
     _, told = both
 
     (verify,) = [own for own in told.on("forward") if (own.name, own.step) == ("verify", 1)]
@@ -295,7 +295,7 @@ def test_torch_writes_what_is_read() -> None:
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
-    """An operator whose launch nobody told, and a wait for an unknown event, are not shown."""
+    """An operator whose launch was not reported, and a wait for an unknown event, are not shown."""
     mark = {"ph": "X", "cat": "user_annotation", "name": f"{MARK}step 1", "ts": 0, "dur": 9}
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamWaitEvent", "ts": 1, "dur": 1}
     sync = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "ts": 2, "dur": 1}

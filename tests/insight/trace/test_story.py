@@ -24,7 +24,7 @@ from tests.insight.trace.conftest import CHAIN, recorded
 
 
 class Told(RegionObserver):
-    """Keeps what it is told."""
+    """Keeps what it receives."""
 
     def __init__(self) -> None:
         self.num_calls = 0
@@ -49,7 +49,7 @@ def relay() -> FutureMap:
     return FutureMap(pool_size=4, device="cpu", host_seq_lens=HostSeqLens.NONE, speculative=True)
 
 
-def test_region_is_told_while_its_function_runs(relay: FutureMap) -> None:
+def test_region_is_reported_while_its_function_runs(relay: FutureMap) -> None:
     """A publish is entered and left, and its calls are charged."""
     told = Told()
     with observed_regions(told):
@@ -271,7 +271,7 @@ def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         recorded(CHAIN, num_steps=1)
 
 
-def test_faults_of_a_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_a_step_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several faults of one step are one sentence."""
 
     def fail(_: Recording) -> Timeline:

@@ -73,7 +73,7 @@ class StartOfTheStorage(Padded):
     """Takes halves of a batch, it says, and reads lengths from where those of the whole begin."""
 
     def seen(self, batch: ForwardBatch) -> ForwardBatch:
-        """Read as a kernel does that is told no offset."""
+        """Read as a kernel does that receives no offset."""
         lengths = batch.seq_lens
         return replace(batch, seq_lens=lengths.as_strided(lengths.shape, lengths.stride(), 0))
 

@@ -107,7 +107,7 @@ def test_strays_are_slots_of_others(rig: Rig) -> None:
     assert list(graphs.launch(graphs.bring(scene)).strays(scene)) == []
 
 
-def test_stray_write_is_told() -> None:
+def test_stray_write_is_reported() -> None:
     """A replay whose output is right may have written to a slot that is not its own."""
     rig = Rig(subject=subject_of(Straying))
     scene = story(DECODE, 0, [1])[0]

@@ -283,7 +283,7 @@ def test_pages_come_when_they_are_needed() -> None:
 
 
 def test_forgotten_tokens_are_poison() -> None:
-    """What a request loses is told, with poison for it, and its slots come again."""
+    """What a request loses is reported, with poison for it, and its slots come again."""
     cache = _cache()
     request = cache.admit()
     slots = cache.grow(request, 3)

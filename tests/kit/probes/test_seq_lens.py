@@ -205,7 +205,7 @@ def test_reads_are_listed_once_a_line() -> None:
     assert [own.name for own in reads.of(BOUND)] == ["seq_lens_cpu_upper_bound"]
 
 
-def test_reads_are_told_by_field() -> None:
+def test_reads_are_reported_by_field() -> None:
     """Lines stand as seen from the backend's folder; one elsewhere by its name alone."""
     places = [("seq_lens_cpu", "a.py"), ("seq_lens_sum", "b/c.py"), ("seq_lens_cpu", "../d.py")]
     reads = [Read(name, Site(str(ROOT / file), 7)) for name, file in places]

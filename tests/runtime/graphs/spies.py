@@ -9,7 +9,7 @@ from tests.runtime.graphs.rig import Site, make_rows, padded
 
 
 class WatchedPadded:
-    """`torch_padded`, and what it was told."""
+    """`torch_padded`, and what it received."""
 
     def __init__(self, site: Site) -> None:
         self._backend = padded(site)

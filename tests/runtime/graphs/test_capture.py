@@ -67,7 +67,7 @@ def plan_of(*argv: str, only_decode: bool = False) -> Plan:
 
 @dataclass
 class Told:
-    """Keep what captures told."""
+    """Keep what captures reported."""
 
     num_sizes: list[int] = field(default_factory=list)
     sizes: list[tuple[GraphMode, int]] = field(default_factory=list)
@@ -307,7 +307,7 @@ def test_buckets_name_each_size_once() -> None:
 def test_bucket_refuses_a_size_that_its_kind_lacks(
     kind: BatchKind, batch_size: int, num_tokens: int, expected: str
 ) -> None:
-    """A size that no batch of the kind has is told with what was expected."""
+    """A size that no batch of the kind has is reported with what was expected."""
     with pytest.raises(StartupError) as refused:
         Bucket(kind=kind, batch_size=batch_size, num_tokens=num_tokens)
 

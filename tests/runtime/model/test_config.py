@@ -169,7 +169,7 @@ def test_value_that_a_key_cannot_have_is_refused(
 
 
 def test_faults_of_one_config_come_together(tmp_path: Path) -> None:
-    """Everything that this decoder does not compute is told at once."""
+    """Everything that this decoder does not compute is reported at once."""
     with pytest.raises(ExceptionGroup) as raised:
         _read(tmp_path, {"hidden_act": "gelu", "quantization_config": {}, "model_type": "gpt2"})
 
@@ -209,6 +209,6 @@ def test_folder_without_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    """A folder that is not there is told from one that is empty."""
+    """A folder that is not there is distinguished from one that is empty."""
     with refused("model-file-missing", "which is no folder"):
         LlamaConfig.from_folder(tmp_path / "nowhere")

@@ -244,7 +244,7 @@ def test_end_that_is_no_token_is_refused(
 
 
 def test_faults_of_both_documents_come_together(text: Text) -> None:
-    """A bad value in each document is told at once, each with its own document."""
+    """A bad value in each document is reported at once, each with its own document."""
     edit(text.folder / "config.json", lambda document: document.update(vocab_size="8"))
     _name_ends(text.folder, 4, {"eos_token_id": -1})
 

@@ -155,13 +155,13 @@ def test_head_of_eagle3_is_refused(tmp_path: Path, target: LlamaModel, name: str
 
 
 def test_model_that_is_no_head_is_refused(tmp_path: Path, target: LlamaModel) -> None:
-    """A folder of a whole model is told from one of a head, and what it is good for."""
+    """A folder of a whole model is distinguished from one of a head, and what it is good for."""
     with refused("no-head", "draft with this model by --speculative-algorithm STANDALONE"):
         load_eagle(tmp_path / "target", target)
 
 
-def test_sizes_that_differ_are_told_together(tmp_path: Path, target: LlamaModel) -> None:
-    """A head that fits in nothing is told so once."""
+def test_sizes_that_differ_are_reported_together(tmp_path: Path, target: LlamaModel) -> None:
+    """A head that fits in nothing is reported once."""
     other = random_llama(tmp_path / "other", vocab_size=100, hidden_size=32)
     random_eagle(tmp_path / "head", other)
 

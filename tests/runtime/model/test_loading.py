@@ -51,7 +51,7 @@ def _shard(folder: Path, index: object) -> None:
 
 
 def test_faults_of_weights_come_together(folder: Path) -> None:
-    """Missing, unexpected and misshapen weights are told in one error, by their names."""
+    """Missing, unexpected and misshapen weights are reported in one error, by their names."""
     _rewrite(folder, lambda weights: weights.update(extra=weights.pop(NORM)))
     _rewrite(folder, lambda weights: weights.update({QUERIES: torch.zeros(3, 5)}))
 

@@ -40,7 +40,7 @@ NUM_RIGHT = (2, 1, 0)
 
 
 class Given:
-    """Draft what it is told to, and note who comes to it when."""
+    """Draft what it is asked to, and note who comes to it when."""
 
     def __init__(self, trees: DraftTree, log: list[str]) -> None:
         self._trees = trees

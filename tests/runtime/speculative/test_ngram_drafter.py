@@ -272,7 +272,7 @@ MODELS = (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE)
 
 @pytest.mark.parametrize("algorithm", MODELS)
 def test_drafts_of_a_model_need_one(algorithm: Algorithm, models: Models) -> None:
-    """Without a folder the algorithm is refused, and told where one is named."""
+    """Without a folder the algorithm is refused, with where one is named."""
     with pytest.raises(EngineError) as refused:
         Engine.from_plan(models.target, drafting_plan(algorithm), "cpu")
 

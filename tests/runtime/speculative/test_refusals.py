@@ -106,7 +106,7 @@ def test_draft_backends_are_asked_for_the_drafts_head_size(make: Make) -> None:
 
 
 def test_slots_behind_a_context_are_named_where_a_request_is_refused(make: Make) -> None:
-    """A KV cache that holds a request, and not what drafts write behind it, is told as it is."""
+    """A KV cache that holds a request, and not what drafts write behind it, is refused."""
     small = replace(EAGER, max_total_tokens=10)
     engine = make(plan_of(*STANDALONE), small)
 
@@ -115,7 +115,7 @@ def test_slots_behind_a_context_are_named_where_a_request_is_refused(make: Make)
 
 
 def test_prompts_are_no_full_graphs_of_a_speculating_engine(make: Make) -> None:
-    """Whoever names sizes of prompts to capture is told why none is captured whole."""
+    """Whoever names sizes of prompts to capture learns why none is captured whole."""
     options = replace(EAGER, graph_token_counts=(16,))
     engine = make(plan_of(*STANDALONE), options)
 

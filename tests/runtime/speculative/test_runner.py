@@ -28,7 +28,7 @@ both = pytest.mark.parametrize("settings", [given.CHAIN, given.TREE], ids=["chai
 
 @both
 def test_step_makes_what_the_target_says(settings: SpecSettings) -> None:
-    """Each request gets its right drafts and one token more, told with their number."""
+    """Each request gets its right drafts and one token more, reported with their number."""
     output = given.make_scene(settings).run()
 
     counts = [count + 1 for count in given.NUM_RIGHT]

@@ -32,7 +32,7 @@ class Came:
     seconds: float = 0.0
     """How long its work took."""
     ended: bool = True
-    """Whether it told anything: a process that is killed does not."""
+    """Whether it reported anything: a process that is killed does not."""
 
     @property
     def text(self) -> str:

@@ -44,8 +44,8 @@ def _start(others: Mapping[int, Server], size: int = 3) -> dict[int, Came]:
     return run_ranks(size, partial(_fingerprint, others=others))
 
 
-def test_backend_that_one_rank_lacks_is_told_on_all() -> None:
-    """Every rank is told the same: the field, both values, and who has which on what machine."""
+def test_backend_that_one_rank_lacks_is_reported_on_all() -> None:
+    """Every rank reports the same: the field, both values, and who has which on what machine."""
     came = _start({2: replace(SERVER, registry=Registry.of([]))})
 
     assert {type(own.error) for own in came.values()} == {RanksDifferError}

@@ -82,7 +82,7 @@ def test_support_that_one_rank_lacks_no_rank_has() -> None:
 
 
 def test_cause_that_not_all_have_names_rank_and_host() -> None:
-    """Who forces a value is told with the lowest rank that has it, and its machine."""
+    """Who forces a value is reported with the lowest rank that has it, and its machine."""
     acme, needy = _rank("acme", OPTS_OUT), _rank("needy", READS, host="node-b")
 
     plan, *_ = _joint(acme, acme, needy, needy)
@@ -173,7 +173,7 @@ def test_ranks_that_come_to_different_plans_are_refused() -> None:
 
 
 def test_ranks_whose_auto_chose_differently_say_so() -> None:
-    """Two machines may fit two backends; each rank is told which rank has which."""
+    """Two machines may fit two backends; each rank learns which rank has which."""
     ranks = []
     flags = ServerFlags(attention_backend="auto", disable_piecewise_cuda_graph=True)
     for device in ("cpu", "cuda"):
@@ -290,7 +290,7 @@ def test_no_difference_is_missed(disagreeing: list[tuple[Case, list[_Outcome]]])
     assert [case for case, told in disagreeing if any(kind == "plan" for kind, _ in told)] == []
 
 
-def test_every_rank_is_told_the_field_and_who_has_what(
+def test_every_rank_learns_the_field_and_who_has_what(
     disagreeing: list[tuple[Case, list[_Outcome]]],
 ) -> None:
     """All ranks have one text, with the field and the numbers of both sides."""
@@ -315,7 +315,7 @@ def _names(case: Case, told: list[_Outcome]) -> bool:
     )
 
 
-def test_every_rank_is_told_who_failed_and_how(
+def test_every_rank_learns_who_failed_and_how(
     disagreeing: list[tuple[Case, list[_Outcome]]],
 ) -> None:
     """Who fails raises its own error; the others name it."""

@@ -74,8 +74,8 @@ def test_fact_in_per_rank_may_differ() -> None:
     assert _fields_that_differ(own, other) == []
 
 
-def test_every_fault_of_a_rank_is_told() -> None:
-    """A group of errors is told by what is in it."""
+def test_every_fault_of_a_rank_is_reported() -> None:
+    """A group of errors is reported by what is in it."""
     inner = ExceptionGroup("flags", [ValueError("one."), ValueError("two.")])
 
     failure = failure_of(ExceptionGroup("settings", [inner, TypeError("three.")])).failure
@@ -241,7 +241,7 @@ def _refused(server: Server, group: dist.ProcessGroup) -> str:
 
 
 def test_rank_that_is_no_member_is_refused() -> None:
-    """Who is not in the group is told so; the members agree without it."""
+    """Who is not in the group learns so; the members agree without it."""
     came = run_ranks(2, _as_non_member)
 
     assert came[0].error is None

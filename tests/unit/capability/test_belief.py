@@ -227,7 +227,7 @@ def test_flip_is_to_declare_what_only_a_condition_claims() -> None:
 
 
 def test_unverified_roles_are_a_problem_to_verify() -> None:
-    """A drafter whose roles nobody checked is told with its own words."""
+    """A drafter whose roles nobody checked is reported with its own words."""
     backends = named(believed(installed("fa3", OPTS_OUT), _UNVERIFIED))
 
     (found,) = [each for each in _plan(backends).problems if each.code == "role-not-declared"]

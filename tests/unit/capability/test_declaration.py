@@ -98,7 +98,7 @@ def test_failed_checks_are_named() -> None:
     ],
 )
 def test_change_makes_evidence_stale(change: dict[str, str], text: str | None) -> None:
-    """Each thing that the evidence rests on is told when it is another."""
+    """Each thing that the evidence rests on is reported when it is another."""
     changes = changes_since(evidence({}), replace(PRESENT, **change))
 
     assert [str(each) for each in changes] == ([] if text is None else [text])

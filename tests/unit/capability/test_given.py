@@ -191,7 +191,7 @@ _NEEDED = {
         pytest.param(_NEITHER, Facts(), {}, id="nothing is known"),
     ],
 )
-def test_unsupported_reasons_are_all_told(
+def test_unsupported_reasons_are_all_reported(
     capabilities: Capabilities, facts: Facts, needed: dict[str, str | None]
 ) -> None:
     """Every reason is listed: what is, and what is needed."""

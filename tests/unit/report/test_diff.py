@@ -129,7 +129,7 @@ def _declaring(**said: object) -> Backend:
 
 
 def test_every_field_of_a_declaration_is_compared() -> None:
-    """Whatever a declaration says otherwise than before is told."""
+    """Whatever a declaration says otherwise than before is reported."""
     said = {
         "capabilities": NONE,
         "conditions": [RAGGED],
@@ -345,7 +345,7 @@ def test_long_text_is_cut_in_a_view() -> None:
     assert (document.differences[0].after, f"{'x' * 240} ..." in text) == (words, True)
 
 
-def test_condition_that_repeats_itself_is_told_once() -> None:
+def test_condition_that_repeats_itself_is_reported_once() -> None:
     """A reason that holds the condition's own words is left out."""
     told = When(
         given=Given(expression="self.a"),

@@ -123,7 +123,7 @@ def test_claim_that_was_not_read_has_no_evidence() -> None:
 
 
 def test_backend_without_evidence_beside_others_is_said_to_have_none() -> None:
-    """A plugin's backend that the kit has not run is told, and no composite or broken one."""
+    """A plugin's backend that the kit has not run is reported, and no composite or broken one."""
     checked, *others = scene.BACKENDS[:4]
     document = report_document([checked, *others], (), None, {"fa3": scene.STANDINGS["fa3"]})
 

@@ -74,7 +74,7 @@ def test_block_holds_its_operators() -> None:
     assert (verify.args.busy_us, verify.args.step) == (150.0, 0)
 
 
-def test_bytes_are_told_where_they_cross() -> None:
+def test_bytes_are_reported_where_they_cross() -> None:
     """A copy says how much it moves, and what moves nothing does not."""
     assert {event.args.num_bytes for event in SLICES if event.cat == "operator"} == {None, 72}
 
@@ -189,7 +189,7 @@ def test_caption_says_what_a_bound_comes_to() -> None:
 
 
 def test_caption_claims_nothing_of_lengths_that_are_not_relayed() -> None:
-    """Where no lengths are relayed a level is said to do nothing, and no barrier is told of."""
+    """Where no lengths are relayed a level is said to do nothing, and no barrier is reported."""
     told = details(level("exact", 1)).model_copy(update={"relays_lengths": False, "left_out": []})
 
     _, sentence = sentences_of(told, has_barrier=False)

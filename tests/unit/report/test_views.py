@@ -254,7 +254,7 @@ def test_line_is_not_drawn_of_what_is_done_at_once() -> None:
     assert file.getvalue() == ""
 
 
-def test_line_is_gone_before_an_error_is_told() -> None:
+def test_line_is_gone_before_an_error_is_reported() -> None:
     """Whatever is raised within the block finds the terminal as it was."""
     console, file = _console()
 

@@ -125,7 +125,7 @@ def test_error_without_a_message_is_our_own_fault() -> None:
         str(error)
 
 
-def test_errors_are_told_apart_by_identity() -> None:
+def test_errors_are_distinguished_by_identity() -> None:
     """Two errors of equal fields are two errors, as exceptions are."""
     twins = [FlagsError("missing-value", "--tp-size has no value.") for _ in range(2)]
 

@@ -161,7 +161,7 @@ def test_flips_of_a_phase_name_it() -> None:
 
 
 def test_flips_of_a_set_add_one_member_at_a_time() -> None:
-    """Each kind of batch is one step; a backend that serves two of them is told once."""
+    """Each kind of batch is one step; a backend that serves two of them is reported once."""
     graphs = Capabilities(graph_replay={BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH})
     backends = named(installed("fa3"), installed("mla", graphs))
 

@@ -41,7 +41,7 @@ def test_missing_backend_is_a_problem() -> None:
 
 
 def test_engine_default_is_a_problem() -> None:
-    """A backend that the engine chooses is told of once, with its phases."""
+    """A backend that the engine chooses is reported once, with its phases."""
     read = flags("")
 
     problems = resolve(uses_of(read, named()), read).problems
@@ -64,7 +64,7 @@ def test_engine_default_is_a_problem() -> None:
 def test_undeclared_role_is_a_problem(
     roles: list[Role], declared: set[Role], told: str | None
 ) -> None:
-    """A backend that declares no roles is for the target; others are told of once, together."""
+    """A backend that declares no roles is for the target; others are reported once, together."""
     said = Capabilities(roles=declared) if declared else Capabilities()
 
     problems = _problems([use("fa3", said, role=role) for role in roles])
@@ -231,7 +231,7 @@ _NOT_GIVEN = (
 def test_draft_tree_that_is_too_wide_is_a_problem(
     line: str, problems: list[tuple[str, str, str]]
 ) -> None:
-    """A draft tree wider than a backend takes is told of, with all who limit it."""
+    """A draft tree wider than a backend takes is reported, with all who limit it."""
     said = {"fa3": _WIDE, "mla": _NARROW, "lean": _NARROW}
     uses = [use(name, own, phase=Phase.VERIFY) for name, own in said.items()]
 
@@ -256,7 +256,7 @@ _REMEDY = "Leave the flag out, or use other backends."
 def test_two_batch_overlap_that_a_backend_does_not_take_is_a_problem(
     uses: list[Use], line: str, told: str | None
 ) -> None:
-    """Two-batch overlap is told of where a backend does not take it."""
+    """Two-batch overlap is reported where a backend does not take it."""
     message = f"{_TWO_BATCHES} is given, and not every backend may run under it: {told}."
     problem = Problem(code="two-batch-overlap-unsupported", message=message, remedy=_REMEDY)
 
@@ -278,7 +278,7 @@ _DETERMINISTIC = "--enable-deterministic-inference"
 def test_determinism_that_a_backend_does_not_have_is_a_problem(
     said: dict[str, bool], line: str, told: str | None
 ) -> None:
-    """Deterministic inference is told of where a backend has other bits each time, or batch."""
+    """Deterministic inference is reported where a backend has other bits each time, or batch."""
     message = f"{_DETERMINISTIC} is given, and not every backend gives {told}: 'fa3'."
     problem = Problem(code="deterministic-inference-unsupported", message=message, remedy=_REMEDY)
 
@@ -332,7 +332,7 @@ def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
         pytest.param("DSPARK", replace(RULES_13, algorithms=frozenset()), [], id="none is known"),
     ],
 )
-def test_algorithm_that_the_engine_lacks_is_told(
+def test_algorithm_that_the_engine_lacks_is_reported(
     algorithm: str, rules: RuleSet | None, told: list[str]
 ) -> None:
     """What an engine would refuse, or a plugin brings, is not passed over."""

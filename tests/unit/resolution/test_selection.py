@@ -152,7 +152,7 @@ def test_candidate_keeps_every_reason() -> None:
 
 
 def test_limit_of_another_backend_hides_no_reason() -> None:
-    """What speaks against a backend alone is told, also where another's limit is narrower."""
+    """What speaks against a backend alone is reported, also where another's limit is narrower."""
     draft = "--speculative-draft-attention-backend other"
     backends = [_fits("a", max_speculative_topk=2), _fits("other", max_speculative_topk=1)]
 
@@ -164,7 +164,7 @@ def test_limit_of_another_backend_hides_no_reason() -> None:
     ]
 
 
-def test_reason_shared_with_another_backend_is_told_once() -> None:
+def test_reason_shared_with_another_backend_is_reported_once() -> None:
     """What a candidate lacks by itself is one reason, also where another backend lacks it too."""
     backends = [_fits("a", two_batch_overlap=False), _fits("other", two_batch_overlap=False)]
     line = f"{_AUTO} --decode-attention-backend other --enable-two-batch-overlap"
@@ -199,7 +199,7 @@ def test_broken_candidate_has_its_problems_as_reasons() -> None:
     ]
 
 
-def test_unknown_fact_is_told_of_those_that_restrict_it() -> None:
+def test_unknown_fact_is_reported_those_that_restrict_it() -> None:
     """Where a fact is not known, the backends that do not take every value were not checked."""
     choice = _one(_fits("a", devices={"cuda"}, dtypes={"float16"}), _fits("b", dtypes=ANY))
 
@@ -213,7 +213,7 @@ def test_unknown_fact_is_told_of_those_that_restrict_it() -> None:
     assert choice.unknown_facts == tuple(unknown.split())
 
 
-def test_unknown_fact_is_told_in_words() -> None:
+def test_unknown_fact_is_reported_in_words() -> None:
     """What was not checked names the backend, what it takes, and how to tell the fact."""
     (found,) = _one(_fits("a", devices={"cuda"})).candidates[0].unchecked
     assert (found.message, found.remedy, found.actual, found.needed) == (
@@ -331,7 +331,7 @@ def test_candidates_come_in_order() -> None:
     assert [each.name for each in choice.rejected] == ["top", "out", "torn"]
 
 
-def test_ties_are_told() -> None:
+def test_ties_are_reported() -> None:
     """Those of the same priority as the chosen one are named: only the name decided."""
     choice = _one(_fits("b", 50), _fits("a", 50), _fits("c", 49), _fits("d", 50))
     of_none = _one(broken("torn", Status.BROKEN))

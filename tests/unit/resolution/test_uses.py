@@ -188,7 +188,7 @@ def test_broken_backend_that_is_not_used_does_no_harm() -> None:
 
 
 def test_faults_of_several_slots_come_as_one_group() -> None:
-    """Different faults in different slots are told at once; a misspelling with what was meant."""
+    """Faults of different slots are reported at once; a misspelling with the likely name."""
     backends = named(_TRITON, broken("mla", Status.BROKEN))
     line = "--prefill-attention-backend tritn --decode-attention-backend mla"
 
@@ -462,7 +462,7 @@ def _by_hand(*given: Given | None) -> Use:
     ],
 )
 def test_use_by_hand_never_vanishes(given: tuple[Given | None, ...], ways: list[str]) -> None:
-    """A failing condition of a use by hand is told as one that a flag's composite has."""
+    """A failing condition of a use by hand is reported as one that a flag's composite has."""
     assert _ways(made_of([_by_hand(*given)], _CUDA)) == ways
 
 

@@ -82,7 +82,7 @@ def test_variable_is_read(variable: str, text: str, name: str, value: object) ->
     ],
 )
 def test_fault_of_a_variable_names_it(name: str, text: str) -> None:
-    """A value that cannot be is told with the variable that has it."""
+    """A value that cannot be is reported with the variable that has it."""
     with pytest.raises(SettingsError) as raised:
         Settings.load(environ={f"BACKEND_CAPS_{name}": text})
 
@@ -105,7 +105,7 @@ def test_variable_that_looks_like_nothing_is_somebody_elses() -> None:
     assert settings == Settings.load(environ={})
 
 
-def test_faults_of_flags_in_the_environment_are_told() -> None:
+def test_faults_of_flags_in_the_environment_are_reported() -> None:
     """A misspelled flag in the environment is refused as anywhere."""
     with pytest.raises(FlagsError, match="PAGE_SIZES is no flag"):
         Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZES": "16"})
@@ -212,7 +212,7 @@ rules: sglang-0.5.13
 """
 
 
-def test_every_fault_is_told_with_its_line(tmp_path: Path) -> None:
+def test_every_fault_is_reported_with_its_line(tmp_path: Path) -> None:
     """One error lists all faults, sorted by line, each with what was expected."""
     file = tmp_path / "s.yaml"
     file.write_text(MANY)
@@ -225,8 +225,8 @@ def test_every_fault_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), cases_of(Path(__file__).parent / "faults.txt"))
-def test_fault_is_told(tmp_path: Path, text: str, message: str) -> None:
-    """What is wrong with a key is told with its line, its value and what was expected."""
+def test_fault_is_reported(tmp_path: Path, text: str, message: str) -> None:
+    """What is wrong with a key is reported with its line, its value and what was expected."""
     file = tmp_path / "s.yaml"
     file.write_text(text)
 

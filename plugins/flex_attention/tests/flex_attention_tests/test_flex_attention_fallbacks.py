@@ -34,7 +34,7 @@ print(backend.mode.value)
 """
 
 
-def test_a_device_without_a_kernel_is_told_at_the_start() -> None:
+def test_a_device_without_a_kernel_is_reported_at_the_start() -> None:
     """`flex_attention` refuses devices that it does not know, and so it is not asked."""
     with simulate("eager"):
         backend = FlexAttention(scene(PREFIXED).on("sim").pools)

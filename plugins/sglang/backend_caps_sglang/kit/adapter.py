@@ -248,7 +248,7 @@ def _told_class(base: type) -> Callable[..., SimpleNamespace]:
 
         return property(get, leave)
 
-    told = {
+    attributes = {
         "seq_lens_cpu": host(lambda own: _less(own.seq_lens_cpu, num_verified_of(own))),
         "seq_lens_sum": host(
             lambda own: _less(own.seq_lens_sum, num_verified_of(own) * own.batch_size)
@@ -256,7 +256,7 @@ def _told_class(base: type) -> Callable[..., SimpleNamespace]:
         "extend_seq_lens_cpu": host(lambda own: _listed(own.extend_seq_lens_cpu)),
         "extend_prefix_lens_cpu": host(lambda own: _listed(own.extend_prefix_lens_cpu)),
     }
-    made: Callable[..., SimpleNamespace] = type(base.__name__, (base,), told)
+    made: Callable[..., SimpleNamespace] = type(base.__name__, (base,), attributes)
     return made
 
 

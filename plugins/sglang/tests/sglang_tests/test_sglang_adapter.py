@@ -103,7 +103,7 @@ def test_checks_of_engines_hold_of_a_right_one(
 
 
 def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decode that sees one token fewer than its window has is told as such."""
+    """A decode that sees one token fewer than its window has is reported as such."""
     findings = _findings(SLIDING_WINDOW, Narrow, monkeypatch)
 
     assert findings
@@ -144,7 +144,7 @@ def test_batch_without_a_mirror_tells_none() -> None:
 
 
 def test_host_lengths_of_prompts_are_lists() -> None:
-    """What the scheduler cut is told as SGLang has it: lists of numbers."""
+    """What the scheduler cut is reported as SGLang has it: lists of numbers."""
     scene = draw(Scenario(forward=Forward.CHUNK), 1)
     told = _told(scene.batch)
 

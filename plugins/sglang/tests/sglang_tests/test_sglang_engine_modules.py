@@ -96,7 +96,7 @@ def test_subject_builds_by_its_adapter(registry: Registry) -> None:
         build(draw(Scenario(forward=Forward.DECODE), 0).pools)
 
 
-def test_package_that_cannot_be_imported_is_told(package: Path) -> None:
+def test_package_that_cannot_be_imported_is_reported(package: Path) -> None:
     """What SGLang's import raises is an error of the kit with its words."""
     (package / "srt" / "layers" / "radix_attention.py").write_text("raise RuntimeError('no GPU')")
 
@@ -112,7 +112,7 @@ def test_without_sglang_there_is_nothing_to_check(registry: Registry) -> None:
         sglang_subject(registry, "TritonAttnBackend")
 
 
-def test_class_without_an_adapter_is_told(registry: Registry) -> None:
+def test_class_without_an_adapter_is_reported(registry: Registry) -> None:
     """Another class of SGLang's is an error that names those there are adapters for."""
     with pytest.raises(KitError, match="TorchNativeAttnBackend, TritonAttnBackend"):
         sglang_subject(registry, "FlashInferAttnBackend")

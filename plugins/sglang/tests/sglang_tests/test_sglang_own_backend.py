@@ -89,7 +89,7 @@ def declaring(level: HostSeqLens, replayed: frozenset[BatchKind] = frozenset()) 
         pytest.param(Slices(), Declaration(), "", id="declares-nothing"),
     ],
 )
-def test_contradiction_is_told_with_the_claim(
+def test_contradiction_is_reported_with_the_claim(
     own: object, declaration: Declaration, told: str
 ) -> None:
     """A claim that the class does not keep is named; what it keeps, or never made, is not."""

@@ -51,7 +51,7 @@ def joins(store: HashStore, rank: int, size: int, deadline_s: float) -> bool:
 def test_schedulers_that_agree_keep_their_answer(
     needs: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where all decide the same, that is the answer, and nothing is told."""
+    """Where all decide the same, that is the answer, and nothing is reported."""
     assert (all_join([needs] * 3), caplog.messages) == ([needs] * 3, [])
 
 

@@ -70,7 +70,7 @@ def test_value_that_is_no_bool_is_a_problem(tmp_path: Path) -> None:
     )
 
 
-def test_inherited_value_is_told_and_not_declared(tmp_path: Path) -> None:
+def test_inherited_value_is_reported_and_not_declared(tmp_path: Path) -> None:
     """What a base below the root says is read with its class and line, and declares nothing."""
     read = read_class(
         tmp_path,
@@ -340,7 +340,7 @@ def test_pair_is_undone_by_one_backend_for_both(line: str, told: list[list[str]]
     assert [[remedy.text for remedy in flip.remedies] for flip in mirror] == told
 
 
-def test_name_that_the_engine_lacks_is_told_of_both() -> None:
+def test_name_that_the_engine_lacks_is_reported_both() -> None:
     """Beside an engine, neither it nor a plugin has what is missing."""
     use, *_ = uses_of(flags("--attention-backend quite_another"), named(_wrapper()))
 

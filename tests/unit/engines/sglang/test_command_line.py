@@ -104,7 +104,7 @@ BOTH = ("--tp-size", "--tp")
 
 
 def test_options_that_are_not_found_are_problems() -> None:
-    """A source without options and without choices lacks both, and that is told."""
+    """A source without options and without choices lacks both, and that is reported."""
     index = index_of({SERVER_ARGS: ""}, version=None)
 
     assert read_engine_options(index).name == "sglang-unknown"

@@ -65,7 +65,7 @@ def test_names_are_sorted(tmp_path: Path) -> None:
 
 
 @table("sglang_names", "registration_that_cannot_be_followed_is_undeclared_and_told")
-def test_registration_that_cannot_be_followed_is_undeclared_and_told(
+def test_registration_that_cannot_be_followed_is_undeclared_and_reported(
     tmp_path: Path, body: str, condition: str, made: list[tuple[str, str]]
 ) -> None:
     """What is made and has no class here counts, under the conditions on the way."""
@@ -121,7 +121,7 @@ def helper(runner):
 """
 
 
-def test_helper_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
+def test_helper_that_is_followed_in_part_is_reported(tmp_path: Path) -> None:
     """What is lost in a function that the factory calls is lost under its conditions."""
     registrations = (
         HELPED + MAKE + "    if is_hip():\n        return B(runner)\n    return helper(runner)\n"
@@ -137,7 +137,7 @@ def test_helper_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
 
 
 def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) -> None:
-    """A file that cannot be parsed registers nothing, and is told of."""
+    """A file that cannot be parsed registers nothing, and is reported."""
     broken = {MORE: "@register_attention_backend('two'\n"}
 
     reading = read(tmp_path, broken)
@@ -147,7 +147,9 @@ def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) 
 
 
 @table("sglang_names", "what_goes_by_another_name_is_told")
-def test_what_goes_by_another_name_is_told(tmp_path: Path, file: str, old: str, what: str) -> None:
+def test_what_goes_by_another_name_is_reported(
+    tmp_path: Path, file: str, old: str, what: str
+) -> None:
     """What every known version has is missed by its name, and never passed over."""
     files = {REGISTRY: registry(REGISTERED_ONE), DRAFTS: DRAFTS_OF_ONE, BASE: ROOT}
 
@@ -187,7 +189,7 @@ def test_draft_is_what_the_factory_makes_or_the_runners_own(
 
 
 @table("sglang_names_of_drafts", "draft_that_cannot_be_followed_is_undeclared_and_told")
-def test_draft_that_cannot_be_followed_is_undeclared_and_told(
+def test_draft_that_cannot_be_followed_is_undeclared_and_reported(
     tmp_path: Path, entry: str, methods: str
 ) -> None:
     """It is never taken for the target's class."""
@@ -197,7 +199,7 @@ def test_draft_that_cannot_be_followed_is_undeclared_and_told(
     assert told == ["engine-name-not-followed"]
 
 
-def test_draft_method_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
+def test_draft_method_that_is_followed_in_part_is_reported(tmp_path: Path) -> None:
     """What is lost in a method that another one calls is lost under its conditions."""
     methods = (
         "def _two(self):\n    return self._real()\n"
@@ -235,7 +237,7 @@ def test_name_of_a_profile_alone_is_the_drafts_own(tmp_path: Path) -> None:
     "text", [pytest.param("", id="no class"), pytest.param("class (", id="no Python")]
 )
 def test_missing_factory_of_the_draft_is_a_problem(tmp_path: Path, text: str) -> None:
-    """Without it, no name is known to draft, and that is told."""
+    """Without it, no name is known to draft, and that is reported."""
     reading = read(tmp_path, {DRAFTS: text})
 
     messages = [each.message for each in reading.problems if each.code == "engine-anchor-missing"]

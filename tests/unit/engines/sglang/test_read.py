@@ -177,7 +177,7 @@ def test_file_that_breaks_off_leaves_the_rest_to_be_read(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", ["", "class (", "class Other: pass\n"])
 def test_missing_base_class_leaves_every_name_undeclared(tmp_path: Path, text: str) -> None:
-    """Without the class that all descend from no class is read, and that is told."""
+    """Without the class that all descend from no class is read, and that is reported."""
     reading = read(tmp_path, {BASE: text})
 
     assert [*reading.registry] == ["one"]
@@ -189,7 +189,7 @@ def test_missing_base_class_leaves_every_name_undeclared(tmp_path: Path, text: s
 
 
 def test_source_that_is_deeper_than_the_stack_is_refused(tmp_path: Path) -> None:
-    """What recurses too deep is the source's fault, and is told as such."""
+    """What recurses too deep is the source's fault, and is reported as such."""
     nested = "".join(f"{'    ' * depth}if x{depth}:\n" for depth in range(1, 30))
     text = (
         f"{IMPORTS}class Two(AttentionBackend):\n{nested}{'    ' * 30}needs_cpu_seq_lens = False\n"

@@ -134,7 +134,7 @@ def test_super_of_nothing_says_nothing(tmp_path: Path) -> None:
     assert _cases(read) == []
 
 
-def test_inherited_method_is_told_and_not_declared(tmp_path: Path) -> None:
+def test_inherited_method_is_reported_and_not_declared(tmp_path: Path) -> None:
     """What a base below the root answers comes with the base's name and line."""
     read = read_class(tmp_path, BASED + "    pass\n")
 
@@ -153,7 +153,7 @@ def test_answer_of_the_root_says_nothing(tmp_path: Path) -> None:
 
 @table("sglang_read_ends", "answer_that_is_no_level_is_undeclared")
 def test_answer_that_is_no_level_is_undeclared(tmp_path: Path, answer: str) -> None:
-    """The expression is told, and the phases in which it decides declare nothing."""
+    """The expression is reported, and the phases in which it decides declare nothing."""
     body = f"if mode.is_decode():\n    return {answer}\nreturn SharedReadEnds.UNKNOWN\n"
 
     read = _read(tmp_path, body)

@@ -33,7 +33,7 @@ def test_every_registration_of_a_name_counts(
     assert targets(tmp_path, registrations) == made
 
 
-def test_files_that_register_one_name_all_count_and_are_told(tmp_path: Path) -> None:
+def test_files_that_register_one_name_all_count_and_are_reported(tmp_path: Path) -> None:
     """Which file is imported last is open, so each of them may be the one."""
     files = {TWO: CLASSES, REGISTRY: registry(REGISTERED_ONE + OF_A), MORE: OF_B}
 
@@ -76,7 +76,7 @@ def test_function_that_a_decorator_replaces_is_not_followed(
 
 
 @table("sglang_registrations", "name_that_nobody_can_type_is_told_and_left_out")
-def test_name_that_nobody_can_type_is_told_and_left_out(
+def test_name_that_nobody_can_type_is_reported_and_left_out(
     tmp_path: Path, name: str, written: str
 ) -> None:
     """It is no name of a backend, wherever it is registered."""

@@ -72,7 +72,7 @@ def test_condition_that_no_rule_knows_is_a_problem() -> None:
 
 @table("sglang_rules", "missing_function_leaves_everything_open")
 def test_missing_function_leaves_everything_open(files: dict[str, str]) -> None:
-    """Where nothing can be read of what the engine forces, the copy stays on, and is told."""
+    """Where nothing can be read of what the engine forces, the copy stays on, and is reported."""
     index = index_of(files)
 
     assert _unknown(index).given.expression == "nothing is known of what the engine forces"
@@ -85,7 +85,7 @@ def test_missing_function_leaves_everything_open(files: dict[str, str]) -> None:
 
 @table("sglang_rules", "missing_join_is_a_problem")
 def test_missing_join_is_a_problem(join: str) -> None:
-    """A function that does not ask the backends as known versions do is told of."""
+    """A function that does not ask the backends as known versions do is reported."""
     index = _index(DECISION[: DECISION.index("    return any")] + join)
 
     read_rules(index)
@@ -123,7 +123,7 @@ def test_unknown_version_is_a_problem(version: str | None, name: str, words: str
 
 
 def test_vanished_rule_of_a_known_version_is_a_problem() -> None:
-    """A rule that the version is known to have and its source has not is told of."""
+    """A rule that the version is known to have and its source has not is reported."""
     index = _index(_deciding("    if args.enable_two_batch_overlap:\n        return True\n" + JOIN))
 
     rules = read_rules(index)
@@ -227,7 +227,7 @@ def test_value_that_a_property_takes_is_undeclared(tmp_path: Path) -> None:
 
 @table("sglang_backend_constants", "words_of_a_method_are_what_it_returns")
 def test_words_of_a_method_are_what_it_returns(tmp_path: Path, body: str, words: str) -> None:
-    """A flag that is a method is told by its answers, each with what has not failed before it."""
+    """A flag that is a method is reported by its answers, each with the conditions before it."""
     read = read_class(tmp_path, TWO + f"def support_triton(self):\n        {body}")
 
     assert read.engine_class.attributes["support_triton"].words == words

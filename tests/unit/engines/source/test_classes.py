@@ -78,7 +78,7 @@ def test_bases_are_found_across_files_and_functions(text: str, order: list[str])
 
 @table("source_classes", "base_that_is_not_known_is_a_problem")
 def test_base_that_is_not_known_is_a_problem(text: str, message: str) -> None:
-    """What cannot be followed is told once, and the class is still read."""
+    """What cannot be followed is reported once, and the class is still read."""
     index = index_of(m=text, n="")
     classes = Classes(index)
 
@@ -89,7 +89,7 @@ def test_base_that_is_not_known_is_a_problem(text: str, message: str) -> None:
 
 
 def test_classes_of_a_circle_are_a_problem() -> None:
-    """Two classes that are each other's base are read, and told of."""
+    """Two classes that are each other's base are read, and reported."""
     index = index_of(m="from .n import B\nclass A(B): pass", n="from .m import A\nclass B(A): pass")
 
     order = _order(index, class_of(index, "A"))
@@ -111,7 +111,7 @@ def test_class_that_is_defined_again_always_is_no_problem() -> None:
 
 
 def test_classes_below_one_another_without_end_are_a_problem() -> None:
-    """More classes in a row than Python's stack can take are told of, and end."""
+    """More classes in a row than Python's stack can take are reported, and end."""
     text = "class C0: pass\n" + "".join(f"class C{n}(C{n - 1}): pass\n" for n in range(1, 2000))
     index = index_of(m=text)
 

@@ -139,7 +139,7 @@ def test_what_sets_a_base_elsewhere_counts_below_it() -> None:
 
 
 def test_each_file_says_once_that_it_sets_a_class() -> None:
-    """Of several places that set the same of a class the first is told."""
+    """Of several places that set the same of a class the first is reported."""
     words = stated_of(f"{CLASS}a.x = 2\nb.x = 2\nA.x = 2\nA.x = 3\n")
 
     assert words == (

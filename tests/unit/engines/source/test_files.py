@@ -73,7 +73,7 @@ def test_line_ends_are_those_that_the_parser_counts(tmp_path: Path) -> None:
 
 @table("source_files", "source_without_the_engine_is_an_error")
 def test_source_without_the_engine_is_an_error(tmp_path: Path, source: str, words: str) -> None:
-    """What neither has the engine nor can be opened is told as one documented error."""
+    """What neither has the engine nor can be opened is reported as one documented error."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "text.whl").write_text("no zip")
@@ -173,7 +173,7 @@ def test_encrypted_entry_is_a_problem(tmp_path: Path) -> None:
 
 @table("source_files", "path_out_of_a_wheel_is_named_and_not_opened")
 def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) -> None:
-    """A path that is none inside the wheel is told of, on any system."""
+    """A path that is none inside the wheel is reported, on any system."""
     tree = open_tree(PACKAGE, write_wheel(tmp_path, {path: "A = 1", MODULE: "B = 1"}))
 
     assert sorted(tree.files) == [INIT, MODULE]
@@ -182,7 +182,7 @@ def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) 
 
 
 def test_repeated_entry_of_a_wheel_is_a_problem(tmp_path: Path) -> None:
-    """Of a file that a wheel holds twice the last is read, as it is installed, and told of."""
+    """Of a file that a wheel holds twice the last is read, as it is installed, and reported."""
     tree = open_tree(PACKAGE, write_wheel(tmp_path, {INIT: "LAST = 1"}))
 
     told = f"the wheel holds {INIT!r} more than once; the last one was read."

@@ -112,7 +112,7 @@ def test_statement_has_the_words_of_its_condition(text: str, stated: list[tuple[
     ],
 )
 def test_many_conditions_are_one(text: str) -> None:
-    """So many are no longer told apart, so no text makes reading slow; what follows stays open."""
+    """Beyond a bound they are not distinguished, so reading stays fast; what follows stays open."""
     *_, last = guarded(ast.parse(text).body)
 
     assert (ast.unparse(last.value), 0 < len(condition(last.guards)) < 2000) == ("x", True)

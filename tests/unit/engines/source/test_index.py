@@ -75,7 +75,7 @@ def test_file_that_cannot_be_parsed_is_a_problem(text: bytes, words: str) -> Non
 
 
 def test_classes_of_a_broken_file_are_named() -> None:
-    """What is lost with a file is told by its names, as far as the text has them."""
+    """What is lost with a file is reported by its names, as far as the text has them."""
     index = index_of(m="class A[T](B):\n    x: = 1\nclass C(D[T]): pass\n")
 
     index.module("engine.m")
@@ -83,7 +83,7 @@ def test_classes_of_a_broken_file_are_named() -> None:
     assert index.problems[0].message.endswith(" Not read: A, C.")
 
 
-def test_problem_of_a_file_is_told_once() -> None:
+def test_problem_of_a_file_is_reported_once() -> None:
     """However often a broken file is asked for, it is one problem."""
     index = index_of(m="(")
 
@@ -141,7 +141,7 @@ def test_own_part_of_a_package_is_no_circle() -> None:
 
 
 def test_names_imported_in_a_circle_are_a_problem() -> None:
-    """A name that two modules import from each other is nothing, and told of."""
+    """A name that two modules import from each other is nothing, and reported."""
     index = index_of(m="from engine.n import A", n="from engine.m import A")
 
     assert _resolved(index, "A") == [("engine.m.A", "")]

@@ -21,7 +21,7 @@ CHOSEN = "if HOT:\n    class A: pass\nelse:\n    class A: pass\n"
 def test_label_is_the_shortest_that_no_other_class_has(
     texts: dict[str, str], expected: list[str]
 ) -> None:
-    """Classes of one name are told apart by file, condition, path, and only then by line."""
+    """Classes of one name are distinguished by file, condition, path, and only then by line."""
     assert sorted(_labels(**texts)) == expected
 
 

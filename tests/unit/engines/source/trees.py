@@ -86,7 +86,7 @@ def function_of(index: Index, name: str, module: str = "m") -> Function:
 
 
 def codes_of(index: Index) -> list[str]:
-    """List the codes of the problems that an index was told."""
+    """List the codes of the problems that an index noted."""
     return [problem.code for problem in index.problems]
 
 

@@ -81,7 +81,7 @@ def test_name_without_class_is_broken(tmp_path: Path, path: str) -> None:
     assert "the name 'LOST' (vllm/v1/attention/backends/registry.py:3)" in lost.problems[0].message
 
 
-def test_member_of_another_kind_is_told(tmp_path: Path) -> None:
+def test_member_of_another_kind_is_reported(tmp_path: Path) -> None:
     """A member that is no text cannot be followed."""
     files = files_of({})
     registry = "vllm/v1/attention/backends/registry.py"
@@ -93,7 +93,7 @@ def test_member_of_another_kind_is_told(tmp_path: Path) -> None:
     assert reading.backends == ()
 
 
-def test_namesakes_are_told_apart(tmp_path: Path) -> None:
+def test_namesakes_are_distinguished(tmp_path: Path) -> None:
     """Classes of one name have as much of their modules before it as tells them apart."""
     same = {"old/made": ONE, "new/made": ONE, "one": ONE.replace("One", "Two")}
     names = {"OLD": "vllm.old.made.One", "NEW": "vllm.new.made.One", "Two": "vllm.one.Two"}
@@ -176,7 +176,7 @@ def test_class_that_a_call_makes_is_read(tmp_path: Path) -> None:
         pytest.param(None, "vllm of unknown version is not", id="no version"),
     ],
 )
-def test_unknown_version_is_told(tmp_path: Path, version: str | None, words: str) -> None:
+def test_unknown_version_is_reported(tmp_path: Path, version: str | None, words: str) -> None:
     """A version that nobody compared with the reader is read, with a problem."""
     reading = read(tmp_path, files_of({"one": ONE}), version=version)
 
@@ -187,7 +187,7 @@ def test_unknown_version_is_told(tmp_path: Path, version: str | None, words: str
 
 
 @table("vllm_read", "missing_anchor_is_told")
-def test_missing_anchor_is_told(tmp_path: Path, path: str, missing: list[str]) -> None:
+def test_missing_anchor_is_reported(tmp_path: Path, path: str, missing: list[str]) -> None:
     """What is not where known versions have it is a problem each, and the rest is read."""
     files = files_of({"one": ONE}, {"ONE": "vllm.one.One"})
     del files[path]
@@ -200,7 +200,7 @@ def test_missing_anchor_is_told(tmp_path: Path, path: str, missing: list[str]) -
     assert "One" in reading.registry
 
 
-def test_broken_file_is_told(tmp_path: Path) -> None:
+def test_broken_file_is_reported(tmp_path: Path) -> None:
     """A file that is no Python is a problem that names its classes; the others are read."""
     files = files_of({"one": ONE, "two": "class Two(AttentionBackend):\n  def\n"})
 

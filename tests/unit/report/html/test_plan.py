@@ -73,7 +73,7 @@ def test_best_plan_forces_nothing() -> None:
 
 
 def test_tries_of_phases_are_joined() -> None:
-    """What helps several phases is told once."""
+    """What helps several phases is reported once."""
     found = tries(_flipping().flips)
 
     assert [[flip.phase for flip in same] for same in found] == [["decode", "verify"]]
@@ -133,7 +133,7 @@ def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
     ],
 )
 def test_page_is_titled_by_what_was_asked_for(asked: Opened, told: str) -> None:
-    """The answer stands first, and what the host is told of lengths behind it."""
+    """The answer stands first, and what the host receives of lengths behind it."""
     assert f"<h1>{told}</h1>\n<p>host_seq_lens is exact" in page(_plan("fa3"), [asked])
 
 
