@@ -232,7 +232,7 @@ def test_places_of_names_each_place_once() -> None:
 @pytest.mark.parametrize(
     ("causes", "words"),
     [
-        pytest.param([], "nobody", id="no cause"),
+        pytest.param([], "nothing", id="no cause"),
         pytest.param([_cause()], "backend fa3", id="everywhere it is used"),
         pytest.param(
             [_cause(), _cause(phase="verify", value="none")],

@@ -64,7 +64,7 @@ def test_names_are_sorted(tmp_path: Path) -> None:
     assert names == ["a", "b", "one"]
 
 
-@table("sglang_names", "registration_that_cannot_be_followed_is_undeclared_and_told")
+@table("sglang_names", "registration_that_cannot_be_followed_is_undeclared_and_reported")
 def test_registration_that_cannot_be_followed_is_undeclared_and_reported(
     tmp_path: Path, body: str, condition: str, made: list[tuple[str, str]]
 ) -> None:
@@ -146,7 +146,7 @@ def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) 
     assert [*reading.registry] == ["One", "OneSteps", "one"]
 
 
-@table("sglang_names", "what_goes_by_another_name_is_told")
+@table("sglang_names", "what_goes_by_another_name_is_reported")
 def test_what_goes_by_another_name_is_reported(
     tmp_path: Path, file: str, old: str, what: str
 ) -> None:
@@ -188,7 +188,7 @@ def test_draft_is_what_the_factory_makes_or_the_runners_own(
     assert _drafts(tmp_path, entry, methods) == (made, [])
 
 
-@table("sglang_names_of_drafts", "draft_that_cannot_be_followed_is_undeclared_and_told")
+@table("sglang_names_of_drafts", "draft_that_cannot_be_followed_is_undeclared_and_reported")
 def test_draft_that_cannot_be_followed_is_undeclared_and_reported(
     tmp_path: Path, entry: str, methods: str
 ) -> None:

@@ -75,7 +75,7 @@ def test_function_that_a_decorator_replaces_is_not_followed(
     assert targets(tmp_path, decorators.format(f"{register}\n") + rest) == [(made, "always")]
 
 
-@table("sglang_registrations", "name_that_nobody_can_type_is_told_and_left_out")
+@table("sglang_registrations", "name_that_nobody_can_type_is_reported_and_left_out")
 def test_name_that_nobody_can_type_is_reported_and_left_out(
     tmp_path: Path, name: str, written: str
 ) -> None:

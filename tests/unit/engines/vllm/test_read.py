@@ -186,7 +186,7 @@ def test_unknown_version_is_reported(tmp_path: Path, version: str | None, words:
     assert ", ".join(KNOWN_VERSIONS) in problem.message
 
 
-@table("vllm_read", "missing_anchor_is_told")
+@table("vllm_read", "missing_anchor_is_reported")
 def test_missing_anchor_is_reported(tmp_path: Path, path: str, missing: list[str]) -> None:
     """What is not where known versions have it is a problem each, and the rest is read."""
     files = files_of({"one": ONE}, {"ONE": "vllm.one.One"})
