@@ -123,7 +123,7 @@ def sentences_of(trace: TraceDetails, *, has_barrier: bool = True) -> Iterator[s
         has_barrier: whether a WAR barrier is drawn.
     """
     yield (
-        "host_seq_lens is what the host receives of the lengths of requests. The lane host is the "
+        "host_seq_lens is what the host gets of the lengths of requests. The lane host is the "
         "thread that launches work; every other lane is a stream of the device, which runs its "
         "work in order."
     )
