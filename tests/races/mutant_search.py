@@ -99,6 +99,7 @@ _PROGRAMS = (
     ("backend_caps/runtime/chunk_sizes", (Program.PROFILES,)),
     ("backend_caps/runtime/speculati", (Program.DRAFTS,)),  # speculation.py and speculative/
     ("backend_caps/runtime/two_batch", (Program.DRAFTS,)),
+    ("backend_caps/runtime/configuration", (Program.DRAFTS,)),
     ("backend_caps/runtime/disaggregation", (Program.HANDOVERS,)),
     ("backend_caps/runtime/engine", (Program.ENDS, Program.REPLAYS, Program.ENGINE)),
     ("backend_caps/runtime/", (Program.REPLAYS, Program.ENGINE)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.races.cases import Case
-from tests.races.mutant_search import read_catches
+from tests.races.mutant_search import programs_of, read_catches
 from tests.races.mutants import MUTANTS
 from tests.races.mutated_sample import Sample
 from tests.races.mutation import Kind, Mutant, StaleMutantError, mutated, mutated_code
@@ -62,6 +62,13 @@ def sources_of(mutant: Mutant) -> set[str]:
     """List the calls in what a mutant takes away."""
     tree = ast.parse(mutant.source)
     return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_kept_runs_are_of_programs_that_the_search_tries() -> None:
+    """A mutant's file has the programs whose runs show it, so that a search finds them anew."""
+    kept = {name: own.first.case.program for name, own in read_catches().items() if own.first}
+
+    assert [own.name for own in MUTANTS if kept[own.name] not in programs_of(own)] == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
