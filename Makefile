@@ -133,7 +133,7 @@ races: $(VENV)/developing
 
 # Backends that lie, and honest ones, before all checks. `make liars LIARS="--seeds 50"` draws more.
 liars: $(VENV)/developing
-	$(BIN)/python -m tests.kit.liars $(LIARS)
+	$(BIN)/python -m tests.kit.liars.trials $(LIARS)
 
 # A browser for tests/browser, which are skipped without one. Where there is none, Debian's.
 browser:

@@ -104,8 +104,8 @@ def main(seeds: int) -> None:
     for name in wrong:
         for trial in [liars[name]] if name in liars else honest[name]:
             for code, found in trial.findings.items():
-                told = f"{trial.name} by {code}: {found[0]}"
-                console.print(told, markup=False, soft_wrap=True)
+                line = f"{trial.name} by {code}: {found[0]}"
+                console.print(line, markup=False, soft_wrap=True)
     num = len(LIARS) + len(honest)
     took = time.perf_counter() - started
     console.print(f"{num - len(wrong)} of {num} are told rightly, in {took:.0f} s")
