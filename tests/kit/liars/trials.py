@@ -108,7 +108,7 @@ def main(seeds: int) -> None:
                 console.print(line, markup=False, soft_wrap=True)
     num = len(LIARS) + len(honest)
     took = time.perf_counter() - started
-    console.print(f"{num - len(wrong)} of {num} are told rightly, in {took:.0f} s")
+    console.print(f"{num - len(wrong)} of {num} are judged rightly, in {took:.0f} s")
     sys.exit(1 if wrong else 0)
 
 
