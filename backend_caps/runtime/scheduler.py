@@ -140,6 +140,7 @@ class Scheduler:
             batch = self._next_batch(clock)
             step = None if batch is None else self.launcher.launch(batch, clock)
             if step is not None:
+                # Before results are processed: this step still reads pages that they free.
                 self.launcher.barrier(step)
             return (*made, *self._settle(step))
 
@@ -234,6 +235,7 @@ class Scheduler:
         missing = memory.pages_missing(rows, self.decoding.reach(self._running))
         if sum(missing) <= memory.pages.num_free:
             return bool(requests)
+        # Enough comes back with the step under way: wait for it rather than retract.
         if sum(missing) <= memory.pages.num_free + self._num_pages_coming():
             return False
         if self.waiting.give_up_cut() is not None:

@@ -223,8 +223,10 @@ class StepLauncher:
         Stream: the current one must be the schedule stream. Sync: none; the runner's own.
         Keeps: nothing; the caller keeps the step.
         """
+        # A speculative step has set both while it was prepared.
         if not clock.lengths_s:
             clock.built_s = clock.lengths_s = now_s()
+        # The scheduler grows its batch for the next step while this one is still read.
         own, relay, step_streams = batch.copy(), self.resources.relay, self.resources.step_streams
         if own.mode is ForwardMode.DECODE:
             relay.set_input_ids_sentinel(own)
@@ -278,6 +280,7 @@ class StepLauncher:
             copied.record(step_streams.forward)
             return tokens, copied
         tokens_cpu = streams.empty_pinned(tokens.numel()).view(tokens.shape)
+        # On a stream of its own: the next forward must not queue behind the copy.
         step_streams.host_copy.wait_stream(step_streams.forward)
         with streams.using(step_streams.host_copy):
             tokens_cpu.copy_(tokens, non_blocking=True)

@@ -196,6 +196,7 @@ class GraphRunner:
         if self.graph_metadata is not GraphMetadata.IN_GRAPH:
             for backend, share in padded:
                 backend.init_forward_metadata_out_graph(share)
+        # Metadata is rebuilt by now; the replay reads the graph's own buffers alone.
         marked = self._mark(SharedReadsEnd.PRE_REPLAY)
         captured.graph.replay()
         marked = marked or captured.reads_done or self._mark(SharedReadsEnd.POST_REPLAY)
@@ -240,6 +241,7 @@ class GraphRunner:
                 part.static.clear()
                 part.backend.init_forward_metadata_out_graph(part.static.forward)
                 part.backend.init_forward_metadata_in_graph(part.static.forward)
+            # The warm-up: what it allocates once must not belong to the graph.
             self.compute([part.context for part in parts])
             for part in parts:
                 part.backend.init_forward_metadata_out_graph(part.static.forward)
@@ -249,6 +251,7 @@ class GraphRunner:
             for part in parts:
                 part.backend.init_forward_metadata_in_graph(part.static.forward)
             if self.shared_reads_end is SharedReadsEnd.IN_REPLAY:
+                # External, so that each replay records it anew, behind the reads of its metadata.
                 reads_done = streams.external_event()
                 reads_done.record(stream)
             output = self.compute([part.context for part in parts])

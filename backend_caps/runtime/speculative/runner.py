@@ -82,6 +82,7 @@ class SpeculativeDecoding:
         clock.built_s = now_s()
         self._relay.resolve_seq_lens_cpu(running)
         if not self._overlapped:
+            # Every result was processed, so the host has the lengths without the relay.
             running.seq_lens_cpu = torch.tensor([own.committed_len for own in running.requests])
         elif self._relay.host_seq_lens is HostSeqLens.EXACT:
             clock.num_lengths = len(running.requests)
@@ -168,7 +169,9 @@ class SpeculativeRunner:
         scores = self.target.logits(hidden.output)
         predicted = predict(scores, tree.depths, contexts.seq_lens, sampling)
         taken = accepted(tree, predicted, num_steps=self.settings.num_steps)
+        # Before the draft model catches up: the next step is built from these lengths.
         self.resources.relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
+        # A chain is accepted from its front, so its keys are in place already.
         if tree.visible is not None:
             self._close_up(verify.out_cache_loc, taken)
         features = self.target.features(hidden.output).view(*tree.tokens.shape, -1)
@@ -177,6 +180,7 @@ class SpeculativeRunner:
         )
         self.resources.relay.stash(batch.req_pool_indices, payload)
         return StepOutput(
+            # One copy brings counts and tokens to the host.
             tokens=torch.cat((taken.accept_lens[:, None], taken.tokens), dim=1),
             num_tokens=verify.num_tokens,
             reads_done=reads_done,
