@@ -14,7 +14,7 @@ from tests.unit.report.html.pages import PAGES, SCRIPT, hostile
 
 pytestmark = pytest.mark.slow
 
-_LINES = """reported => {
+_LINES = """told => {
     const lines = new Map();
     const range = document.createRange();
     for (const node of told.childNodes)

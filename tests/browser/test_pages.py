@@ -111,7 +111,7 @@ def test_drawing_shows_who_decides_and_folds_what_nobody_declares(show: Show) ->
     shown = drawing.locator("> .forces > li").first.inner_text().split("\n")
     folded = drawing.get_by_text("deterministic = no")
     was_visible = folded.is_visible()
-    drawing.get_by_text("nobody declares them").click()
+    drawing.get_by_text("no backend declares them").click()
 
     assert [line for line in shown if line] == [
         *("fa3", "backend", "piecewise-cuda-graph", "rule", "two-batch-overlap", "rule"),

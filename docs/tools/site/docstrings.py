@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
-from griffe import Extension, Object
+from griffe import Extension, Module, Object
 
 CONTRACT = ("Stream", "Sync", "Allocates", "Keeps", "Capture", "Exact")
 """The words that a tensor function's contract goes by."""
@@ -19,6 +20,10 @@ class TensorTables(Extension):
         """Take an object as it is loaded."""
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg: Module, **_: object) -> None:
+        """List the public names of a package whose `__all__` is computed when it is imported."""
+        pkg.exports = pkg.exports or list(getattr(import_module(pkg.path), "__all__", ()))
 
 
 def as_markdown(docstring: str) -> str:
