@@ -1,4 +1,4 @@
-"""What the runtime asks of an attention backend: the methods that SGLang's contract has.
+"""The interface of an attention backend: the methods that SGLang's contract has.
 
 Shapes: B requests and T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv their
 sizes.

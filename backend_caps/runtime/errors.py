@@ -28,7 +28,7 @@ class EngineError(CodedError):
         "phase": "A forward needs a backend that the plan does not have.",
         "pool-shape": "A pool was asked for without room for anything.",
         "shared-phase": "Two parts of a composite serve one phase, layer by layer.",
-        "speculation": "A flag asks for a speculation that there is not.",
+        "speculation": "A flag names a speculation that this engine does not have.",
         "tree-mask-buffer": "A buffer for tree masks is smaller than a batch's mask can be.",
     }
 

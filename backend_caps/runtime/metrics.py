@@ -1,6 +1,6 @@
-"""Prometheus metrics of an engine, from what each step says of itself.
+"""Prometheus metrics of an engine, from the figures of each step.
 
-Nothing here asks the device or the batch: a metric that waits for a step would be its own finding.
+Nothing here reads the device or the batch: a metric that waits would change what it measures.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TEXTS = {
     "step_in_flight_seconds": "From a step's launch to the host having its tokens.",
     "overlap_ratio": "The share of the last step's time in flight in which the host did not wait.",
 }
-"""What each metric says of itself."""
+"""The help text of each metric."""
 
 
 class Metrics:

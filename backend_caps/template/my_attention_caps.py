@@ -36,7 +36,7 @@ DECLARATION = Declaration(
         two_batch_overlap=True,
         # Nothing is added up in an order that differs from run to run.
         deterministic=True,
-        # Each request is computed by itself, in the same shapes whoever is there beside it.
+        # Each request is computed by itself, in the same shapes whatever is batched with it.
         batch_invariant=True,
         # Nothing is sized by the longest context.
         max_context_len_known=False,

@@ -32,7 +32,7 @@ from backend_caps.runtime.model.llama import LlamaModel
 
 
 class DraftModel(Weighted, ABC):
-    """What a speculative step asks of the model that drafts.
+    """The interface of a model that drafts.
 
     Defaults are those of a head with the target's vocabulary, which takes its states as they are.
     """

@@ -193,7 +193,7 @@ class AttentionLayer:
 
 
 class AttentionContext(Protocol):
-    """What a layer asks of the forward that it is a part of: `ForwardContext`, or a draft's."""
+    """The forward that a layer is a part of, as the layer sees it."""
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend in one layer: [T, Hq * D], [T, Hk * D], [T, Hk * D] to [T, Hq * D]."""

@@ -2,7 +2,7 @@
 
 On the device it is draft, verify, accept, publish, draft-extend, stash.
 
-The lengths are published as soon as the target has accepted, so that whoever builds the next step
+The lengths are published as soon as the target has accepted, so that building the next step
 does not wait for the draft model to catch up. All of it is enqueued at once: how much was accepted
 is a tensor, and no shape depends on it.
 

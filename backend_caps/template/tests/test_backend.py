@@ -1,4 +1,4 @@
-"""What the backend does beyond what it declares: dtypes, other value sizes, batches of nobody.
+"""What the backend does beyond what it declares: dtypes, other value sizes, empty batches.
 
 What it declares is held to be true by the checks of backend-caps, which `pytest` runs too:
 pyproject.toml names the backend for them. In a scene everything that no request owns is NaN, so
@@ -75,7 +75,7 @@ def test_attention_reads_a_cache_of_another_dtype(requests: Requests, *, uniform
     assert_close(output, reference_attention(batch), precision=torch.bfloat16)
 
 
-def test_batch_of_nobody_has_no_output() -> None:
+def test_empty_batch_has_no_output() -> None:
     """A batch without requests, as an idle rank has it, runs."""
     idle = scene(DECODE, uniform=True).select([])
 
