@@ -226,9 +226,7 @@ class Capabilities(FrozenModel):
     def _fill_both_spellings(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
-        level, flag = (
-            data.get(name, UNDECLARED) for name in ("host_seq_lens", "needs_cpu_seq_lens")
-        )
+        level, flag = (data.get(key, UNDECLARED) for key in ("host_seq_lens", "needs_cpu_seq_lens"))
         if isinstance(level, str):  # from JSON; pydantic refuses an unknown level
             level = {member.value: member for member in HostSeqLens}.get(level, level)
         if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):

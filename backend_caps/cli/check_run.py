@@ -105,12 +105,10 @@ def check_backend(
     chosen = checks_named(options.checks, options.only)
     kit.require_device(options.device)
     terminal = terminal_of(sys.stderr)  # before what backends print there is kept
-    with importable(options.path), kit.single_threaded(), kit.muffled() as printed:
+    with importable(options.path), kit.single_threaded(), kit.muffled() as output:
         subject = _subject(name, options, registry)
         run = _run(subject, chosen, options, log, terminal)
-    document = check_document(
-        replace(run, printed=printed.lines, path=options.path), options.checks
-    )
+    document = check_document(replace(run, printed=output.lines, path=options.path), options.checks)
     if options.evidence is not None and not document.is_stopped:
         _keep_evidence(run, options.evidence, options.path)
     return document

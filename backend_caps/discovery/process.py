@@ -15,11 +15,15 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from os import PathLike
 from tempfile import TemporaryFile
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import backend_caps
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 # The child imports this package from the parent's folder, and then drops that folder from the path:
 # a module planted beside the package would shadow a dependency. `loading_child` is slow to import,
@@ -152,12 +156,17 @@ class Answer:
         Raises:
             ValueError: the line is no answer: a plugin wrote into the pipe.
         """
-        from pydantic import TypeAdapter  # noqa: PLC0415 - slow, and loaded by the time of an answer
-
-        answer = TypeAdapter(cls).validate_json(line, strict=True)
+        answer = _adapter().validate_json(line, strict=True)
         if not 0 <= answer.num_printed_bytes < _TOO_MANY_BYTES:
             raise ValueError(line)
         return answer
+
+
+@cache  # to make it takes half a millisecond, and there are two answers an entry
+def _adapter() -> TypeAdapter[Answer]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - slow, and loaded by the time of an answer
+
+    return TypeAdapter(Answer)
 
 
 class Child:

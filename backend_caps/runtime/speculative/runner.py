@@ -200,12 +200,10 @@ class SpeculativeRunner:
 
     def _close_up(self, out_cache_loc: Tensor, taken: Accepted) -> None:
         """Move what was accepted to the places right behind the context, over what was not."""
-        size, num_taken = taken.path.shape
+        size, length = taken.path.shape
         slots = out_cache_loc.view(size, self.settings.num_draft_tokens)
         sources = slots.gather(1, taken.path)
-        self.resources.pools.token_to_kv_pool.move(
-            sources.flatten(), slots[:, :num_taken].flatten()
-        )
+        self.resources.pools.token_to_kv_pool.move(sources.flatten(), slots[:, :length].flatten())
 
     def _next_ids(self, batch: ScheduleBatch, tokens: Tensor) -> Tensor:
         """Return the token behind each request's tokens: made by the step, or the prompt's."""
