@@ -68,12 +68,12 @@ def _decision(document: documents.DryRunDocument) -> Iterator[Section]:
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     ends = (f"{phase} {own.value}" for phase, own in document.shared_reads_end.items())
     idle = [own.effect for own in document.shared_reads_end.values() if own.effect]
-    left = f" ({idle[0]})" if idle else ""
+    effect = f" ({idle[0]})" if idle else ""
     yield Lines(
         (
             *(choice.text for choice in plan.choices or ()),
             *mirror_lines(plan),
-            f"barrier: shared reads end in {', '.join(ends)}{left}",
+            f"barrier: shared reads end in {', '.join(ends)}{effect}",
         )
     )
     yield from plan_problems_view(plan)

@@ -16,7 +16,7 @@ _OUTPUTS = 4
 _TOKENS = 12
 """Tokens that are shown of a prompt or an output."""
 _RAN = {"full": ", replayed", "piecewise": ", in pieces", "eager": ""}
-"""Figures of a step beside its mode."""
+"""How a step ran, shown behind its mode."""
 _NOTHING = "—"
 """What is shown where a device without streams has nothing to tell."""
 

@@ -136,9 +136,7 @@ def test_output_that_takes_nothing_is_a_sentence(command: str, shell: str, probl
 
 
 @_CLOSED_OR_FULL
-def test_plugin_is_written_where_nobody_is_reported(
-    shell: str, problem: str, tmp_path: Path
-) -> None:
+def test_plugin_is_written_where_output_is_closed(shell: str, problem: str, tmp_path: Path) -> None:
     """The project is whole by the time that standard output takes no word of it."""
     done = _run(f"new-plugin acme_attention --into {tmp_path / 'new'} {shell}")
 

@@ -267,7 +267,7 @@ def answer(plan: PlanDocument, explained: sections.Opened) -> str:
         for phase, values in plan.phases.items()
         if explained.phase in (None, phase)
     )
-    phrases = "; ".join(f"{kinds} in {', '.join(names)}" for kinds, names in phases.items())
+    phrases = "; ".join(f"{value} in {', '.join(names)}" for value, names in phases.items())
     return f"{engine}{explained.name} is {phrases}"
 
 
