@@ -29,7 +29,7 @@ CHECKS = [ODD, LATER]
 
 
 class EndedError(BaseException):
-    """Ends a run as native code would: nothing is reported it."""
+    """Ends a run as native code would: it reports nothing."""
 
 
 def _ends(rig: Rig, case: Case) -> Iterator[Fault]:

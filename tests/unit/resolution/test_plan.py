@@ -233,7 +233,7 @@ def test_plans_that_are_joined_may_conflict() -> None:
 def test_plans_that_are_joined_have_the_effect_of_the_joined_value(
     one: Use, other: Use, effect: str
 ) -> None:
-    """What a joined value does is reported the value that all ranks have."""
+    """The effect of a joined value is that of the value that all ranks have."""
     plans = [resolve([each], flags(SPECULATING), rules=RULES_13) for each in (one, other)]
 
     texts = {str(a.join(b)["host_seq_lens"].effect) for a, b in (plans, reversed(plans))}

@@ -111,7 +111,7 @@ def test_class_that_is_defined_again_always_is_no_problem() -> None:
 
 
 def test_classes_below_one_another_without_end_are_a_problem() -> None:
-    """More classes in a row than Python's stack can take are reported, and end."""
+    """More classes in a row than Python's stack can take are reported, and reading ends."""
     text = "class C0: pass\n" + "".join(f"class C{n}(C{n - 1}): pass\n" for n in range(1, 2000))
     index = index_of(m=text)
 
