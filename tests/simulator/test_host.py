@@ -145,7 +145,7 @@ def test_blocking_copy_to_the_host_waits(
     ],
 )
 def test_early_host_read_is_a_race(read: Callable[[Tensor], object], operator: str) -> None:
-    """A host read of pinned memory before the wait for the copy into it is reported with its line."""
+    """A read of pinned memory before the wait for its copy is reported with its line."""
     with simulate("eager", check_races=True) as simulation:
         ones = torch.ones(2, device="sim")
         pinned = ones.to("cpu", non_blocking=True)
@@ -159,7 +159,7 @@ def test_early_host_read_is_a_race(read: Callable[[Tensor], object], operator: s
 
 
 def test_early_host_write_is_a_race() -> None:
-    """A host write to pinned memory before a copy from it ran is reported with its line."""
+    """A write to pinned memory before a copy from it ran is reported with its line."""
     with simulate("eager", check_races=True) as simulation:
         pinned = torch.ones(2).pin_memory()
         copied = pinned.to("sim", non_blocking=True)
