@@ -23,7 +23,7 @@ HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --context-length 128
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 AT_90 := backend_caps/relay/*,backend_caps/simulator/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/kit/*,backend_caps/insight/*,backend_caps/pytest_plugin.py,backend_caps/supervisor.py
-MIRRORS := architecture unit cli discovery startup insight kit relay simulator runtime upstream
+MIRRORS := architecture unit cli discovery startup insight kit relay simulator runtime
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
 SGLANG := .cache/engines/sglang-0.5.23

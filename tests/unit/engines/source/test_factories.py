@@ -40,6 +40,13 @@ def test_variable_of_another_file_is_read_there() -> None:
     assert _made("from .n import made\ndef f():\n    B = 1\n    return made") == [("n.B", "")]
 
 
+def test_name_that_is_bound_to_itself_adds_no_class() -> None:
+    """`A = A` in one branch leaves the class of the other branch, and nothing that is lost."""
+    branches = "    if x:\n        A = B\n    else:\n        A = A\n"
+
+    assert _made(f"from .n import B\ndef f():\n{branches}    return A()") == [("n.B", "x")]
+
+
 def test_methods_are_followed_in_the_order_of_bases() -> None:
     """`self.make()` is what the class that asks has, not what the method's own class has."""
     text = """\
