@@ -12,6 +12,7 @@ from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli import options
+from backend_caps.cli.invocation import routed_engine_options
 from backend_caps.cli.output import loading_torch, working
 from backend_caps.report import plans
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
@@ -33,7 +34,7 @@ NONE_FITS = 1
     "backend-caps resolve -- --attention-backend triton",
     "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
     "  --speculative-algorithm EAGLE3",
-    engine=options.launch_options,
+    engine=routed_engine_options,
 )
 @click.pass_context
 def resolve(ctx: click.Context, /, **_options: object) -> None:
@@ -47,7 +48,7 @@ def resolve(ctx: click.Context, /, **_options: object) -> None:
     "Show every cause of a capability's value on a server.",
     "backend-caps explain -- --attention-backend torch_native",
     "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
-    engine=options.launch_options,
+    engine=routed_engine_options,
 )
 @click.argument(
     "capability", nargs=-1, metavar="[CAPABILITY...]", type=click.Choice([*_EXPLAINED, *SPELLINGS])

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Facts, Given
-from backend_caps.capability.gpu import Gpu
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.provenance import Problem, Source, problem_texts
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import Engine
-from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.rules import RuleSet
-
-Models: TypeAlias = Callable[[str], Mapping[str, object] | None]
-"""Returns a model's configuration by its path; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +40,6 @@ class EngineReading:
     """Python files of the engine."""
     num_parsed: int
     """How many of them were parsed."""
-    launch: Callable[[Sequence[str], Gpu, int, str, Models], Launch] | None = field(
-        default=None, compare=False, repr=False
-    )
-    """Follows a command line on a machine with some of a GPU, for a model; None where the engine's
-    arguments are not followed."""
 
     def unread(self, facts: Facts) -> tuple[Problem, ...]:
         """List the problems that leave a plan for these facts uncertain."""
@@ -125,5 +115,4 @@ class EngineError(CodedError):
         "unknown-engine": "there is no reader for the engine that is named",
         "engine-not-installed": "the installed engine is asked for, and there is none",
         "engine-source-unusable": "a source holds no such engine, or cannot be opened",
-        "model-unreadable": "there is no configuration of the model that is named",
     }

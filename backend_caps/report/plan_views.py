@@ -29,12 +29,11 @@ def plan_view(plan: plans.PlanDocument) -> Iterator[Section]:
     """Show a plan: each value, its effect, what decided it, and what would change it."""
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     yield Lines((*(choice.text for choice in plan.choices or ()), *mirror_lines(plan)))
-    if plan.launch is not None:
-        yield from launch_view(plan.launch)
     yield Table(
         ("server", "value", "effect", "decided by"),
         tuple(
-            (n, words.value_words(v), v.effect, words.decided_by(v)) for n, v in plan.server.items()
+            (n, words.words_of(v.value), v.effect, words.decided_by(v))
+            for n, v in plan.server.items()
         ),
     )
     yield _phases(plan)
@@ -49,31 +48,13 @@ def plan_problems_view(plan: plans.PlanDocument) -> Iterator[Section]:
     return titled_table("Problems of the plan", ("problem", "what it is, what to do"), rows)
 
 
-def launch_view(launch: plans.LaunchDocument) -> Iterator[Section]:
-    """Show whether the engine starts, and what it changes of the flags that decide a plan."""
-    verb = {True: "starts", False: "refuses", None: "may refuse"}[launch.starts]
-    said = [launch.refusal] if launch.refusal is not None else launch.unchecked
-    yield Lines(
-        (
-            f"{launch.engine} {verb} {launch.model} on {launch.machine}",
-            *(f"because {each.at}: {each.message}" for each in said),
-        )
-    )
-    rows = [
-        (each.name, words.plain_words(each.before), words.plain_words(each.after), each.at)
-        for each in launch.rewrites
-        if each.name in launch.flags or each.name == "cuda_graph_config"
-    ]
-    yield from titled_table("What the engine changes", ("argument", "from", "to", "at"), rows)
-
-
 def mirror_lines(plan: plans.PlanDocument) -> tuple[str, ...]:
     """Write the value of `host_seq_lens`, then each cause that decided it."""
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     is_known = {cause.origin for cause in words.deciding(mirror)} - _NOT_TRUSTED
     verb = "is" if is_known or not engine else "counts as"
-    headline = f"{engine}host_seq_lens {verb} {words.value_words(mirror)} ({mirror.effect})"
+    headline = f"{engine}host_seq_lens {verb} {words.words_of(mirror.value)} ({mirror.effect})"
     reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in words.deciding(mirror))
     return (headline, *(f"because {kind} {name}: {reason}" for kind, name, reason in reasons))
 
@@ -150,7 +131,7 @@ def _explained(
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
     place = f"{name} in {phase}" if phase else name
-    yield Heading(f"{place}{engine} = {words.value_words(value)}{effect}")
+    yield Heading(f"{place}{engine} = {words.words_of(value.value)}{effect}")
     yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
@@ -159,7 +140,9 @@ def _explained(
 
 def causes_table(value: plans.ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups = words.grouped(((words.full_name(c), words.cause_words(c)), c) for c in value.causes)
+    groups = words.grouped(
+        ((words.full_name(c), f"{words.words_of(c.value)} ({c.origin})"), c) for c in value.causes
+    )
     rows = tuple((*stated, _story(same)) for stated, same in groups.items())
     return Table(("cause", "value", "why"), rows)
 

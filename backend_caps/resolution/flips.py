@@ -65,7 +65,7 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
     again = search.resolved(())
     if again is None or again.uses != plan.uses:  # its uses do not follow from the flags
         return ()
-    active = [(phase, own) for phase, own in plan.values() if own.effect.active and own.is_known]
+    active = [(phase, own) for phase, own in plan.values() if own.effect.active]
     return tuple(flip for phase, own in active for flip in search.flips(own, phase))
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.sglang.arguments import read_launch
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of, read_rules
@@ -54,8 +52,7 @@ def read_sglang(tree: Tree) -> EngineReading:
     """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read."""
     index = Index(tree)
     records = list(_Records(index).all())
-    launch = partial(read_launch, index)
-    return index.reading(records, read_rules(index), read_engine_options(index), launch)
+    return index.reading(records, read_rules(index), read_engine_options(index))
 
 
 class _Records:

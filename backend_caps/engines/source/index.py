@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.gpu import Gpu
 from backend_caps.capability.provenance import Problem, Source
-from backend_caps.engines.reading import EngineReading, Models, problem
+from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
 from backend_caps.engines.source.guards import Function, Guarded, as_expression, negated, under
 from backend_caps.engines.source.module import (
@@ -24,7 +23,6 @@ from backend_caps.engines.source.module import (
     mentions,
 )
 from backend_caps.resolution.engine import Engine
-from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.rules import RuleSet
 
 _LONGEST_TRAIL = 60
@@ -101,7 +99,6 @@ class Index:
         backends: Iterable[Backend],
         rules: RuleSet | None = None,
         command_line: Engine | None = None,
-        launch: Callable[[Sequence[str], Gpu, int, str, Models], Launch] | None = None,
     ) -> EngineReading:
         """Return the reading of the tree with these records."""
         return EngineReading(
@@ -114,7 +111,6 @@ class Index:
             problems=self.problems,
             num_files=len(self.tree.files),
             num_parsed=sum(module is not None for module in self._modules.values()),
-            launch=launch,
         )
 
     def source(self, at: str | None = None) -> Source:
