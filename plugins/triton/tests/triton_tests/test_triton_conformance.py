@@ -17,19 +17,12 @@ UNCLAIMED = frozenset({"mirror-bound", "mirror-read", "batch-invariance"})
 """Checks of what it does not claim."""
 APPLYING = [check for check in CHECKS if check.code not in UNCLAIMED]
 A_LITTLE = Effort(seeds=range(1), num_steps=8)
-LONG = frozenset(
-    {"addresses", "batches-apart", "context-bound", "reads-end", "serving", "two-batch"}
-)
-"""Checks whose cases run many batches: all of them by `make soak` alone."""
 WHOLE = frozenset({"numerics", "roles"})
 """Checks of which each case has something of its own: a dtype, a page size, a head size."""
 every_check = pytest.mark.parametrize("check", APPLYING, ids=lambda check: check.code)
-short_checks = pytest.mark.parametrize(
-    "check", [each for each in APPLYING if each.code not in LONG], ids=lambda check: check.code
-)
 
 
-@short_checks
+@every_check
 def test_nothing_is_found_in_a_little(check: Check) -> None:
     """In all cases of what is computed, and in two of each other check, every claim holds."""
     subject = Subject.of(discover()["triton"])
