@@ -57,7 +57,8 @@ test: lint $(WHEELS)
 	$(MAKE) --jobs 2 unit types
 
 # Coverage of branches by the tests that mirror the package's modules, 100 % of what imports no torch
-# and 90 % of the rest; then the tests that are marked `slow`, and more draws for those by Hypothesis.
+# and 90 % of the rest; `UNTRACED` ones take long, and no gate needs them. Then the tests that are
+# marked `slow`, and more draws for those by Hypothesis.
 test-all: $(VENV)/developing $(WHEELS)
 	$(MAKE) covered
 	$(MAKE) slow
