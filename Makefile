@@ -16,8 +16,10 @@ SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
 DEPLOYMENT := python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct \
   --attention-backend fa3 --device cuda --tp 2 --speculative-algorithm EAGLE3 \
-  --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
-  --enable-two-batch-overlap --chunked-prefill-size 4096 --max-running-requests 128
+  --speculative-draft-model-path yuhuili/EAGLE3-LLaMA3.1-Instruct-8B --speculative-num-steps 3 \
+  --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --chunked-prefill-size 4096 \
+  --max-running-requests 128
+H100 := --model-config llama-3.1-8b --fact device_name=H100 --fact num_gpus=2
 THIRD_PARTY := --path .cache/headline --device sim
 HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --context-length 128
@@ -50,6 +52,7 @@ run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps relay --rules backend-caps-1 -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
 	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
+	$(BIN)/backend-caps resolve --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --policy strict $(H100) -- $(DEPLOYMENT)
 
 # Types are checked beside the tests, on what those leave of two cores.
 # No gate of coverage: what random draws reach differs from run to run.
@@ -92,10 +95,12 @@ covered: $(VENV)/developing $(WHEELS)
 vllm: $(VENV)/developing $(LARGE_WHEELS)
 	$(BIN)/python -m pytest --numprocesses 2 -m vllm_wheel tests/upstream tests/docs
 
-# Behind the wheels that are read, SGLang's own backends: what the kit finds in them.
+# Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
+# processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
 upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(SGLANG)/installed
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
+	$(BIN)/python -m tests.upstream.launch_trials $(LAUNCHES)
 
 docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff check docs

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
+from backend_caps.capability.gpu import FORMS, Gpu, compute_capability, gpu_named, gpu_of, gpus
 from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, OrAuto
 from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version
@@ -47,13 +48,35 @@ class AtLeast:
         return f">= {self.at_least}"
 
 
+def _read_compute_capability(value: object) -> object:
+    """Read a compute capability as people write it."""
+    read = compute_capability(value)
+    if isinstance(read, str):
+        raise PydanticCustomError("compute_capability", f"Input should be {FORMS}")
+    return read
+
+
+def _read_device_name(value: object) -> object:
+    """Read a GPU's name as its short one; a name that is not in the table is refused."""
+    if not isinstance(value, str):
+        return value
+    gpu = gpu_named(value)
+    if gpu is None:
+        raise PydanticCustomError("device_name", f"Input should be one of {', '.join(gpus())}")
+    return gpu.key
+
+
 class Facts(FrozenModel):
     """State what is known of the machine and the model; `None` is not known yet."""
 
     device: OrAuto[Device] = None
     """The torch device type, such as `cuda`."""
-    compute_capability: Version | None = None
-    """The GPU's (major, minor)."""
+    device_name: Annotated[str | None, BeforeValidator(_read_device_name)] = None
+    """The GPU, such as `H100`; it gives its device type, compute capability and `rocm`."""
+    num_gpus: Annotated[StrictInt, Field(ge=1)] | None = None
+    """The GPUs of the machine."""
+    compute_capability: Annotated[Version | None, BeforeValidator(_read_compute_capability)] = None
+    """The GPU's (major, minor); `9.0`, `sm_90` and a GPU's name are read too."""
     dtype: OrAuto[Dtype] = None
     """The model's dtype, by torch's name."""
     kv_cache_dtype: OrAuto[Dtype] = None
@@ -68,6 +91,30 @@ class Facts(FrozenModel):
     """The longest context the server takes, in tokens."""
     rocm: StrictBool | None = None
     """Whether torch is built for ROCm, whose devices it calls `cuda` too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_gpu(cls, values: object) -> object:
+        """Fill in what a GPU's name gives."""
+        name = values.get("device_name") if isinstance(values, Mapping) else None
+        gpu = gpu_named(name) if isinstance(name, str) else None
+        if gpu is None or not isinstance(values, Mapping):
+            return values
+        given = {
+            "device": "cuda",
+            "compute_capability": gpu.compute_capability,
+            "rocm": gpu.rocm_arch is not None,
+        }
+        return {**given, **{key: value for key, value in values.items() if value is not None}}
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU of that name, or the one that stands for the compute capability."""
+        if self.device_name is not None:
+            return gpus()[self.device_name]
+        if self.compute_capability is None:
+            return None
+        return gpu_of(self.compute_capability, rocm=self.rocm is True)
 
     def known(self) -> Situation:
         """List the facts that are known."""

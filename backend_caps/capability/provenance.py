@@ -23,6 +23,9 @@ class Origin(Enum):
     """A condition cannot be decided yet; the value covers both ways."""
     UNDECLARED = "undeclared"
     """It is not stated: the worst value."""
+    NOT_KNOWN = "not-known"
+    """An engine's source does not state it, and its author could not have declared it here: it
+    counts as the worst value, and makes no problem."""
     INHERITED = "inherited"
     """An engine's subclass has it from its base and does not state it again."""
     UNVERIFIED = "unverified"

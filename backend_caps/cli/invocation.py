@@ -262,16 +262,21 @@ def check_routed(engine: str | None) -> str | None:
     return engine
 
 
-def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
+def reading_of(
+    engine: str | None, source: Path | None, python: Path | None = None
+) -> EngineReading | None:
     """Read the engine of `--engine`; without one, load nothing."""
     if engine is None or engine == NO_ENGINE:
-        if source is not None and engine is None:
-            raise click.UsageError(f"--source {source} names no engine; add --engine.")
+        option = f"--engine-python {python}" if source is None else f"--source {source}"
+        if (source or python) and engine is None:
+            raise click.UsageError(f"{option} names no engine; add --engine.")
         return None
+    if source is not None and python is not None:
+        raise click.UsageError("--source and --engine-python both name an engine; leave one out.")
     from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
 
     with working(f"reading {engine if source is None else source.name}"):
-        return read_engine(engine, source)
+        return read_engine(engine, source, python)
 
 
 def merged(reading: EngineReading, plugins: Registry) -> Registry:

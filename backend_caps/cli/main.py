@@ -25,6 +25,7 @@ _LATER = {
     "diff": "lock:diff",
     "dry-run": "dry_run:dry_run",
     "explain": "plan:explain",
+    "facts": "facts:facts",
     "generate": "generate:generate",
     "lock": "lock:lock",
     "new-plugin": "new_plugin:new_plugin",

@@ -15,9 +15,11 @@ from click.core import ParameterSource
 from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
+from backend_caps.capability.gpu import gpus
+from backend_caps.capability.provenance import Problem
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
-from backend_caps.cli.output import Format, Show, examples, printer
+from backend_caps.cli.output import Format, Show, examples, printer, working
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.plans import PlanDocument, plan_document
@@ -25,6 +27,7 @@ from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, i
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_NUM_GPUS = 8
+"""The GPUs of a machine of which that is not known."""
 STAND_INS = frozenset({"sim"})
 """The devices that stand in for others."""
 _OPTIONS = (
@@ -94,6 +99,10 @@ class Request:
     """The engine that was read; None without --engine."""
     requires_evidence: bool = False
     """Whether what is not verified counts as undeclared."""
+    words: tuple[str, ...] = ()
+    """The server's command line."""
+    model: str | None = None
+    """The model that the server is started with, where its launch is followed."""
 
     @property
     def path(self) -> tuple[Path, ...]:
@@ -121,18 +130,57 @@ class Request:
         return require_evidence(self.found, path=self.path, device=device)
 
     @cached_property
+    def launch(self) -> Launch | None:
+        """What the engine makes of the command line; None where no model is named."""
+        return None if self.model is None else self.launches([self.words])[0]
+
+    def launches(self, lines: Sequence[Sequence[str]]) -> Sequence[Launch]:
+        """Return what the engine makes of command lines, for the model that is named.
+
+        Raises:
+            UsageError: no engine is read whose arguments are followed, or no GPU is known.
+            EngineError: the model's configuration cannot be read.
+        """
+        assert self.model is not None, "no model is named"
+        if self.reading is None or self.reading.launches is None:
+            raise click.UsageError("--model-config is for an engine's start; add --engine sglang.")
+        gpu = self.facts.gpu
+        if gpu is None:
+            raise click.UsageError(
+                "--model-config needs the machine; add --fact device_name=H100, or another of: "
+                f"{', '.join(gpus())}."
+            )
+        from backend_caps.engines.model import model_of  # noqa: PLC0415 - only for a launch
+
+        model = model_of(self.model)
+        with working(f"following the command line through {invocation.name_of(self.reading)}"):
+            return self.reading.launches(lines, gpu, self.facts.num_gpus or _NUM_GPUS, model)
+
+    @cached_property
     def plan(self) -> Plan:
         """The flags, resolved against the registry; unread parts of an engine are problems."""
-        if self.reading is None:
+        if self.reading is None and self.model is None:
             return self.routed_plan(self.facts, STAND_INS)
+        return self.launched_plan(self.launch, self.policy)
+
+    def launched_plan(self, launch: Launch | None, policy: Policy) -> Plan:
+        """Resolve the flags, or the engine's final ones, with the engine's own backends."""
+        flags, facts = self.flags, self.facts
+        if launch is not None:
+            flags, facts = launch.over(flags), launch.with_facts(facts)
         rules = self.registry.rules(self.rules)
+        uses = self.registry.uses(flags, launch)
+        open_: tuple[Problem, ...] = ()
+        if self.reading is not None:
+            open_ = (*self.reading.unread(facts, launch), *self.reading.known_faults(uses))
         return resolve(  # an engine chooses classes for its names itself, auto included
-            self.registry.uses(self.flags),
-            self.flags,
-            rules=rules.with_problems(self.reading.unread(self.facts)),
-            facts=self.facts,
-            policy=self.policy,
+            uses,
+            flags,
+            rules=rules.with_problems(open_),
+            facts=facts,
+            policy=policy,
             unsafe_override=self.override,
+            launch=launch,
         )
 
     def routed_plan(self, facts: Facts, stand_ins: Collection[str]) -> Plan:
@@ -218,6 +266,24 @@ def server_command(
     return decorate
 
 
+def launch_options(command: click.Command) -> click.Command:
+    """Add the options of an engine that is read or asked, and of the model that it serves."""
+    click.option(
+        "--engine-python",
+        metavar="PATH",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="With --engine sglang, take the engine of this Python, and ask it for the launch.",
+    )(command)
+    click.option(
+        "--model-config",
+        metavar="MODEL",
+        help="With --engine sglang and a GPU's fact, follow the command line through the engine's "
+        "own arguments, for this model: a folder with a config.json, or a stored one such as "
+        "llama-3.1-8b.",
+    )(command)
+    return invocation.routed_engine_options(command)
+
+
 def device_option(default: str, words: str) -> Option:
     """Make `--device`, which the settings have too."""
     return invocation.setting_option("--device", default=default, show_default=True, help=words)
@@ -264,7 +330,8 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
     given = ctx.params
     if given["flags_file"] or has_server_flags(ctx):
         invocation.check_routed(given.get("engine"))
-    reading = invocation.reading_of(given.get("engine"), given.get("source"))
+    python = given.get("engine_python")
+    reading = invocation.reading_of(given.get("engine"), given.get("source"), python)
     line = (None if reading is None else reading.command_line) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
@@ -285,6 +352,8 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
         show=printer(Format(given["format_"])),
         reading=reading,
         requires_evidence=given["require_evidence"],
+        words=ctx.ensure_object(invocation.Invocation).server_flags,
+        model=given.get("model_config"),
     )
 
 

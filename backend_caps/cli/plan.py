@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -12,12 +13,19 @@ from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli import options
-from backend_caps.cli.invocation import routed_engine_options
 from backend_caps.cli.output import loading_torch, working
 from backend_caps.report import plans
-from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
+from backend_caps.report.plan_views import (
+    engine_selection_view,
+    explain_view,
+    plan_view,
+    relay_view,
+    selection_view,
+)
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
+from backend_caps.resolution.launch import Launch
+from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.selection import BACKEND_FLAGS
 from backend_caps.resolution.selection import select as selection_of
 
@@ -34,7 +42,7 @@ NONE_FITS = 1
     "backend-caps resolve -- --attention-backend triton",
     "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
     "  --speculative-algorithm EAGLE3",
-    engine=routed_engine_options,
+    engine=options.launch_options,
 )
 @click.pass_context
 def resolve(ctx: click.Context, /, **_options: object) -> None:
@@ -48,7 +56,7 @@ def resolve(ctx: click.Context, /, **_options: object) -> None:
     "Show every cause of a capability's value on a server.",
     "backend-caps explain -- --attention-backend torch_native",
     "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
-    engine=routed_engine_options,
+    engine=options.launch_options,
 )
 @click.argument(
     "capability", nargs=-1, metavar="[CAPABILITY...]", type=click.Choice([*_EXPLAINED, *SPELLINGS])
@@ -106,16 +114,22 @@ def explain(
     "Show which installed backends fit a server, and why not others.",
     "backend-caps select -- --attention-backend auto",
     "backend-caps select --fact device=cuda -- --attention-backend auto",
+    "backend-caps select --engine sglang --model-config llama-3.1-8b --fact device_name=H100",
     name="select",
+    engine=options.launch_options,
 )
 @click.pass_context
 def select_command(ctx: click.Context, /, **_options: object) -> None:
     """Show which installed backends fit a server, which of them auto is, and why not the others.
 
     Where no flag is auto, those that name a backend are taken as auto: the candidates could take
-    its place. Exit status 1 where no backend fits.
+    its place. With --engine, they are the engine's own, for --model-config on a GPU. Exit status 1
+    where no backend fits.
     """
     request = options.request_of(ctx)
+    if request.reading is not None:
+        _select_of_engine(ctx, request)
+        return
     flags, rules = _with_auto(request.flags), request.registry.rules(request.rules)
     selection = selection_of(
         request.registry,
@@ -136,6 +150,80 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     request.show(document, selection_view(document))
     if any(choice.chosen is None for choice in document.choices):
         ctx.exit(NONE_FITS)
+
+
+def _select_of_engine(ctx: click.Context, request: options.Request) -> None:
+    """Show what the engine takes by itself, and each backend that its command line has."""
+    if request.model is None:
+        raise click.UsageError(
+            "select --engine follows a server's start; add --model-config MODEL, a folder with a "
+            "config.json or a stored one such as llama-3.1-8b."
+        )
+    assert request.reading is not None, "an engine is read"
+    line = request.reading.command_line
+    names = sorted(line.attention_backends) if line else []
+    words = _without_backends(request.words)
+    own, *tried = request.launches([words, *([*words, f"--{_SHARED}", name] for name in names)])
+    default = own.flags.get("attention_backend") if own.starts else None
+    found = [
+        _engine_candidate(request, name, launch, is_default=name == default)
+        for name, launch in zip(names, tried, strict=True)
+    ]
+    said = own.refusal or next(iter(own.unchecked), None)
+    document = plans.EngineSelectionDocument(
+        schema_="backend-caps/engine-selection@1",
+        engine=own.engine,
+        machine=own.machine,
+        model=own.model,
+        default=None if default is None else str(default),
+        why_none=None if said is None else f"{said.message} ({said.at})",
+        candidates=sorted(
+            found, key=lambda each: (not each.is_default, _STARTS.index(each.starts))
+        ),
+    )
+    request.show(document, engine_selection_view(document))
+    if not any(each.starts for each in found):
+        ctx.exit(NONE_FITS)
+
+
+_STARTS = (True, None, False)
+_SHARED = "attention-backend"
+_NAMING = tuple(f"--{each}{_SHARED}" for each in ("", "prefill-", "decode-"))
+"""The options that name a backend of the target."""
+
+
+def _without_backends(words: Sequence[str]) -> list[str]:
+    """Leave out what names the target's backends."""
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in _NAMING:
+            del rest[:1]
+        elif not word.startswith(tuple(f"{option}=" for option in _NAMING)):
+            kept.append(word)
+    return kept
+
+
+def _engine_candidate(
+    request: options.Request, name: str, launch: Launch, *, is_default: bool
+) -> plans.EngineCandidateDocument:
+    said = launch.refusal or next(iter(launch.unchecked), None)
+    plan = request.launched_plan(launch, Policy.QUIET) if launch.starts else None
+    lengths = None if plan is None else plan["host_seq_lens"]
+    page_size = launch.flags.get("page_size")
+    return plans.EngineCandidateDocument(
+        name=name,
+        is_default=is_default,
+        starts=launch.starts,
+        why=None if said is None else said.message,
+        at=None if said is None else said.at,
+        host_seq_lens=text_of(lengths.value) if lengths is not None and lengths.is_known else None,
+        costs=None if lengths is None else lengths.effect.text,
+        has_overlap=None if plan is None else not launch.flags.get("disable_overlap_schedule"),
+        has_graphs=None if plan is None else not launch.flags.get("disable_cuda_graph"),
+        page_size=page_size if plan is not None and isinstance(page_size, int) else None,
+    )
 
 
 def _with_auto(flags: ServerFlags) -> ServerFlags:

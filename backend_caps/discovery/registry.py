@@ -22,6 +22,7 @@ from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import RULE_SETS
 from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 
@@ -146,9 +147,14 @@ class Registry(Backends):
             name = RuleSet.installed() if name is None else RuleSet.builtin(name)
         return name.with_rules(self.third_party_rules).with_problems(self.rule_problems)
 
-    def uses(self, flags: ServerFlags) -> tuple[Use, ...]:
-        """List which backend runs what in a server with these flags."""
-        return uses_of(flags, self)
+    def uses(self, flags: ServerFlags, launch: Launch | None = None) -> tuple[Use, ...]:
+        """List which backend runs what in a server with these flags.
+
+        Args:
+            flags: the server's.
+            launch: what the engine makes of its command line; None where it is not followed.
+        """
+        return uses_of(flags, self, launch)
 
     @property
     def fingerprint(self) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from backend_caps.engines.reading import EngineError, EngineReading
@@ -10,18 +13,25 @@ from backend_caps.engines.source.files import open_tree, unusable
 
 ENGINES = ("sglang", "vllm")
 """Engines that have a reader."""
+_SHOWN = 3
+"""As many problems are in an error's text."""
 
 
-def read_engine(engine: str, source: Path | None = None) -> EngineReading:
+def read_engine(
+    engine: str, source: Path | None = None, python: Path | None = None
+) -> EngineReading:
     """Read an engine's attention backends from its source, without importing it.
 
     Args:
         engine: one of `ENGINES`.
         source: a wheel, or a folder with the package in it; the installed one if None.
+        python: the Python of an environment that has SGLang, in place of a source. It is asked
+            what becomes of a command line, as this Python is where the installed one is read.
 
     Raises:
         EngineError: the engine has no reader or is not installed; or the source does not hold
-            it, cannot be opened, or is nested too deep.
+            it, cannot be opened, is nested too deep, or has no class that can be read; or there is
+            no SGLang for `python`.
     """
     if engine not in ENGINES:
         raise EngineError(
@@ -33,19 +43,31 @@ def read_engine(engine: str, source: Path | None = None) -> EngineReading:
     # Syntax trees are many live objects: each collection would scan all and free none.
     gc.disable()
     try:
-        return _read(engine, source)
+        reading = _read(engine, source, python)
     except RecursionError as error:
         raise unusable(engine, source, "is nested deeper than can be read") from error
     finally:
         if was_collecting:
             gc.enable()
+    if not any(backend.engine_class for backend in reading.backends):
+        why = "; ".join(problem.message for problem in reading.problems[:_SHOWN])
+        raise unusable(engine, source, f"has no class of a backend that can be read ({why})")
+    return reading
 
 
-def _read(engine: str, source: Path | None) -> EngineReading:
+def _read(engine: str, source: Path | None, python: Path | None) -> EngineReading:
     if engine == "sglang":
-        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415 - load one reader only
+        from backend_caps.engines.sglang.asking import ask_launches, folder_of  # noqa: PLC0415 - load one reader only
+        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
 
-        return read_sglang(open_tree(engine, source, within=is_wanted))
+        if python is not None:
+            source = folder_of(python)
+        elif source is None:
+            python = Path(sys.executable)
+        reading = read_sglang(open_tree(engine, source, within=is_wanted))
+        if python is None:
+            return reading
+        return replace(reading, launches=partial(ask_launches, python))
     from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - load one reader only
 
     # Every file is read, as files of models define attention backends too.

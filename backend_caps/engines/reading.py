@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Facts, Given
+from backend_caps.capability.gpu import Gpu
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.provenance import Problem, Source, problem_texts
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import Engine
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.uses import Use
+
+if TYPE_CHECKING:
+    from backend_caps.engines.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What a class cannot do although the engine's arguments take it, as a check found."""
+
+    path: str
+    """The class, with its module."""
+    phase: str
+    """The phase that fails."""
+    at: str
+    """The engine's `file:line`."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +55,22 @@ class EngineReading:
     """The options that its server takes; None where they are not read."""
     problems: tuple[Problem, ...]
     """What could not be read, and what was not found where it is expected."""
+    faults: tuple[Fault, ...] = ()
+    """What is known to fail in this version."""
     num_files: int
     """Python files of the engine."""
     num_parsed: int
     """How many of them were parsed."""
+    launches: Callable[[Sequence[Sequence[str]], Gpu, int, Model], Sequence[Launch]] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Follows command lines on a machine with some of a GPU, for a model; None where the engine's
+    arguments are not followed."""
 
-    def unread(self, facts: Facts) -> tuple[Problem, ...]:
-        """List the problems that leave a plan for these facts uncertain."""
-        if self.engine != "sglang" or facts.attention_arch is not AttentionArch.SSM:
+    def unread(self, facts: Facts, launch: Launch | None = None) -> tuple[Problem, ...]:
+        """List the problems that leave a plan for these facts, and of this launch, uncertain."""
+        is_wrapped = facts.attention_arch is AttentionArch.SSM
+        if self.engine != "sglang" or not is_wrapped or (launch and launch.classes):
             return self.problems
         unchecked = problem(
             "engine-wrapper-not-checked",
@@ -52,6 +79,21 @@ class EngineReading:
             fact="attention_arch is ssm",
         )
         return (*self.problems, unchecked)
+
+    def known_faults(self, uses: Iterable[Use]) -> Iterator[Problem]:
+        """List what is known to fail among uses."""
+        paths = {each.name: each.engine_class.path for each in self.backends if each.engine_class}
+        for use in uses:
+            for fault in self.faults:
+                if (paths.get(use.backend), use.phase.value) == (fault.path, fault.phase):
+                    yield problem(
+                        "engine-known-fault",
+                        engine=f"{self.engine} {self.version}",
+                        name=use.backend,
+                        phase=fault.phase,
+                        message=fault.message,
+                        at=fault.at,
+                    )
 
     @property
     def registry(self) -> Registry:
@@ -115,4 +157,6 @@ class EngineError(CodedError):
         "unknown-engine": "there is no reader for the engine that is named",
         "engine-not-installed": "the installed engine is asked for, and there is none",
         "engine-source-unusable": "a source holds no such engine, or cannot be opened",
+        "engine-does-not-answer": "the Python of an installed engine cannot be asked for a launch",
+        "model-unreadable": "there is no configuration of the model that is named",
     }

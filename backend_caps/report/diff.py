@@ -30,9 +30,8 @@ from backend_caps.report.difference import (
     severity,
     statement_of,
 )
-from backend_caps.report.document import value_of
 from backend_caps.report.plans import PlanDocument, ValueDocument
-from backend_caps.report.words import decided_by, grouped, words_of
+from backend_caps.report.words import decided_by, grouped, value_words
 from backend_caps.resolution.rules import Rule
 
 _CHANGED = DifferenceKind.CHANGED
@@ -327,7 +326,7 @@ def _of_plan_value(
     subject: str, name: str, one: ValueDocument, other: ValueDocument
 ) -> Iterator[DifferenceDocument]:
     """Compare a value, else the causes that keep it from the best, else its effect."""
-    was, is_ = (comparable(name, value_of(name, value.value)) for value in (one, other))
+    was, is_ = (comparable(name, value.of_capability(name)) for value in (one, other))
     words = _value_words(one), _value_words(other)
     kind = severity(name, was, is_)
     if kind is None and (was == CAPABILITIES[name].best or words[0] == words[1]):
@@ -336,7 +335,7 @@ def _of_plan_value(
 
 
 def _value_words(value: ValueDocument) -> str:
-    return f"{words_of(value.value)}, decided by {decided_by(value)}"
+    return f"{value_words(value)}, decided by {decided_by(value)}"
 
 
 def _of_texts(

@@ -65,7 +65,7 @@ def dry_run_view(document: documents.DryRunDocument) -> Iterator[Section]:
 
 def _decision(document: documents.DryRunDocument) -> Iterator[Section]:
     plan = document.plan
-    yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
+    yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules_words}")
     ends = (f"{phase} {own.value}" for phase, own in document.shared_reads_end.items())
     idle = [own.effect for own in document.shared_reads_end.values() if own.effect]
     effect = f" ({idle[0]})" if idle else ""

@@ -142,7 +142,7 @@ def _run(generated: documents.GenerateDocument) -> Iterator[tuple[str, str]]:
         others = ", ".join(str(place + 1) for place in generated.differs_from_plain)
         answer = f"other tokens of prompts {others}" if others else "the same tokens"
         yield "beside the plain loop", answer
-    yield "plan", f"{plan.fingerprint} under the rules of {plan.rules}"
+    yield "plan", f"{plan.fingerprint} under the rules of {plan.rules_words}"
 
 
 def _graphs(run: documents.RunDocument) -> str:

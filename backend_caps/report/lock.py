@@ -34,7 +34,7 @@ from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import CodedError
-from backend_caps.report.document import LEFT_OUT, json_text, value_of
+from backend_caps.report.document import LEFT_OUT, json_text
 from backend_caps.report.plans import PlanDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
@@ -208,7 +208,7 @@ class LockDocument(_Locked):
     def _holds_values(cls, plan: PlanDocument | None) -> PlanDocument | None:
         """Refuse a plan with values outside the vocabulary."""
         for _, name, value in () if plan is None else plan.all_values():
-            value_of(name, value.value)
+            value.of_capability(name)
         return plan
 
     def text(self) -> str:

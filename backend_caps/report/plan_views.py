@@ -27,13 +27,14 @@ _NO_USE = (
 
 def plan_view(plan: plans.PlanDocument) -> Iterator[Section]:
     """Show a plan: each value, its effect, what decided it, and what would change it."""
-    yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
+    yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules_words}")
     yield Lines((*(choice.text for choice in plan.choices or ()), *mirror_lines(plan)))
+    if plan.launch is not None:
+        yield from launch_view(plan.launch)
     yield Table(
         ("server", "value", "effect", "decided by"),
         tuple(
-            (n, words.words_of(v.value), v.effect, words.decided_by(v))
-            for n, v in plan.server.items()
+            (n, words.value_words(v), v.effect, words.decided_by(v)) for n, v in plan.server.items()
         ),
     )
     yield _phases(plan)
@@ -48,13 +49,31 @@ def plan_problems_view(plan: plans.PlanDocument) -> Iterator[Section]:
     return titled_table("Problems of the plan", ("problem", "what it is, what to do"), rows)
 
 
+def launch_view(launch: plans.LaunchDocument) -> Iterator[Section]:
+    """Show whether the engine starts, and what it changes of the flags that decide a plan."""
+    verb = {True: "starts", False: "refuses", None: "may refuse"}[launch.starts]
+    said = [launch.refusal] if launch.refusal is not None else launch.unchecked
+    yield Lines(
+        (
+            f"{launch.engine} {verb} {launch.model} on {launch.machine}",
+            *(f"because {each.at}: {each.message}" for each in said),
+        )
+    )
+    rows = [
+        (each.name, words.plain_words(each.before), words.plain_words(each.after), each.at)
+        for each in launch.rewrites
+        if each.name in launch.flags or each.name == "cuda_graph_config"
+    ]
+    yield from titled_table("What the engine changes", ("argument", "from", "to", "at"), rows)
+
+
 def mirror_lines(plan: plans.PlanDocument) -> tuple[str, ...]:
     """Write the value of `host_seq_lens`, then each cause that decided it."""
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     is_known = {cause.origin for cause in words.deciding(mirror)} - _NOT_TRUSTED
     verb = "is" if is_known or not engine else "counts as"
-    headline = f"{engine}host_seq_lens {verb} {words.words_of(mirror.value)} ({mirror.effect})"
+    headline = f"{engine}host_seq_lens {verb} {words.value_words(mirror)} ({mirror.effect})"
     reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in words.deciding(mirror))
     return (headline, *(f"because {kind} {name}: {reason}" for kind, name, reason in reasons))
 
@@ -131,7 +150,7 @@ def _explained(
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
     place = f"{name} in {phase}" if phase else name
-    yield Heading(f"{place}{engine} = {words.words_of(value.value)}{effect}")
+    yield Heading(f"{place}{engine} = {words.value_words(value)}{effect}")
     yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
@@ -140,9 +159,7 @@ def _explained(
 
 def causes_table(value: plans.ValueDocument) -> Table:
     """Show every cause of a value; those that name the same and state the same share a row."""
-    groups = words.grouped(
-        ((words.full_name(c), f"{words.words_of(c.value)} ({c.origin})"), c) for c in value.causes
-    )
+    groups = words.grouped(((words.full_name(c), words.cause_words(c)), c) for c in value.causes)
     rows = tuple((*stated, _story(same)) for stated, same in groups.items())
     return Table(("cause", "value", "why"), rows)
 
@@ -205,3 +222,30 @@ def _unchecked(choice: plans.ChoiceDocument) -> Iterator[Section]:
     yield from titled_table("Not checked, so not refused", ("backend", "not checked"), rows)
     if rows and choice.unknown_facts:
         yield Lines((f"not known: {', '.join(choice.unknown_facts)}; --fact NAME=VALUE tells one",))
+
+
+def engine_selection_view(selection: plans.EngineSelectionDocument) -> Iterator[Section]:
+    """Show what the engine takes by itself, and each backend that could take its place."""
+    takes = selection.default or "no backend by itself"
+    yield Heading(f"{selection.engine} takes {takes} for {selection.model} on {selection.machine}")
+    if selection.why_none is not None:
+        yield Lines((f"because {selection.why_none}",))
+    can = [each for each in selection.candidates if each.starts]
+    if can:
+        yield table_of(can, _ENGINE_CANDIDATES)
+    rows = [
+        (each.name, "no" if each.starts is False else "not known", f"{each.why} ({each.at})")
+        for each in selection.candidates
+        if not each.starts
+    ]
+    yield from titled_table("Those that do not start", ("backend", "starts", "because"), rows)
+
+
+_ENGINE_CANDIDATES: Columns[plans.EngineCandidateDocument] = {
+    "backend": lambda each: f"{each.name} (default)" if each.is_default else each.name,
+    "host_seq_lens": lambda each: each.host_seq_lens or "not known",
+    "with it": lambda each: each.costs or "",
+    "overlap": lambda each: "yes" if each.has_overlap else "no",
+    "decode graphs": lambda each: "yes" if each.has_graphs else "no",
+    "page size": lambda each: str(each.page_size or ""),
+}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
-from backend_caps.capability.provenance import BY_HAND
-from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written
+from backend_caps.capability.provenance import BY_HAND, Origin
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written, value_of
 from backend_caps.resolution.flips import Flip
 from backend_caps.resolution.plan import Choice, Plan
 
@@ -44,8 +45,8 @@ class CauseDocument(Document):
     """The role that a backend is used in."""
     phase: Annotated[str | None, WRITTEN]
     """The phase that it counts in."""
-    value: Written
-    """What it contributes."""
+    value: Written = Field(validation_alias="known_value")
+    """What it contributes; null where no limit, or, as its origin says, not known."""
     reason: str
     """Why, in the words of the declaration or the rule."""
     origin: Annotated[str, WRITTEN]
@@ -63,12 +64,33 @@ class CauseDocument(Document):
 class ValueDocument(Document):
     """One value of a plan."""
 
-    value: Written
+    value: Written = Field(validation_alias="known_value")
     """The join of every cause's; no limit is null."""
+    origin: Annotated[Literal["not-known"] | None, WRITTEN, LEFT_OUT] = None
+    """`not-known` where nothing states what decides it; `value` is null then, and the server is
+    configured by the worst value. Left out where the value is known."""
     effect: Annotated[str, TEXT]
     """What it does on this server, or `no effect: ` and why."""
     causes: list[CauseDocument]
     """Every contribution, the deciding ones first."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether something states it."""
+        return self.origin is None
+
+    def of_capability(self, name: str) -> object:
+        """Return the value that a server is configured by: the worst where it is not known.
+
+        Raises:
+            ValueError: no plan holds such a value of the capability.
+        """
+        return value_of(name, self.value) if self.is_known else CAPABILITIES[name].worst
+
+    def is_decided_by(self, cause: CauseDocument) -> bool:
+        """Return whether a cause gives this value."""
+        is_known = cause.origin != Origin.NOT_KNOWN.value
+        return cause.value == self.value and is_known is self.is_known
 
 
 class FlipDocument(Document):
@@ -153,6 +175,105 @@ class SelectionDocument(Document):
     """One for each flag that backends were tried for."""
 
 
+class RewriteDocument(Document):
+    """An argument to which the engine gives another value."""
+
+    name: str
+    """By the engine's own name."""
+    before: JsonValue
+    """Its value before; null where it was not given."""
+    after: JsonValue
+    """Its value then; an object with the key `unknown` where that depends on what is not known."""
+    at: str
+    """The engine's `file:line`."""
+
+
+class RefusalDocument(Document):
+    """Why the engine does not start."""
+
+    message: str
+    """The engine's own words."""
+    at: str
+    """The engine's `file:line`."""
+
+
+class UncheckedDocument(Document):
+    """A place at which the engine may refuse, for want of something that is not known."""
+
+    message: str
+    """The engine's own words there."""
+    at: str
+    """The engine's `file:line`."""
+    unless: str
+    """The condition that is not known, in the engine's own words."""
+
+
+class LaunchDocument(Document):
+    """What the engine makes of the command line, as its source says."""
+
+    engine: str
+    """The engine with its version."""
+    machine: str
+    """The GPU that it is started on."""
+    model: str
+    """The model's name, or the path of its configuration."""
+    starts: bool | None
+    """Whether it accepts the command line; null where that is not known."""
+    refusal: RefusalDocument | None
+    """Why it does not start; null where it does."""
+    unchecked: list[UncheckedDocument]
+    """Where it may refuse, for want of something that is not known."""
+    rewrites: list[RewriteDocument]
+    """The values that it changes, in order."""
+    flags: dict[str, JsonValue]
+    """The final values of the flags that decide the plan."""
+    classes: dict[str, list[str]]
+    """The classes of backends that it constructs, by the runner's slot."""
+
+
+class EngineCandidateDocument(Document):
+    """A backend of an engine, tried for all phases of a server."""
+
+    name: str
+    """The name that flags use."""
+    is_default: bool
+    """Whether the engine takes it where no flag names one."""
+    starts: bool | None
+    """Whether the engine accepts it; null where that is not known."""
+    why: str | None
+    """Why it does not, or why that is not known, in the engine's own words; null where it does."""
+    at: str | None
+    """Where in the engine; null where it starts."""
+    host_seq_lens: str | None
+    """What the server needs with it; null where it does not start, or that is not known."""
+    costs: str | None
+    """What that does on this server; null where it does not start."""
+    has_overlap: bool | None
+    """Whether the scheduler overlaps steps with it; null where it does not start."""
+    has_graphs: bool | None
+    """Whether decode steps replay graphs with it; null where it does not start."""
+    page_size: int | None
+    """The page size that the engine ends with; null where it does not start."""
+
+
+class EngineSelectionDocument(Document):
+    """Which backend an engine takes for a server, and which others it would."""
+
+    schema_: Annotated[Literal["backend-caps/engine-selection@1"], Field(alias="schema")]
+    engine: str
+    """The engine with its version."""
+    machine: str
+    """The GPU that the server is started on."""
+    model: str
+    """The model's name, or the path of its configuration."""
+    default: str | None
+    """The backend that the engine takes by itself; null where it starts with none."""
+    why_none: str | None
+    """Why it starts with none by itself; null where it does."""
+    candidates: list[EngineCandidateDocument]
+    """The default, then what else starts, what may, and what does not."""
+
+
 class PlanDocument(Document):
     """What a server is configured by, and why."""
 
@@ -171,12 +292,23 @@ class PlanDocument(Document):
     """What is done about the problems: refused, shown, or only kept here."""
     rules: str
     """The rule set."""
+    rules_unchecked_for: Annotated[str | None, LEFT_OUT] = None
+    """The engine's version that the rules were not checked with; left out where they were."""
     fingerprint: str
-    """A digest of the values: equal plans configure equal servers."""
+    """A digest of the values, and of the backends, flags and rules that they come from."""
     engine: Annotated[str | None, LEFT_OUT] = None
     """The engine whose own backends were read for it, with its version; left out for none."""
     choices: Annotated[list[ChoiceDocument] | None, LEFT_OUT] = None
     """The choices where a flag is `auto`; left out where none is."""
+    launch: Annotated[LaunchDocument | None, LEFT_OUT] = None
+    """What the engine makes of the command line; left out where it was not followed."""
+
+    @property
+    def rules_words(self) -> str:
+        """The rule set, and what it was not checked with."""
+        if self.rules_unchecked_for is None:
+            return self.rules
+        return f"{self.rules}, which nobody checked with {self.rules_unchecked_for}"
 
     def all_values(self) -> Iterator[tuple[str | None, str, ValueDocument]]:
         """List every value with its phase, None for the server's, and its capability."""
@@ -224,6 +356,7 @@ def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = Non
         schema_="backend-caps/plan@1",
         flips=[FlipDocument.of(f, remedies=[r.text for r in f.remedies]) for f in flips],
         rules=plan.rules.name,
+        rules_unchecked_for=plan.rules.unchecked_for,
         engine=engine,
         choices=choice_documents(plan.choices) or None,
     )

@@ -8,10 +8,13 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
+from backend_caps.capability.provenance import Origin
 from backend_caps.report.plans import CauseDocument, FlipDocument, ValueDocument
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item")
+_SHOWN = 8
+"""As many values of a list are written out."""
 _SIZES = {
     "exact": "",
     "multiple_of": "multiples of ",
@@ -43,6 +46,21 @@ def words_of(value: JsonValue) -> str:
     return str(value)
 
 
+def plain_words(value: JsonValue) -> str:
+    """Write an argument of an engine; of one with parts, what differs from nothing."""
+    match value:
+        case None:
+            return "not given"
+        case {"unknown": str(why)}:
+            return f"not known ({why})"
+        case dict():
+            held = {key: each for key, each in value.items() if each not in (None, [], {})}
+            return ", ".join(f"{key} {plain_words(each)}" for key, each in held.items())
+        case list() if len(value) > _SHOWN:
+            return f"{len(value)} values up to {value[-1]}"
+    return words_of(value)
+
+
 def number_words(value: float) -> str:
     """Write a number; a mean with up to two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
@@ -59,14 +77,25 @@ def place_of(cause: CauseDocument) -> str:
     return " ".join(part for part in (cause.role, cause.phase, rank) if part)
 
 
+def value_words(value: ValueDocument) -> str:
+    """Write a plan's value."""
+    return words_of(value.value) if value.is_known else "not known"
+
+
+def cause_words(cause: CauseDocument) -> str:
+    """Write a cause's value, and how it came to be."""
+    is_known = cause.origin != Origin.NOT_KNOWN.value
+    return f"{words_of(cause.value)} ({cause.origin})" if is_known else "not known"
+
+
 def use_words(value: ValueDocument) -> str:
     """Write a phase's value, which counts only where a backend is used."""
-    return words_of(value.value) if value.causes else "not used"
+    return value_words(value) if value.causes else "not used"
 
 
 def deciding(value: ValueDocument) -> list[CauseDocument]:
     """List the causes whose value is the joined value."""
-    return [cause for cause in value.causes if cause.value == value.value]
+    return [cause for cause in value.causes if value.is_decided_by(cause)]
 
 
 def decided_by(value: ValueDocument) -> str:

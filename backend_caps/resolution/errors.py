@@ -22,6 +22,7 @@ class FlagsError(CodedError):
         "one-string": "a command line is one string, not a list of words",
         "other-engine": "a command line starts an engine whose flags are not read",
         "override": "an override names no value of the plan",
+        "unknown-algorithm": "a speculative algorithm is none of the engine's, and nearly one",
         "unknown-backend": "a flag nearly names a declared backend",
         "unknown-flag": "a flag is none of the engine's, and nearly one that matters here",
     }

@@ -57,15 +57,18 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
     """List the changes that lead to the next better value of each active one.
 
     Args:
-        plan: resolved from `flags`; a plan of uses by hand has no flips.
+        plan: resolved from `flags`; a plan of uses by hand has no flips, nor has one whose command
+            line was followed through an engine, which may take other flags or refuse them.
         backends: the registry; its other backends are candidates.
         flags: the server's.
     """
+    if plan.launch is not None:
+        return ()
     search = _Search(plan, backends, flags)
     again = search.resolved(())
     if again is None or again.uses != plan.uses:  # its uses do not follow from the flags
         return ()
-    active = [(phase, own) for phase, own in plan.values() if own.effect.active]
+    active = [(phase, own) for phase, own in plan.values() if own.effect.active and own.is_known]
     return tuple(flip for phase, own in active for flip in search.flips(own, phase))
 
 
@@ -135,12 +138,19 @@ class _Search:
     def _others(self, capability: str, target: object, uses: list[Use]) -> Iterator[str]:
         """List the installed backends that would reach the target in each of these uses.
 
-        A composite is always listed: only resolving again shows what its parts reach.
+        A composite is always listed: only resolving again shows what its parts reach. Where an
+        engine was read, a plugin without an adapter for it is left out.
         """
+        engine = next(
+            (b.source.distribution for b in self._backends.values() if b.engine_class), None
+        )
         blamed = {name for use in uses for name in (use.backend, *use.composites)}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
             if backend.declaration is None or backend.engine_class or name == PAIR:
+                continue
+            is_own = backend.source.distribution == engine
+            if engine is not None and not is_own and engine not in backend.declaration.adapters:
                 continue
             if backend.declaration.parts:
                 yield name

@@ -16,6 +16,7 @@ from backend_caps.capability.sets import Conflict
 from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.rules import Effect, RuleSet, effect_of
 from backend_caps.resolution.uses import Use
 
@@ -61,6 +62,16 @@ class Cause:
     """That rank's machine."""
 
     @property
+    def is_known(self) -> bool:
+        """Whether something states the value; otherwise it is the worst for want of knowledge."""
+        return self.origin is not Origin.NOT_KNOWN
+
+    @property
+    def known_value(self) -> object:
+        """The value; None where it is not known."""
+        return self.value if self.is_known else None
+
+    @property
     def sort_key(self) -> tuple[str, ...]:
         """Order the causes of one value by name and place."""
         place = (self.role.value if self.role else "", self.phase.value if self.phase else "")
@@ -77,6 +88,26 @@ class Resolved:
     effect: Effect
     causes: tuple[Cause, ...]
     """Every contribution, the deciding ones first."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a cause that decides the value states it.
+
+        Otherwise `value` is the worst, so that a server is configured safely; but nothing says
+        that a backend cannot do better.
+        """
+        deciding = [cause for cause in self.causes if cause.value == self.value]
+        return not deciding or any(cause.is_known for cause in deciding)
+
+    @property
+    def known_value(self) -> object:
+        """The value; None where it is not known."""
+        return self.value if self.is_known else None
+
+    @property
+    def origin(self) -> Origin | None:
+        """`NOT_KNOWN` where the value is not known; else None, for each cause has its own."""
+        return None if self.is_known else Origin.NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +197,8 @@ class Plan:
     overrides: tuple[tuple[str, object], ...] = ()
     choices: tuple[Choice, ...] = ()
     """The choices for flags that were `auto`; `flags` has the chosen names."""
+    launch: Launch | None = None
+    """What the engine makes of the command line; `flags` has its final values."""
 
     def __getitem__(self, key: str | tuple[str, Phase]) -> Resolved:
         """Return a capability's value, of the server or of one phase.
@@ -242,12 +275,23 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the values: equal plans configure equal servers."""
+        """A digest of the values, and of the backends, flags and rules that they come from."""
         values = [
             (phase.value if phase else "server", resolved.capability, text_of(resolved.value))
             for phase, resolved in self.values()
         ]
-        return hashlib.sha256(json.dumps([self.rules.name, values]).encode()).hexdigest()[:16]
+        uses = {
+            (
+                use.role.value,
+                use.phase.value,
+                use.backend,
+                str(replace(use.source, declared_at=None)),
+            )
+            for use in self.uses
+        }
+        flags = {name: text_of(value) for name, value in self.flags.given().items()}
+        premises = [self.rules.name, sorted(uses), flags]
+        return hashlib.sha256(json.dumps([premises, values]).encode()).hexdigest()[:16]
 
     def raised(self, capability: str, need: object, reason: str) -> Plan:
         """Return this plan with a server need joined with one of the engine."""
@@ -319,7 +363,8 @@ def _line(name: str, active: Sequence[tuple[Phase | None, Resolved]]) -> str:
     """Write the values of a capability with the names of their causes."""
     phases: dict[str, list[str]] = {}
     for phase, own in active:
-        phases.setdefault(text_of(own.value), []).append(phase.value if phase else "")
+        text = text_of(own.value) if own.is_known else "not known"
+        phases.setdefault(text, []).append(phase.value if phase else "")
     values = "; ".join(
         value if len(phases) == 1 else f"{value} in {' and '.join(those)}"
         for value, those in phases.items()

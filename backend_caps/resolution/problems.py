@@ -77,7 +77,8 @@ def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
     """List the problems of a plan, each once."""
-    of_premises = {*plan.rules.problems, *_of_flags(plan)}
+    launch = () if plan.launch is None else plan.launch.problems()
+    of_premises = {*plan.rules.problems, *_of_flags(plan), *launch}
     return in_order({*of_premises, *_of_uses(plan), *problems_of_values(plan)})
 
 
@@ -195,13 +196,13 @@ def problems_of_values(plan: Plan) -> Iterator[Problem]:
         actual, needed = ", ".join(dict.fromkeys(takes)), "a page size that all take"
         yield plan_problem("page-size-conflict", actual=actual, needed=needed)
     yield from _of_topk(plan)
-    if plan.flags.enable_two_batch_overlap and plan["two_batch_overlap"].value is False:
+    if plan.flags.enable_two_batch_overlap and plan["two_batch_overlap"].known_value is False:
         actual, needed = "two-batch overlap on", "two-batch overlap off"
         names = _names(plan["two_batch_overlap"])
         code = "two-batch-overlap-unsupported"
         yield plan_problem(code, actual=actual, needed=needed, names=names)
     for name, what in _DETERMINISM.items() if plan.flags.enable_deterministic_inference else ():
-        if plan[name].value is False:
+        if plan[name].known_value is False:
             code, names = "deterministic-inference-unsupported", _names(plan[name])
             needed = f"{name} yes"
             yield plan_problem(code, actual=f"{name} no", needed=needed, what=what, names=names)
@@ -209,7 +210,7 @@ def problems_of_values(plan: Plan) -> Iterator[Problem]:
 
 def _of_topk(plan: Plan) -> Iterator[Problem]:
     topk, limit = plan.flags.speculative_eagle_topk, plan["max_speculative_topk"]
-    if not limit.effect.active or limit.value == NO_LIMIT:
+    if not limit.effect.active or limit.value == NO_LIMIT or not limit.is_known:
         return
     needed, names = f"at most {text_of(limit.value)}", _names(limit)
     who_take = f"{names} {'takes' if len(_deciding(limit)) == 1 else 'take'}"

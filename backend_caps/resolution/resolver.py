@@ -15,8 +15,15 @@ from backend_caps.capability.facts import Facts, Situation, Truth, text_of
 from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities
-from backend_caps.resolution.errors import FlagsError, PlanRefusedError, ResolutionError, raise_all
+from backend_caps.resolution.errors import (
+    FlagsError,
+    PlanRefusedError,
+    ResolutionError,
+    nearest,
+    raise_all,
+)
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Cause, CauseKind, Choice, Plan, Policy, Resolved, in_order
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -32,6 +39,7 @@ def resolve(
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
     choices: tuple[Choice, ...] = (),
+    launch: Launch | None = None,
 ) -> Plan:
     """Join what every use needs with what the flags force, keeping every cause.
 
@@ -46,11 +54,13 @@ def resolve(
         unsafe_override: values that replace the joined ones, even by better ones. Each is
             recorded as a cause.
         choices: the choices of `select` for these flags, kept in the plan.
+        launch: what the engine makes of the command line; `flags` and `facts` are with its values.
 
     Raises:
         ResolutionError: `uses` is empty, a backend is used in a role that it does not take, or
             a use is a composite whose parts are not in `uses`.
-        FlagsError: the override names a capability that a plan does not hold.
+        FlagsError: the override names a capability that a plan does not hold, or the speculative
+            algorithm is nearly one of the engine's.
         PlanRefusedError: the policy is strict and there is a problem. Several faults come
             as one group.
     """
@@ -64,6 +74,7 @@ def resolve(
     facts = facts or Facts()
     situation = flags.situation(facts)
     uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))
+    _check_algorithm(flags, rules)
     _check(uses, situation)
     plan = Plan(
         by_phase={},
@@ -74,6 +85,7 @@ def resolve(
         policy=Policy(policy),
         overrides=tuple(_overrides(unsafe_override).items()),
         choices=choices,
+        launch=launch,
     )
     by_phase = {
         phase: {
@@ -85,6 +97,20 @@ def resolve(
     }
     plan = replace(plan, by_phase=by_phase)
     return under_policy(plan, problems_of(plan))
+
+
+def _check_algorithm(flags: ServerFlags, rules: RuleSet) -> None:
+    """Refuse an algorithm that is a misspelt one; a plugin may add others."""
+    algorithm = flags.speculative_algorithm
+    if algorithm is None or algorithm in rules.algorithms:
+        return
+    meant = nearest(algorithm, [*rules.algorithms])
+    if meant is not None:
+        raise FlagsError(
+            "unknown-algorithm",
+            f"--speculative-algorithm is {algorithm!r}, which {rules.name} does not have; it has: "
+            f"{', '.join(sorted(rules.algorithms))}. Did you mean {meant!r}?",
+        )
 
 
 def _check(uses: tuple[Use, ...], situation: Situation) -> None:
@@ -152,6 +178,9 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
         return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), own)
     if use.adds_only:
         adds = added(use.declaration, capability, own)
+        reading = use.readings.get(capability)
+        if adds is None and reading is not None and reading.origin is Origin.INHERITED:
+            adds = _explained(use, capability, (kind.worst, Origin.UNDECLARED, ""))
         return None if adds is None else _cause(use, adds, own)
     stated = declared(use.declaration, capability, own)
     if kind.requires is not None and stated[0] != kind.worst:
@@ -164,7 +193,7 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
 
 
 def _explained(use: Use, capability: str, stated: Stated) -> Stated:
-    """Replace the reason of an undeclared value that is inherited or unverified."""
+    """Replace the reason of an undeclared value that is inherited, unverified or not known."""
     value, origin, _ = stated
     reading = use.readings.get(capability)
     if origin is not Origin.UNDECLARED:
@@ -175,6 +204,8 @@ def _explained(use: Use, capability: str, stated: Stated) -> Stated:
         return value, Origin.INHERITED, words
     if capability in use.unverified:
         return value, Origin.UNVERIFIED, use.unverified[capability].words
+    if reading is None and use.readings:
+        return value, Origin.NOT_KNOWN, f"the engine's source does not state {capability}"
     return stated
 
 

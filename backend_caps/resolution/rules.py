@@ -79,8 +79,12 @@ class RuleSet:
     """Why the set may lack rules: third-party rules that could not be read."""
     chosen_because: str | None = field(default=None, compare=False)
     """Why the engine version was chosen; None where it was named."""
+    unchecked_for: str | None = None
+    """The engine with its version that the rules were not checked with; None where they were."""
 
     def __str__(self) -> str:
+        if self.unchecked_for is not None:
+            return f"{self.name}, which nobody checked with {self.unchecked_for}"
         return self.name if self.chosen_because is None else f"{self.name} ({self.chosen_because})"
 
     @classmethod

@@ -5,7 +5,7 @@ The routing is the engine's: a slot that no flag fills gets the backend that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -14,11 +14,12 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
-from backend_caps.capability.provenance import BY_HAND, Source
+from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution import errors
 from backend_caps.resolution.engine import ENGINES, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.launch import Launch
 
 
 class UseKind(Enum):
@@ -110,8 +111,16 @@ class Use:
         return (*place, self.backend, str(self.source), self.slot, *self.composites, *conditions)
 
 
-def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, ...]:
+def uses_of(
+    flags: ServerFlags, backends: Mapping[str, Backend], launch: Launch | None = None
+) -> tuple[Use, ...]:
     """List the uses of a server with these flags.
+
+    Args:
+        flags: the flags that name backends.
+        backends: the known ones, by name.
+        launch: what the engine makes of the command line. Where it says which classes the engine
+            constructs, these are used in place of what the names stand for.
 
     Raises:
         FlagsError: a flag names an unknown backend, and nearly a declared one.
@@ -120,9 +129,15 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
     """
     uses: list[Use] = []
     faults: dict[str, BackendCapsError] = {}
-    for use in (*_named_uses(flags), *_pair(flags, backends)):
+    classes = {} if launch is None else launch.classes
+    pair = () if {"prefill", "decode"} & classes.keys() else _pair(flags, backends)
+    for use in (*_named_uses(flags), *pair):
         try:
-            uses.extend(_expanded(use, backends))
+            constructed = classes.get(_slot(use, flags))
+            if launch is None or constructed is None:
+                uses.extend(_expanded(use, backends))
+            else:
+                uses.extend(_constructed(use, constructed, backends, launch.wrappers))
         except BackendCapsError as fault:
             faults.setdefault(str(fault), fault)
     errors.raise_all("backends in use", list(faults.values()))
@@ -254,6 +269,50 @@ def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
         yield from _expanded(replace(_bare(use), backend=part.backend, via=via), backends)
     if is_composite and not parts:
         yield _without_part(use)
+
+
+def _slot(use: Use, flags: ServerFlags) -> str:
+    """Return the slot of a launch in which a use's backend is constructed."""
+    if use.role is Role.DRAFT_EXTEND:
+        return "draft_extend"
+    if use.role is Role.DRAFT:
+        return "draft_prefill" if use.phase is Phase.PREFILL else "draft"
+    is_prefill = use.phase is Phase.PREFILL or (
+        use.phase is Phase.VERIFY and flags.speculative_attention_mode == "prefill"
+    )
+    return "prefill" if is_prefill else "decode"
+
+
+def _constructed(
+    use: Use, paths: Sequence[str], backends: Mapping[str, Backend], wrappers: Collection[str]
+) -> Iterator[Use]:
+    """List the uses of the classes that are constructed for a named backend.
+
+    A wrapper adds what it states itself; where that depends on the classes in it, it adds nothing.
+    """
+    known = {each.engine_class.path: each for each in backends.values() if each.engine_class}
+    for path in paths:
+        backend, via = known.get(path), (Handover(composite=use.backend),)
+        if backend is None:
+            problem = errors.plan_problem("class-not-read", path=path, slot=use.slot)
+            yield replace(use, backend=path.rpartition(".")[2], problem=problem, via=via)
+            continue
+        assert backend.engine_class is not None, "it was found by its class"
+        readings = backend.engine_class.readings
+        lengths = readings.get("host_seq_lens")
+        is_wrapper = path in wrappers
+        if not (is_wrapper and lengths and lengths.origin is Origin.CONDITIONAL):
+            yield replace(
+                use,
+                backend=backend.name,
+                via=via,
+                declaration=_declaration(backend, use.slot),
+                source=backend.source,
+                unverified=backend.unverified,
+                readings=readings,
+                adds_only=is_wrapper,
+                kind=UseKind.NAMED,
+            )
 
 
 def _bare(use: Use) -> Use:

@@ -19,6 +19,7 @@ from pydantic.json_schema import JsonSchemaMode
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.evidence import Evidence
 from backend_caps.cli.config import ConfigDocument
+from backend_caps.cli.facts import FactsDocument
 from backend_caps.report.backends import ReportDocument
 from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.check_documents import CheckDocument
@@ -40,6 +41,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "check": (CheckDocument, "serialization"),
     "check-list": (CheckListDocument, "serialization"),
     "config": (ConfigDocument, "serialization"),
+    "facts": (FactsDocument, "serialization"),
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
     "dry-run": (DryRunDocument, "serialization"),

@@ -160,7 +160,7 @@ def read_rules(index: Index) -> RuleSet:
             index.note_missing(f"rule {rule.name!r}", _MODULE)
     return replace(
         expected,
-        name=index.label,
+        unchecked_for=None if is_known else index.label,
         rules=(*kept, *found.values()),
         algorithms=expected.algorithms if is_known else frozenset(),
     )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.reading import EngineReading, Fault
+from backend_caps.engines.sglang.arguments import read_launches
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of, read_rules
@@ -52,7 +57,16 @@ def read_sglang(tree: Tree) -> EngineReading:
     """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read."""
     index = Index(tree)
     records = list(_Records(index).all())
-    return index.reading(records, read_rules(index), read_engine_options(index))
+    launches = partial(read_launches, index)
+    reading = index.reading(records, read_rules(index), read_engine_options(index), launches)
+    return replace(reading, faults=tuple(_known_faults(tree.version)))
+
+
+def _known_faults(version: str | None) -> Iterator[Fault]:
+    stored = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
+    for each in stored["fault"]:
+        if version in each.pop("versions"):
+            yield Fault(**each)
 
 
 class _Records:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from backend_caps.capability.backend import Backend
+from backend_caps.capability.gpu import Gpu
 from backend_caps.capability.provenance import Problem, Source
+from backend_caps.engines.model import Model
 from backend_caps.engines.reading import EngineReading, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
 from backend_caps.engines.source.guards import Function, Guarded, as_expression, negated, under
@@ -23,6 +25,7 @@ from backend_caps.engines.source.module import (
     mentions,
 )
 from backend_caps.resolution.engine import Engine
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.rules import RuleSet
 
 _LONGEST_TRAIL = 60
@@ -99,6 +102,8 @@ class Index:
         backends: Iterable[Backend],
         rules: RuleSet | None = None,
         command_line: Engine | None = None,
+        launches: Callable[[Sequence[Sequence[str]], Gpu, int, Model], Sequence[Launch]]
+        | None = None,
     ) -> EngineReading:
         """Return the reading of the tree with these records."""
         return EngineReading(
@@ -111,6 +116,7 @@ class Index:
             problems=self.problems,
             num_files=len(self.tree.files),
             num_parsed=sum(module is not None for module in self._modules.values()),
+            launches=launches,
         )
 
     def source(self, at: str | None = None) -> Source:

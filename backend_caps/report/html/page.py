@@ -37,6 +37,7 @@ from backend_caps.report.words import (
     name_of,
     tries,
     use_words,
+    value_words,
     words_of,
 )
 
@@ -46,7 +47,7 @@ many checks."""
 _SHAPES = {"held": Glyph.VERIFIED, "failed": Glyph.FAILED}
 """Shapes drawn before a word in a table, so that it stands out."""
 _TEMPLATES = Path(__file__).parent / "templates"
-_NOT_DECLARED = frozenset({"undeclared", "inherited"})
+_NOT_DECLARED = frozenset({"undeclared", "inherited", "not-known"})
 """Origins of values that no declaration states."""
 Owner: TypeAlias = tuple[str, str]
 """A cause's kind and name; the name of a composite's part has its composites too."""
@@ -88,7 +89,8 @@ def _environment() -> Environment:
     """Make the jinja environment of pages, with their filters and tests."""
     jinja = environment(_TEMPLATES)
     jinja.filters |= {"json": htmlsafe_json_dumps, "shape": _SHAPES.get}
-    jinja.filters |= {f.__name__: f for f in (breakable, words_of, decided_by, causes_table)}
+    filters = (breakable, value_words, words_of, decided_by, causes_table)
+    jinja.filters |= {each.__name__: each for each in filters}
     jinja.tests["lines"] = lambda section: isinstance(section, sections.Lines)
     jinja.tests["picture"] = lambda section: isinstance(section, sections.Picture)
     jinja.tests["long"] = _is_long
@@ -230,7 +232,7 @@ def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
     Phases with the same value and causes share one.
     """
     groups = grouped(
-        ((f"{name} = {words_of(value.value)}", *_decides(value).items()), (phase, value))
+        ((f"{name} = {value_words(value)}", *_decides(value).items()), (phase, value))
         for phase, name, value in plan.all_values()
         if value.causes and value.value != json_of(CAPABILITIES[name].best)
     )
@@ -249,7 +251,7 @@ def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
 
 def _decides(value: ValueDocument) -> dict[Owner, bool]:
     """Return, by owner, whether it decides a value."""
-    decisions = grouped((_owner(cause), cause.value == value.value) for cause in value.causes)
+    decisions = grouped((_owner(cause), value.is_decided_by(cause)) for cause in value.causes)
     return {owner: any(decides) for owner, decides in decisions.items()}
 
 

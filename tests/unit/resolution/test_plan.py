@@ -10,6 +10,7 @@ import pytest
 from backend_caps import Conflict, Exact, MultipleOf, Origin, Use, resolve
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.kind import ANY, Phase, Role, Scope
+from backend_caps.capability.provenance import Source
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, resolved_from
@@ -95,6 +96,12 @@ def test_plan_lists_its_values() -> None:
     ]
 
 
+def _of_version(version: str) -> Plan:
+    plan = _plan()
+    source = Source(distribution="fa3", version=version)
+    return replace(plan, uses=tuple(replace(own, source=source) for own in plan.uses))
+
+
 _PROBLEM = Problem(code="c", message="m", remedy="r")
 _SYNC_FREE = OPTS_OUT.model_copy(update={"sync_free_prepare": True})
 
@@ -102,9 +109,11 @@ _SYNC_FREE = OPTS_OUT.model_copy(update={"sync_free_prepare": True})
 @pytest.mark.parametrize(
     ("other", "equal"),
     [
-        pytest.param(_plan(line="--disable-piecewise-cuda-graph"), True, id="effects"),
-        pytest.param(_plan(backend="mla"), True, id="causes"),
+        pytest.param(_plan(), True, id="nothing"),
         pytest.param(replace(_plan(), problems=(_PROBLEM,)), True, id="problems"),
+        pytest.param(_plan(line="--disable-piecewise-cuda-graph"), False, id="flags"),
+        pytest.param(_plan(backend="mla"), False, id="a backend"),
+        pytest.param(_of_version("2"), False, id="a backend's version"),
         pytest.param(_plan(READS), False, id="a server's value"),
         pytest.param(_plan(_SYNC_FREE), False, id="a phase's value"),
         pytest.param(
@@ -112,8 +121,8 @@ _SYNC_FREE = OPTS_OUT.model_copy(update={"sync_free_prepare": True})
         ),
     ],
 )
-def test_fingerprint_is_of_rules_and_values_alone(other: Plan, *, equal: bool) -> None:
-    """Plans of equal values configure equal servers, whoever caused them."""
+def test_fingerprint_is_of_all_that_decides(other: Plan, *, equal: bool) -> None:
+    """Equal fingerprints are of equal backends, versions, flags, rules and values."""
     assert (_plan().fingerprint == other.fingerprint) is equal
 
 

@@ -1,0 +1,222 @@
+"""The backends that SGLang constructs for a server, interpreted from its source.
+
+Its registry, its wrappers and its factories of draft backends run; a backend's own constructor,
+which needs the device, does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
+from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.interpreter import Interpreter
+from backend_caps.engines.source.values import MISSING, ClassValue, FunctionValue, Native, Unknown
+
+_ARGUMENTS = "sglang.srt.server_args"
+_OVERRIDES = "sglang.srt.arg_groups.overrides"
+_SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
+_RUNNER = "sglang.srt.model_executor.model_runner"
+_DRAFTS = "sglang.srt.speculative.draft_utils"
+_WORKERS = "sglang.srt.speculative.draft_worker_common"
+_MODULE = re.compile(r"sglang\.srt\.(?:layers\.attention|hardware_backend)\.")
+_FOLLOWED = (".attention_registry", ".tbo_backend", ".linear.utils", ".qsa.config")
+"""Modules beside the backends that decide which are constructed."""
+_CLASS = re.compile(r"\w*Backend\b")
+_EAGLE = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
+_ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
+"""Algorithms whose draft runner has one backend for all that it runs."""
+SLOTS = {"prefill_backend": "prefill", "decode_backend": "decode"}
+"""The arguments of the wrapper of two backends, each with the phase that it runs."""
+_KV_DTYPES = {"fp8_e4m3": "torch.float8_e4m3fn", "fp8_e5m2": "torch.float8_e5m2"}
+
+
+class Constructed(Record):
+    """A backend that is constructed, with the backends among its arguments."""
+
+    def __init__(self, path: str, parts: Sequence[tuple[str, Constructed]]) -> None:
+        super().__init__(attn_backends=(), sparse_layer_ids=())
+        self.path = path
+        self.parts = parts
+
+    def in_slot(self, slot: str) -> tuple[str, ...]:
+        """List the classes that run a slot, each once, the outermost first."""
+        return tuple(dict.fromkeys(self.in_phase("prefill" if "prefill" in slot else "decode")))
+
+    def wrappers(self) -> Iterator[str]:
+        """List the classes that are constructed around others."""
+        if self.parts:
+            yield self.path
+        for _, part in self.parts:
+            yield from part.wrappers()
+
+    def in_phase(self, phase: str) -> Iterator[str]:
+        """List the classes that run a phase, the outermost first."""
+        yield self.path
+        for name, part in self.parts:
+            if SLOTS.get(name, phase) == phase:
+                yield from part.in_phase(phase)
+
+
+class Runner(Record):
+    """A model runner, of which a few attributes are known, and all of its class's methods."""
+
+    def __init__(self, run: Interpreter, cls: ClassValue | None, **attributes: Native) -> None:
+        super().__init__(**attributes)
+        self._run = run
+        self._cls = cls
+
+    def interpreted_attribute(self, name: str, default: Native) -> Native:
+        """Return an attribute, or a method; unknown where it is neither."""
+        if name not in self.attributes and self._cls is not None and self._cls.has(name):
+            return self._run.bound(self._cls.lookup(name), self, self._cls)
+        return super().interpreted_attribute(name, default)
+
+    def interpreted_set(self, name: str, value: Native) -> None:
+        """Set an attribute."""
+        self.attributes[name] = value
+
+
+class Constructions(Interpreter):
+    """An interpreter that records the backends that SGLang constructs."""
+
+    def construct(
+        self, cls: ClassValue, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Record the construction of a backend."""
+        if _MODULE.match(cls.module.module.name) and _CLASS.fullmatch(cls.name) and not cls.is_enum:
+            return Constructed(
+                cls.path, [*_parts([("", each) for each in args]), *_parts(named.items())]
+            )
+        if any(map(is_base_config, cls.externals)):
+            return constructed_config(self, cls, named, is_complete=True)
+        return super().construct(cls, args, named)
+
+    def _run_function(
+        self, function: FunctionValue, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Leave out functions beside a backend's class, which look at the runner's memory."""
+        module = function.frame.module.module.name
+        if _MODULE.match(module) and not module.endswith(_FOLLOWED):
+            return Unknown(f"{function.name}() of {module}")
+        return super()._run_function(function, args, named)
+
+    def published(self, args: Native) -> Native:
+        """Publish the arguments to the process as a scheduler does; return the model's config."""
+        if self.index.module(_OVERRIDES) is None:
+            publish = self.found(f"{_ARGUMENTS}.set_global_server_args_for_scheduler")
+            self.call(publish, args)
+            return self.call(self.attribute(args, "get_model_config"))
+        config = self.call(self.found(f"{_OVERRIDES}.model_config_of"), args)
+        self.call(self.found("sglang.srt.runtime_context.publish"), args, role="scheduler")
+        return config
+
+    def backends(
+        self, args: Native, config: Native, values: Mapping[str, Native]
+    ) -> dict[str, Constructed]:
+        """List the backends that are constructed for the target and the draft, by slot."""
+        target = self._built(self._runner(args, config, values))
+        slots = dict.fromkeys(("prefill", "decode"), target)
+        algorithm = values["speculative_algorithm"]
+        if algorithm in (*_EAGLE, *_ONE_DRAFT_BACKEND):
+            slots |= self._drafts(args, values, is_one=algorithm in _ONE_DRAFT_BACKEND)
+        return {slot: made for slot, made in slots.items() if made is not None}
+
+    def _drafts(
+        self, args: Native, values: Mapping[str, Native], *, is_one: bool
+    ) -> dict[str, Constructed | None]:
+        config = self.call(
+            self.found("sglang.srt.configs.model_config.ModelConfig.from_server_args"),
+            args,
+            model_path=values["speculative_draft_model_path"],
+            model_revision=values["speculative_draft_model_revision"],
+            is_draft_model=True,
+        )
+        name = values["speculative_draft_attention_backend"]
+        if is_one and self.index.module(_WORKERS) is not None:
+            name = self.call(self.found(f"{_WORKERS}.resolve_draft_worker_attention_backend"))
+        runner = self._runner(args, config, values, draft_attention_backend=name)
+        own = self._built(runner)
+        if is_one:
+            return dict.fromkeys(("draft_prefill", "draft", "draft_extend"), own)
+        factory = self.found(f"{_DRAFTS}.DraftBackendFactory")
+        first = (args, runner) if "server_args" in _parameters(factory) else (runner,)
+        counts = (values["speculative_eagle_topk"], values["speculative_num_steps"])
+        made = self.call(factory, *first, *counts)
+        decode, extend = (
+            self.call(self.attribute(made, f"create_{name}_backend"))
+            for name in ("decode", "draft_extend")
+        )
+        return {
+            "draft_prefill": own,
+            "draft": decode if isinstance(decode, Constructed) else None,
+            "draft_extend": extend if isinstance(extend, Constructed) else own,
+        }
+
+    def _built(self, runner: Runner) -> Constructed | None:
+        """Construct a runner's backend as the runner does."""
+        module = self.import_module(_SETUP) if self.index.module(_SETUP) else None
+        if module is None:
+            self.call(self.attribute(runner, "init_attention_backend"))
+            made = self.attribute(runner, "attn_backend")
+        else:
+            resolve = self.attribute_or(module, "resolve_attention_backend_strs", None)
+            if resolve is None:
+                raise NotFollowedError(f"{_SETUP} has no resolve_attention_backend_strs")
+            names = self.call(resolve, model_runner=runner)
+            for phase in ("prefill", "decode"):
+                name = self.attribute(names, phase)
+                runner.interpreted_set(f"{phase}_attention_backend_str", name)
+            build = self.attribute(module, "build_attention_backends")
+            made = self.attribute(self.call(build, model_runner=runner), "attn_backend")
+        return made if isinstance(made, Constructed) else None
+
+    def _runner(
+        self, args: Native, config: Native, values: Mapping[str, Native], **draft: Native
+    ) -> Runner:
+        dtype = self.attribute(config, "dtype")
+        kv_dtype = _KV_DTYPES.get(str(values["kv_cache_dtype"]))
+        module = self.import_module(_RUNNER) if self.index.module(_SETUP) is None else None
+        return Runner(
+            self,
+            None if module is None else self.attribute(module, "ModelRunner"),
+            server_args=args,
+            model_config=config,
+            is_draft_worker=bool(draft),
+            use_mla_backend=self.attribute(self.attribute(config, "attention_arch"), "name")
+            == "MLA",
+            draft_attention_backend=draft.get("draft_attention_backend"),
+            init_new_workspace=False,
+            plan_stream_for_flashinfer=True,
+            device=values["device"],
+            page_size=values["page_size"],
+            dtype=dtype,
+            kv_cache_dtype=dtype if kv_dtype is None else self.natives[kv_dtype],
+        )
+
+
+def _parts(named: Iterator[tuple[str, Native]]) -> Iterator[tuple[str, Constructed]]:
+    """List the backends among arguments."""
+    for name, value in named:
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, Constructed):
+                yield name, each
+
+
+def _parameters(cls: ClassValue) -> list[str]:
+    maker = cls.lookup("__init__")
+    return [] if maker is None else [each.arg for each in maker.node.args.args]
+
+
+def facts_of(run: Interpreter, config: Native, values: Mapping[str, Native]) -> dict[str, object]:
+    """List what the model's configuration tells, as far as it is known."""
+    arch = run.attribute(run.attribute(config, "attention_arch"), "name")
+    known: dict[str, Native] = {
+        "attention_arch": arch.lower() if isinstance(arch, str) else arch,
+        "dtype": str(run.attribute_or(config, "dtype", MISSING)),
+        "head_size": run.attribute_or(config, "head_dim", None),
+        "context_length": run.attribute_or(config, "context_len", None),
+        "device": values["device"],
+    }
+    return {name: each for name, each in known.items() if isinstance(each, str | int)}

@@ -1,0 +1,522 @@
+"""Interprets functions of a source tree without importing it, where values may be unknown.
+
+Where a condition is unknown, both branches run, and what either would change is joined with what
+was there: a value that differs becomes unknown. An error that is raised in such a branch is
+recorded as one that may be raised.
+
+Names outside the tree are `External`; a table says what the known ones do. Nothing of the tree is
+executed by Python: only functions of values, such as `len`, are called.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from backend_caps.engines.source.calls import Broken, Continued, NotFollowedError, Returned
+from backend_caps.engines.source.expressions import Expressions
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.values import (
+    MISSING,
+    ClassValue,
+    Descriptor,
+    External,
+    Frame,
+    FunctionValue,
+    Hook,
+    Instance,
+    Lazy,
+    ModuleValue,
+    Native,
+    Raised,
+    Unknown,
+    all_joined,
+    is_enum,
+)
+
+_MOST_STEPS = 3_000_000
+_MOST_ROUNDS = 20_000
+_FRAMES = 20_000
+"""Python's frames; a call of the program takes some ten."""
+
+
+class Interpreter(Expressions):
+    """Runs functions of a tree."""
+
+    def __init__(self, index: Index, natives: Mapping[str, object]) -> None:
+        """Start with nothing imported.
+
+        Args:
+            index: the tree.
+            natives: what external names mean, and names of the tree that are replaced: a value,
+                or a `Hook` that is called.
+        """
+        super().__init__(natives)
+        self.index = index
+        self.modules: dict[str, ModuleValue] = {}
+        self._steps = 0
+        self._statements: Mapping[type[ast.stmt], Callable[[Any, Frame], None]] = {
+            ast.Expr: lambda n, f: self.value(n.value, f) and None,
+            ast.Assign: self._assign,
+            ast.AnnAssign: self._ann_assign,
+            ast.AugAssign: self._aug_assign,
+            ast.Return: self._return,
+            ast.If: self._if,
+            ast.For: self._for,
+            ast.While: self._while,
+            ast.Raise: self._raise,
+            ast.Assert: self._assert,
+            ast.Try: self._try,
+            ast.With: self._with,
+            ast.FunctionDef: self._define,
+            ast.AsyncFunctionDef: self._define,
+            ast.ClassDef: self._class,
+            ast.Import: self._import,
+            ast.ImportFrom: self._import_from,
+            ast.Delete: self._delete,
+            ast.Pass: lambda _n, _f: None,
+            ast.Global: self._global,
+            ast.Nonlocal: lambda _n, _f: None,
+            ast.Break: self._break,
+            ast.Continue: self._continue,
+        }
+
+    def import_module(self, name: str) -> Native:
+        """Run a module, once; one outside of the tree is `External`."""
+        if name in self.modules:
+            return self.modules[name]
+        module = self.index.module(name)
+        if module is None:
+            return self.natives.get(name, External(name))
+        value = self.modules[name] = ModuleValue(module)
+        value.names.update(__name__=name, __file__=module.path)
+        certain, self._maybe = self._maybe, []
+        frame = Frame(value, value.names)
+        for statement in module.tree.body:
+            try:
+                self._run(statement, frame)
+            except (Raised, NotFollowedError) as error:
+                self._forget([statement], frame, f"{name}: {error}")
+        self._maybe = certain
+        return value
+
+    def found(self, path: str) -> Native:
+        """Return the value of a dotted name of the tree."""
+        module, _, name = path.rpartition(".")
+        return self.attribute(self.import_module(module), name)
+
+    def call(self, function: Native, *args: Native, **named: Native) -> Native:
+        """Call a function, a class or a method.
+
+        Raises:
+            Raised: the program raises an error.
+            NotFollowedError: it goes on for too long, or too deep.
+        """
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _FRAMES))
+        try:
+            return self.apply(function, args, named)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def run_body(self, body: Iterable[ast.stmt], frame: Frame) -> None:
+        """Run statements."""
+        for statement in body:
+            self._run(statement, frame)
+
+    def _run(self, node: ast.stmt, frame: Frame) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise NotFollowedError(f"more than {_MOST_STEPS} statements")
+        self._place = (frame.module.module.path, node.lineno)
+        run = self._statements.get(type(node))
+        if run is None:
+            self._forget([node], frame, f"a statement {type(node).__name__}")
+        else:
+            run(node, frame)
+
+    def _forget(self, body: Iterable[ast.stmt], frame: Frame, why: str) -> None:
+        """Make unknown the names that statements bind."""
+        for statement in body:
+            for node in ast.walk(statement):
+                name = node.id if isinstance(node, ast.Name) else None
+                if name is not None and isinstance(getattr(node, "ctx", None), ast.Store):
+                    frame.names[name] = Unknown(why)
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+                frame.names[statement.name] = Unknown(why)
+
+    def _assign(self, node: ast.Assign, frame: Frame) -> None:
+        value = self.value(node.value, frame)
+        for target in node.targets:
+            self.store(target, value, frame)
+
+    def _ann_assign(self, node: ast.AnnAssign, frame: Frame) -> None:
+        if isinstance(node.target, ast.Name) and frame.is_class_body and frame.owner:
+            frame.owner.annotations[node.target.id] = (node.annotation, frame)
+        if node.value is not None:
+            self.store(node.target, self.value(node.value, frame), frame)
+
+    def _aug_assign(self, node: ast.AugAssign, frame: Frame) -> None:
+        read = ast.copy_location(_loaded(node.target), node)
+        now, by = self.value(read, frame), self.value(node.value, frame)
+        self.store(node.target, self._operated(node.op, now, by), frame)
+
+    def store(self, target: ast.expr, value: Native, frame: Frame) -> None:
+        """Assign to a target."""
+        match target:
+            case ast.Name(id=name):
+                names = self._scope_of(name, frame)
+                level = frame.level if names is frame.names else 0
+                # One that a branch alone binds is used where that branch ran.
+                names[name] = self._weakly(names.get(name, value), value, level)
+            case ast.Attribute(value=owner, attr=name):
+                self.set_attribute(self.value(owner, frame), name, value)
+            case ast.Subscript(value=owner, slice=key):
+                self._set_item(self.value(owner, frame), self.value(key, frame), value)
+            case ast.Starred(value=inner):
+                self.store(inner, value, frame)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                for each, own in zip(targets, self._unpacked(targets, value), strict=True):
+                    self.store(each, own, frame)
+
+    def _scope_of(self, name: str, frame: Frame) -> dict[str, Native]:
+        """Return the names that an assignment changes: a function's, or what it declares."""
+        declared = frame.names.get("\0global")
+        if declared and name in declared:
+            return frame.module.names
+        function = frame.function
+        if function is not None and name in self.traits(function.node).nonlocals:
+            outer = frame.outer
+            while outer is not None and name not in outer.names:
+                outer = outer.outer
+            return frame.names if outer is None else outer.names
+        return frame.names
+
+    def _unpacked(self, targets: Sequence[ast.expr], value: Native) -> Sequence[Native]:
+        values = self.iterated(value)
+        stars = [at for at, each in enumerate(targets) if isinstance(each, ast.Starred)]
+        if isinstance(values, Unknown):
+            return [values] * len(targets)
+        if stars:
+            after = len(targets) - stars[0] - 1
+            values = [
+                *values[: stars[0]],
+                values[stars[0] : len(values) - after],
+                *values[len(values) - after :],
+            ]
+        if len(values) != len(targets):
+            raise self.raised(ValueError(f"cannot unpack {len(values)} into {len(targets)}"))
+        return values
+
+    def _return(self, node: ast.Return, frame: Frame) -> None:
+        raise Returned(None if node.value is None else self.value(node.value, frame))
+
+    def _break(self, _node: ast.Break, _frame: Frame) -> None:
+        raise Broken
+
+    def _continue(self, _node: ast.Continue, _frame: Frame) -> None:
+        raise Continued
+
+    def _if(self, node: ast.If, frame: Frame) -> None:
+        truth = self.truth(self.value(node.test, frame))
+        if truth is None:
+            self._either(ast.unparse(node.test), (node.body, node.orelse), frame)
+        else:
+            self.run_body(node.body if truth else node.orelse, frame)
+
+    def _either(self, why: str, bodies: Sequence[Sequence[ast.stmt]], frame: Frame) -> None:
+        """Run branches of which one runs; leave the function where all of them leave it."""
+        before = frame.num_leaves
+        ends = [self._possibly(why, body, frame) for body in bodies]
+        if all(isinstance(end, Returned) for end in ends):
+            values = [end.value for end in ends if isinstance(end, Returned)]
+            raise Returned(all_joined([*values]))
+        for end in ends:
+            if isinstance(end, Returned):
+                frame.returned.append(end.value)
+            frame.num_leaves += isinstance(end, Returned | Broken | Continued)
+        if frame.num_leaves > before:
+            self._maybe.append(why)  # until the function ends: the rest may not run
+        if all(isinstance(end, Broken | Continued) for end in ends):
+            raise Continued
+        if all(end is not None for end in ends):
+            first = next((end for end in ends if isinstance(end, Returned)), None)
+            raise first or Returned(Unknown(why))
+
+    def _possibly(self, why: str, body: Sequence[ast.stmt], frame: Frame) -> Exception | None:
+        """Run statements that may not run; return how they left, or None."""
+        depth, place = len(self._maybe), self._place
+        self._maybe.append(why)
+        try:
+            self.run_body(body, frame)
+        except Raised as error:
+            self.note(error.message, error.at)
+            return error
+        except (Returned, Broken, Continued) as end:
+            return end
+        finally:
+            del self._maybe[depth:]
+            self._place = place
+            if not self._maybe:
+                self._levels.clear()
+        return None
+
+    def _for(self, node: ast.For, frame: Frame) -> None:
+        values = self.iterated(self.value(node.iter, frame))
+        if isinstance(values, Unknown):
+            self.store(node.target, values, frame)
+            self._either(f"for ... in {ast.unparse(node.iter)}", (node.body, ()), frame)
+            return
+        for value in list(values):
+            self.store(node.target, value, frame)
+            try:
+                self.run_body(node.body, frame)
+            except Broken:
+                return
+            except Continued:
+                continue
+        self.run_body(node.orelse, frame)
+
+    def _while(self, node: ast.While, frame: Frame) -> None:
+        for _ in range(_MOST_ROUNDS):
+            truth = self.truth(self.value(node.test, frame))
+            if truth is None:
+                self._either(ast.unparse(node.test), (node.body, ()), frame)
+                return
+            if not truth:
+                return
+            try:
+                self.run_body(node.body, frame)
+            except Broken:
+                return
+            except Continued:
+                continue
+        raise NotFollowedError(f"a loop of more than {_MOST_ROUNDS} rounds at {self.at}")
+
+    def _raise(self, node: ast.Raise, frame: Frame) -> None:
+        at = self.at
+        if node.exc is None:
+            raise frame.names.get("\0handled") or Raised(Unknown("raise"), at)
+        value = self.value(node.exc, frame)
+        if isinstance(value, type | ClassValue):
+            value = self.apply(value, (), {})
+        raise Raised(value, at)
+
+    def _assert(self, node: ast.Assert, frame: Frame) -> None:
+        at = self.at
+        truth = self.truth(self.value(node.test, frame))
+        if truth is True:
+            return
+        message = () if node.msg is None else (self.value(node.msg, frame),)
+        error = Raised(AssertionError(*message), at)
+        if truth is False:
+            raise error
+        self._maybe.append(f"not ({ast.unparse(node.test)})")
+        self.note(error.message, at)
+        self._maybe.pop()
+
+    def _try(self, node: ast.Try, frame: Frame) -> None:
+        try:
+            self._tried(node, frame)
+        finally:
+            self.run_body(node.finalbody, frame)
+
+    def _tried(self, node: ast.Try, frame: Frame) -> None:
+        try:
+            self.run_body(node.body, frame)
+        except Raised as error:
+            for handler in node.handlers:
+                handles = self._handles(handler, error, frame)
+                if handles is not False:
+                    before = frame.names.get("\0handled")
+                    frame.names["\0handled"] = error
+                    if handler.name:
+                        frame.names[handler.name] = error.value
+                    self.run_body(handler.body, frame)
+                    frame.names["\0handled"] = before
+                    return
+            raise
+        else:
+            self.run_body(node.orelse, frame)
+
+    def _handles(self, handler: ast.ExceptHandler, error: Raised, frame: Frame) -> bool | None:
+        if handler.type is None:
+            return True
+        wanted = self.value(handler.type, frame)
+        return self.is_instance(error.value, wanted)
+
+    def _with(self, node: ast.With, frame: Frame) -> None:
+        entered: list[Native] = []
+        for item in node.items:
+            manager = self.value(item.context_expr, frame)
+            value = Unknown(ast.unparse(item.context_expr))
+            if isinstance(manager, Instance) and (enter := manager.cls.lookup("__enter__")):
+                value = self.apply(enter, (manager,), {})
+                entered.append(manager)
+            if item.optional_vars is not None:
+                self.store(item.optional_vars, value, frame)
+        try:
+            self.run_body(node.body, frame)
+        finally:
+            for manager in reversed(entered):
+                self.apply(manager.cls.lookup("__exit__"), (manager, None, None, None), {})
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> None:
+        function: Native = self.function(node, frame, node.name)
+        for decorator in reversed(node.decorator_list):
+            function = self.apply(self.value(decorator, frame), (function,), {})
+        names = self._scope_of(node.name, frame)
+        names[node.name] = function
+
+    def function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame, name: str
+    ) -> FunctionValue:
+        """Make a function of its definition."""
+        arguments = node.args
+        named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        return FunctionValue(
+            name=name,
+            node=node,
+            frame=frame,
+            call=self._run_function,
+            defaults=[self.value(each, frame) for each in arguments.defaults],
+            keyword_defaults={a.arg: self.value(v, frame) for a, v in named if v is not None},
+            owner=frame.owner if frame.is_class_body else None,
+        )
+
+    def _class(self, node: ast.ClassDef, frame: Frame) -> None:
+        bases = tuple(self.value(each, frame) for each in node.bases)
+        keywords = {each.arg: self.value(each.value, frame) for each in node.keywords if each.arg}
+        made = ClassValue(node.name, bases, {}, frame.module, node, keywords=keywords)
+        made.is_enum = any(is_enum(each) for each in made.line)
+        made.is_record = made.descends("msgspec.Struct")
+        level = len(self._maybe)
+        body = Frame(frame.module, made.names, frame, made, level=level, is_class_body=True)
+        self.run_body(node.body, body)
+        self._named_by(made)
+        if made.is_enum:
+            _make_members(made)
+        value: Native = made
+        for decorator in reversed(node.decorator_list):
+            value = self.apply(self.value(decorator, frame), (value,), {})
+        frame.names[node.name] = value
+
+    def _named_by(self, made: ClassValue) -> None:
+        """Call `__set_name__` of a class's values, and `__init_subclass__` of its bases."""
+        for name, value in list(made.names.items()):
+            if isinstance(value, Instance) and (setter := value.cls.lookup("__set_name__")):
+                self.apply(setter, (value, made, name), {})
+        hook = made.lookup("__init_subclass__", after=made)
+        if hook is not None:
+            function = hook.function if isinstance(hook, Descriptor) else hook
+            self.apply(function, (made,), made.keywords)
+
+    def _global(self, node: ast.Global, frame: Frame) -> None:
+        frame.names.setdefault("\0global", set()).update(node.names)
+
+    def _delete(self, node: ast.Delete, frame: Frame) -> None:
+        for target in node.targets:
+            match target:
+                case ast.Name(id=name):
+                    frame.names.pop(name, None)
+                case ast.Subscript(value=owner, slice=key):
+                    held = self.value(owner, frame)
+                    if isinstance(held, dict):
+                        held.pop(self.value(key, frame), None)
+
+    def _import(self, node: ast.Import, frame: Frame) -> None:
+        for alias in node.names:
+            value = self.import_module(alias.name)
+            name = alias.asname
+            if name is None:
+                name = alias.name.partition(".")[0]
+                value = self.import_module(name)
+            self._check_there(alias.name)
+            frame.names[name] = value
+
+    def _check_there(self, name: str) -> None:
+        """Raise the error of a package that is known to be missing."""
+        package = name.partition(".")[0]
+        is_there = self.natives.get(f"import {package}", True)
+        if is_there is False:
+            raise self.raised(ModuleNotFoundError(f"No module named {package!r}"))
+
+    def _import_from(self, node: ast.ImportFrom, frame: Frame) -> None:
+        source = frame.module.module.absolute(node)
+        if source == "__future__":
+            return
+        self._check_there(source)
+        home = frame.module.module
+        own_parts = home.path.endswith("/__init__.py") and source.startswith(home.name)
+        if frame.names is frame.module.names and not own_parts and node.names[0].name != "*":
+            for alias in node.names:  # run when a name is used: most never are
+                frame.names[alias.asname or alias.name] = Lazy(source, alias.name)
+            return
+        module = self.import_module(source)
+        for alias in node.names:
+            if alias.name == "*":
+                self._import_all(module, frame)
+            else:
+                frame.names[alias.asname or alias.name] = self.member(module, source, alias.name)
+
+    def looked_up(self, names: dict[str, Native], name: str) -> Native:
+        """Return the value of a name, whose import runs on its first use."""
+        value = names[name]
+        if isinstance(value, Lazy):
+            names[name] = Unknown(f"{value.module}.{value.name}")  # where it imports itself
+            module = self.import_module(value.module)
+            value = names[name] = self.member(module, value.module, value.name)
+        return value
+
+    def member(self, module: Native, source: str, name: str) -> Native:
+        """Return a name of a module."""
+        replaced = self.natives.get(f"{source}.{name}", MISSING)
+        if replaced is not MISSING:
+            return replaced
+        if isinstance(module, ModuleValue):
+            if name in module.names:
+                return self.looked_up(module.names, name)
+            if self.index.module(f"{source}.{name}") is not None:
+                return self.import_module(f"{source}.{name}")
+            if "__getattr__" in module.names:
+                return self.apply(module.names["__getattr__"], (name,), {})
+            return Unknown(f"{source}.{name}")
+        return self.attribute(module, name)
+
+    def _import_all(self, module: Native, frame: Frame) -> None:
+        if not isinstance(module, ModuleValue):
+            return
+        listed = module.names.get("__all__")
+        names = listed if isinstance(listed, list | tuple) else module.names
+        for name in [each for each in names if isinstance(each, str)]:
+            if not name.startswith(("_", "\0")) or listed:
+                frame.names[name] = self.member(module, module.module.name, name)
+
+
+def _make_members(cls: ClassValue) -> None:
+    last = 0
+    for name, value in list(cls.names.items()):
+        is_function = isinstance(value, FunctionValue | Descriptor | Hook)
+        if name.startswith("_") or is_function or name == "\0global":
+            continue
+        own = value
+        if isinstance(value, External | Unknown) or value is _AUTO:
+            own = last + 1 if str not in cls.externals else name.lower()
+        last = own if isinstance(own, int) else last
+        cls.names[name] = Instance(cls, {"name": name, "value": own, "_value_": own})
+
+
+_AUTO = object()
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    match target:
+        case ast.Name(id=name):
+            return ast.Name(id=name, ctx=ast.Load())
+        case ast.Attribute(value=owner, attr=name):
+            return ast.Attribute(value=owner, attr=name, ctx=ast.Load())
+        case ast.Subscript(value=owner, slice=key):
+            return ast.Subscript(value=owner, slice=key, ctx=ast.Load())
+    return target

@@ -1,0 +1,425 @@
+"""What functions of Python's library do, for a program that is interpreted.
+
+Pure functions are Python's own. What would touch files, processes or the clock is unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import copy
+import itertools
+import json
+import math
+import operator
+import os.path
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+
+from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.values import (
+    ClassValue,
+    Descriptor,
+    External,
+    FieldDefault,
+    Frame,
+    FunctionValue,
+    Hook,
+    Instance,
+    Native,
+    Raised,
+    Unknown,
+)
+
+_Args, _Named = Sequence[Native], Mapping[str, Native]
+
+
+def _module(name: str, module: object, *names: str) -> dict[str, Native]:
+    return {f"{name}.{each}": getattr(module, each) for each in names}
+
+
+def _nothing(_run: Objects, _args: _Args, _named: _Named) -> Native:
+    return None
+
+
+def _first(_run: Objects, args: _Args, _named: _Named) -> Native:
+    return args[0]
+
+
+def _cached(run: Objects, args: _Args, named: _Named) -> Native:
+    """Keep what a function returned for the same arguments."""
+    if len(args) != 1 or isinstance(args[0], int | None):
+        return Hook(_cached)
+    function, kept = args[0], dict[Native, Native]()
+
+    def call(run: Objects, args: _Args, named: _Named) -> Native:
+        key = (*args, *sorted(named.items()))
+        try:
+            if key in kept:
+                return kept[key]
+        except TypeError:  # of an argument that has no hash
+            return run.call(function, *args, **named)
+        result = run.call(function, *args, **named)
+        if run.is_certain:
+            kept[key] = result
+        return result
+
+    del run, named
+    return Hook(call)
+
+
+def _partial(_run: Objects, args: _Args, named: _Named) -> Native:
+    function, *first = args
+    return Hook(lambda run, more, own: run.call(function, *first, *more, **{**named, **own}))
+
+
+def _cached_property(_run: Objects, args: _Args, _named: _Named) -> Native:
+    return Descriptor("cached_property", args[0])
+
+
+def _reduce(run: Objects, args: _Args, _named: _Named) -> Native:
+    function, values, *start = args
+    values = run.iterated(values)
+    if isinstance(values, Unknown):
+        return values
+    rest = [*start, *values]
+    result = rest[0]
+    for each in rest[1:]:
+        result = run.call(function, result, each)
+    return result
+
+
+def _dataclass(_run: Objects, args: _Args, _named: _Named) -> Native:
+    def mark(cls: Native) -> Native:
+        if isinstance(cls, ClassValue):
+            cls.is_record = True
+        return cls
+
+    return mark(args[0]) if args else Hook(lambda _run, own, _named: mark(own[0]))
+
+
+def _field(_run: Objects, args: _Args, named: _Named) -> Native:
+    del args
+    factory = named.get("default_factory")
+    if factory is None and "default" not in named:
+        return FieldDefault(Unknown("a field without default"))
+    return FieldDefault(named.get("default"), factory)
+
+
+class Field:
+    """A field of a record, as `dataclasses.fields` and `msgspec.structs.fields` list it."""
+
+    def __init__(self, run: Objects, cls: ClassValue, name: str) -> None:
+        self.name = name
+        stated = cls.lookup(name) if cls.has(name) else _ABSENT
+        self.default, self.default_factory = stated, _ABSENT
+        if isinstance(stated, FieldDefault):
+            has = stated.factory is not None
+            self.default = _ABSENT if has else stated.value
+            self.default_factory = stated.factory if has else _ABSENT
+        elif isinstance(stated, list | dict | set):
+            self.default, self.default_factory = _ABSENT, Hook(lambda *_: stated.copy())
+        self._run, self._cls = run, cls
+
+    @property
+    def type(self) -> Native:
+        """The field's annotation."""
+        return _evaluated(self._run, self._cls, self.name)
+
+
+_ABSENT = FieldDefault()
+"""Where a field has no default: `dataclasses.MISSING` and `msgspec.NODEFAULT`."""
+
+
+def _fields(run: Objects, args: _Args, _named: _Named) -> Native:
+    cls = args[0].cls if isinstance(args[0], Instance) else args[0]
+    if not isinstance(cls, ClassValue):
+        return Unknown("fields(...)")
+    return tuple(Field(run, cls, name) for name in cls.record_fields())
+
+
+def _is_dataclass(_run: Objects, args: _Args, _named: _Named) -> Native:
+    cls = args[0].cls if isinstance(args[0], Instance) else args[0]
+    return isinstance(cls, ClassValue) and cls.is_record
+
+
+def _replace(run: Objects, args: _Args, named: _Named) -> Native:
+    value = args[0]
+    if not isinstance(value, Instance):
+        return Unknown("replace(...)")
+    fields = {name: value.attributes[name] for name in value.cls.record_fields()}
+    return run.call(value.cls, **{**fields, **named})
+
+
+def _as_dict(run: Objects, args: _Args, _named: _Named) -> Native:
+    value = args[0]
+    if not isinstance(value, Instance):
+        return Unknown("asdict(...)")
+    return {name: _plain(run, value.attributes[name]) for name in value.cls.record_fields()}
+
+
+def _plain(run: Objects, value: Native) -> Native:
+    if isinstance(value, Instance) and value.cls.is_record:
+        return _as_dict(run, [value], {})
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(run, each) for each in value)
+    return value
+
+
+def _evaluated(run: Objects, cls: ClassValue, name: str) -> Native:
+    node, frame = cls.record_fields()[name]
+    return run.value(node, frame)
+
+
+def _type_hints(run: Objects, args: _Args, _named: _Named) -> Native:
+    cls = args[0]
+    if not isinstance(cls, ClassValue):
+        return Unknown("get_type_hints(...)")
+    return {name: _evaluated(run, cls, name) for name in cls.record_fields()}
+
+
+def _deep_copy(_run: Objects, args: _Args, _named: _Named) -> Native:
+    return _copied(args[0], {})
+
+
+def _copied(value: Native, seen: dict[int, Native]) -> Native:
+    if id(value) in seen:
+        return seen[id(value)]
+    match value:
+        case Instance() if not value.cls.is_enum:
+            made = seen[id(value)] = Instance(value.cls)
+            made.attributes = {k: _copied(v, seen) for k, v in value.attributes.items()}
+            return made
+        case dict():
+            return {key: _copied(each, seen) for key, each in value.items()}
+        case list() | set() | tuple():
+            return type(value)(_copied(each, seen) for each in value)
+    held = getattr(value, "interpreted_copy", None)
+    return value if held is None else held(lambda each: _copied(each, seen))
+
+
+def _defstruct(run: Objects, args: _Args, named: _Named) -> Native:
+    """Make a struct's class as `msgspec.defstruct` does."""
+    name, fields, *_ = args
+    struct = External("msgspec.Struct")
+    bases = named.get("bases") or (struct,)
+    made = ClassValue(name, tuple(bases), dict(named.get("namespace") or {}), _home(run, named))
+    made.is_record = True
+    for each in fields:
+        own = each if isinstance(each, tuple) else (each, typing.Any)
+        made.annotations[own[0]] = _stated(own[1], made)
+        if len(own) > 2:  # noqa: PLR2004 - name, type and default
+            made.names[own[0]] = own[2]
+        else:
+            made.names.pop(own[0], None)
+    return made
+
+
+def _home(run: Objects, named: _Named) -> Native:
+    functions = [v for v in (named.get("namespace") or {}).values() if isinstance(v, FunctionValue)]
+    return functions[0].frame.module if functions else next(iter(run.modules.values()))
+
+
+def _stated(value: Native, cls: ClassValue) -> Native:
+    """Write an annotation that is evaluated already as one that is not."""
+    name = ast.Name(id="annotation", ctx=ast.Load())
+    return name, Frame(cls.module, {"annotation": value}, is_class_body=False)
+
+
+def _struct_dict(_run: Objects, args: _Args, _named: _Named) -> Native:
+    value = args[0]
+    if not isinstance(value, Instance):
+        return Unknown("asdict(...)")
+    return {name: value.attributes[name] for name in value.cls.record_fields()}
+
+
+def _get_args(_run: Objects, args: _Args, _named: _Named) -> Native:
+    return typing.get_args(args[0])
+
+
+def _get_origin(_run: Objects, args: _Args, _named: _Named) -> Native:
+    return typing.get_origin(args[0])
+
+
+def _parser(run: Objects, args: _Args, named: _Named) -> Native:
+    return Parser(run, *args, **named)
+
+
+class Parser(argparse.ArgumentParser):
+    """Python's parser; its error is one of the interpreted program."""
+
+    def __init__(self, run: Objects, *args: Native, **named: Native) -> None:
+        known = {"prog": named.get("prog")}
+        super().__init__(*args, **known, add_help=True)
+        self._interpreter = run
+
+    def add_argument(self, *names: Native, **named: Native) -> Native:
+        """Add an argument, whose type and action may be of the interpreted program."""
+        if "action" in named and not isinstance(named["action"], str):
+            named["action"] = _action(self._interpreter, named["action"])
+        kind = named.get("type")
+        if kind is not None and not isinstance(kind, type):
+            named["type"] = _converter(self._interpreter, kind)
+        if isinstance(named.get("choices"), Unknown):
+            named.pop("choices")
+        named["help"] = None
+        return super().add_argument(*names, **named)
+
+    def error(self, message: str) -> typing.NoReturn:
+        """Raise the error of a command line that the parser refuses."""
+        raise self._interpreter.raised(CommandLineError(message))
+
+
+class CommandLineError(Exception):
+    """The program's parser refuses the command line."""
+
+
+def _converter(run: Objects, kind: Native) -> Native:
+    def convert(text: str) -> Native:
+        try:
+            return run.call(kind, text)
+        except Raised as error:
+            if isinstance(error.value, Exception):
+                raise error.value from error
+            raise ValueError(error.message) from error
+
+    convert.__name__ = getattr(kind, "name", "value")
+    return convert
+
+
+def _action(run: Objects, cls: Native) -> type[argparse.Action]:
+    """Make a native action that calls the interpreted one."""
+
+    class Action(argparse.Action):
+        def __init__(self, *args: Native, **named: Native) -> None:
+            own = {"new_flag", "const_value", "deprecated"}
+            kept = {key: value for key, value in named.items() if key not in own}
+            self.named = named
+            flags = isinstance(cls, ClassValue) and _takes_no_value(cls)
+            if flags:
+                kept["nargs"] = 0
+            kept.pop("type", None) if flags else None
+            super().__init__(*args, **kept)
+
+        def __call__(
+            self, parser: Native, namespace: Native, values: Native, option: Native = None
+        ) -> None:
+            call = cls.lookup("__call__")
+            own = Instance(cls, {"dest": self.dest, "const": self.const, **self.named})
+            run.call(call, own, parser, namespace, values, option)
+
+    return Action
+
+
+def _takes_no_value(cls: ClassValue) -> bool:
+    maker = cls.lookup("__init__")
+    return isinstance(maker, FunctionValue) and "nargs=0" in ast.unparse(maker.node)
+
+
+def _namespace(_run: Objects, args: _Args, named: _Named) -> Native:
+    del args
+    return argparse.Namespace(**named)
+
+
+_LOGGER = External("logging.Logger")
+
+
+def _quiet(path: str) -> Native:
+    del path
+    return Hook(_nothing)
+
+
+def library(environ: Mapping[str, str]) -> dict[str, Native]:
+    """Return what names of Python's library mean, in a process with this environment."""
+    names: dict[str, Native] = {
+        "logging.*": _quiet,
+        "logging.getLogger": Hook(lambda *_: _LOGGER),
+        "warnings.*": _quiet,
+        "functools.lru_cache": Hook(_cached),
+        "functools.cache": Hook(_cached),
+        "functools.wraps": Hook(lambda *_: Hook(_first)),
+        "functools.partial": Hook(_partial),
+        "functools.cached_property": Hook(_cached_property),
+        "functools.reduce": Hook(_reduce),
+        "dataclasses.dataclass": Hook(_dataclass),
+        "dataclasses.field": Hook(_field),
+        "dataclasses.fields": Hook(_fields),
+        "dataclasses.is_dataclass": Hook(_is_dataclass),
+        "dataclasses.replace": Hook(_replace),
+        "dataclasses.asdict": Hook(_as_dict),
+        "msgspec.field": Hook(_field),
+        "msgspec.defstruct": Hook(_defstruct),
+        "msgspec.structs.fields": Hook(_fields),
+        "msgspec.structs.asdict": Hook(_struct_dict),
+        "msgspec.structs.replace": Hook(_replace),
+        "msgspec.Struct.__setattr__": Hook(
+            lambda run, args, _n: run.set_raw(args[0], args[1], args[2])
+        ),
+        "msgspec.NODEFAULT": _ABSENT,
+        "dataclasses.MISSING": _ABSENT,
+        "copy.deepcopy": Hook(_deep_copy),
+        "copy.copy": Hook(lambda _r, args, _n: _shallow(args[0])),
+        "typing.get_type_hints": Hook(_type_hints),
+        "typing.get_args": Hook(_get_args),
+        "typing.get_origin": Hook(_get_origin),
+        "typing.cast": Hook(lambda _r, args, _n: args[1]),
+        "typing.TYPE_CHECKING": False,
+        "typing.overload": Hook(_first),
+        "typing.runtime_checkable": Hook(_first),
+        "typing.final": Hook(_first),
+        "typing.TypeVar": Hook(lambda *_: typing.Any),
+        "typing.*": _typing,
+        "types.UnionType": types.UnionType,
+        "types.NoneType": type(None),
+        "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
+        "argparse.ArgumentParser": Hook(_parser),
+        "argparse.Namespace": Hook(_namespace),
+        "argparse.ArgumentTypeError": argparse.ArgumentTypeError,
+        "abc.abstractmethod": Hook(_first),
+        "contextlib.contextmanager": Hook(_first),
+        "contextlib.suppress": Hook(lambda *_: None),
+        "os.environ": dict(environ),
+        "os.getenv": Hook(lambda _r, args, n: _env(environ, *args, **n)),
+        "os.cpu_count": Hook(lambda *_: 64),
+        "os.sep": "/",
+        "sys.modules": {},
+        "sys.argv": ["sglang"],
+        "sys.platform": "linux",
+        "sys.version_info": (3, 12, 0),
+        "platform.machine": Hook(lambda *_: "x86_64"),
+        "enum.unique": Hook(_first),
+        "importlib.import_module": Hook(_import),
+    }
+    names |= _module("json", json, "loads", "dumps", "JSONDecodeError")
+    names |= _module("math", math, "ceil", "floor", "log2", "gcd", "lcm", "sqrt", "inf", "prod")
+    names |= _module("re", re, "match", "fullmatch", "search", "sub", "compile", "findall", "split")
+    names |= _module("re", re, "IGNORECASE", "MULTILINE", "VERBOSE", "DOTALL")
+    names |= _module("itertools", itertools, "chain", "product", "accumulate", "repeat")
+    names |= _module("operator", operator, "itemgetter", "mul", "add", "or_")
+    names |= _module("collections", collections, "OrderedDict", "Counter")
+    names["collections.defaultdict"] = collections.defaultdict
+    for each in ("join", "basename", "dirname", "splitext", "normpath"):
+        names[f"os.path.{each}"] = getattr(os.path, each)
+    return names
+
+
+def _typing(path: str) -> Native:
+    return getattr(typing, path.partition(".")[2], External(path))
+
+
+def _import(run: Objects, args: _Args, _named: _Named) -> Native:
+    name = args[0]
+    return run.import_module(name) if isinstance(name, str) else Unknown("a module")
+
+
+def _shallow(value: Native) -> Native:
+    if isinstance(value, Instance):
+        return Instance(value.cls, {**value.attributes})
+    return copy.copy(value) if isinstance(value, list | dict | set) else value
+
+
+def _env(environ: Mapping[str, str], name: str, default: Native = None) -> Native:
+    return environ.get(name, default)

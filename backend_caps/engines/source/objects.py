@@ -1,0 +1,454 @@
+"""Objects of an interpreted program: attributes, items, construction, types and truth."""
+
+from __future__ import annotations
+
+import argparse
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend_caps.engines.source.builtin_functions import OF_OBJECT
+from backend_caps.engines.source.state import State
+from backend_caps.engines.source.values import (
+    ABSENT,
+    CONTAINERS,
+    MISSING,
+    PLAIN,
+    ClassValue,
+    Descriptor,
+    External,
+    FieldDefault,
+    FunctionValue,
+    Hook,
+    Instance,
+    Method,
+    ModuleValue,
+    Native,
+    OneOf,
+    Perhaps,
+    Raised,
+    Unknown,
+    all_joined,
+    either,
+    has_unknown,
+    is_enum,
+    may_have_more,
+    members,
+    same,
+    short,
+    values_of,
+)
+
+_SAFE = frozenset({"__name__", "__doc__", "__class__", "__args__", "__qualname__"})
+"""Names with two underscores that native values are asked for."""
+_EMPTY_BASES = frozenset(
+    {"msgspec.Struct", "abc.ABC", "typing.Generic", "typing.Protocol", "object"}
+)
+"""Bases outside of the program that bring no attributes."""
+
+
+class Objects(State):
+    """What values of the program have and do."""
+
+    def __init__(self, natives: Mapping[str, object]) -> None:
+        """Take what external names mean, and names of the program that are replaced."""
+        super().__init__()
+        self.natives = dict(natives)
+        self._readers: Mapping[type, Callable[[Any, str, Native], Native]] = {
+            Unknown: self._of_unknown,
+            Perhaps: self._of_unknown,
+            OneOf: self._of_options,
+            External: self._of_external,
+            ModuleValue: self._of_module,
+            Instance: self._of_instance,
+            ClassValue: self._of_class,
+            FunctionValue: _of_function,
+            Method: self._of_wrapped,
+            Descriptor: self._of_wrapped,
+        }
+
+    @abstractmethod
+    def apply(
+        self, function: Native, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Call a function, a class or a method."""
+
+    @abstractmethod
+    def import_module(self, name: str) -> Native:
+        """Run a module, once; one outside of the tree is `External`."""
+
+    @abstractmethod
+    def member(self, module: Native, source: str, name: str) -> Native:
+        """Return a name of a module."""
+
+    def attribute(self, owner: Native, name: str) -> Native:
+        """Read an attribute."""
+        found = self.attribute_or(owner, name, MISSING)
+        if found is MISSING:
+            kind = owner.cls.name if isinstance(owner, Instance) else type(owner).__name__
+            raise self.raised(AttributeError(f"{kind!r} object has no attribute {name!r}"))
+        return found.value if isinstance(found, Perhaps) else found
+
+    def attribute_or(self, owner: Native, name: str, default: Native) -> Native:
+        """Read an attribute, or return a default where there is none."""
+        read = self._readers.get(type(owner))
+        if read is not None:
+            return read(owner, name, default)
+        held = getattr(owner, "interpreted_attribute", None)
+        if held is not None:
+            return held(name, default)
+        if owner is object and name in OF_OBJECT:
+            return Hook(OF_OBJECT[name])
+        if name.startswith("__") and name not in _SAFE:
+            return Unknown(f"{type(owner).__name__}.{name}")
+        return getattr(owner, name, default)
+
+    def _of_unknown(self, owner: Unknown, name: str, _default: Native) -> Native:
+        return Unknown(f"{owner.why}.{name}")
+
+    def _of_options(self, owner: OneOf, name: str, default: Native) -> Native:
+        """Return an attribute that all options have; a method is called on each."""
+        found = [self.attribute_or(each, name, default) for each in owner.options]
+        if any(each is default or isinstance(each, Unknown) for each in found):
+            return Unknown(f"{owner.why}.{name}")
+        return Hook(lambda run, args, named: all_joined([run.apply(f, args, named) for f in found]))
+
+    def _of_module(self, owner: ModuleValue, name: str, _default: Native) -> Native:
+        return self.member(owner, owner.module.name, name)
+
+    def _of_wrapped(self, owner: Method | Descriptor, name: str, default: Native) -> Native:
+        return self.attribute_or(owner.function, name, default)
+
+    def _of_external(self, owner: External, name: str, default: Native) -> Native:
+        if name in {"__dict__", "__annotations__"}:
+            return {}
+        found = self._external(f"{owner.path}.{name}")
+        return default if found is ABSENT else found
+
+    def _external(self, path: str) -> Native:
+        if path in self.natives:
+            return self.natives[path]
+        package, _, _ = path.partition(".")
+        return self.natives.get(f"{package}.*", External)(path)
+
+    def _of_instance(self, owner: Instance, name: str, default: Native) -> Native:
+        if name in owner.attributes:
+            return owner.attributes[name]
+        if name in {"__dict__", "__class__"}:
+            return owner.attributes if name == "__dict__" else owner.cls
+        if owner.cls.has(name):
+            return self.bound(owner.cls.lookup(name), owner, owner.cls)
+        finder = owner.cls.lookup("__getattr__")
+        if finder is not None:
+            return self._from_finder(finder, owner, name, default)
+        if name in OF_OBJECT:
+            return Method(Hook(OF_OBJECT[name]), owner)
+        others = (each for each in owner.cls.externals if isinstance(each, External | Unknown))
+        if any(str(each) not in _EMPTY_BASES for each in others):
+            return Unknown(f"{owner.cls.name}.{name}")
+        return default
+
+    def _from_finder(self, finder: Native, owner: Instance, name: str, default: Native) -> Native:
+        """Call a class's `__getattr__`."""
+        try:
+            return self.apply(finder, (owner, name), {})
+        except Raised as error:
+            if default is not MISSING and self.is_instance(error.value, AttributeError):
+                return default
+            raise
+
+    def bound(self, value: Native, owner: Native, cls: ClassValue) -> Native:
+        """Return what an attribute of a class is on an object, or on the class where it is None."""
+        match value:
+            case FunctionValue() | Hook():
+                return value if owner is None else Method(value, owner)
+            case Descriptor(kind="property" | "cached_property", function=function):
+                return value if owner is None else self.apply(function, (owner,), {})
+            case Descriptor(kind="classmethod", function=function):
+                return Method(function, cls)
+            case Descriptor(kind="staticmethod", function=function):
+                return function
+            case Instance() if value.cls.has("__get__"):
+                return self.apply(value.cls.lookup("__get__"), (value, owner, cls), {})
+        return value
+
+    def _of_class(self, owner: ClassValue, name: str, default: Native) -> Native:
+        if owner.has(name):
+            return self.bound(owner.lookup(name), None, owner)
+        if name.startswith("__") and (known := _of_every_class(owner)) and name in known:
+            return known[name]
+        if owner.is_enum and name == "__members__":
+            return {each.attributes["name"]: each for each in members(owner)}
+        for base in owner.externals:
+            if isinstance(base, External | Unknown) and not is_enum(base):
+                found = self.attribute_or(base, name, default)
+                return found if found is not default else Unknown(f"{owner.name}.{name}")
+        return default
+
+    def set_attribute(self, owner: Native, name: str, value: Native) -> None:
+        """Set an attribute, by the class's own `__setattr__` where it has one."""
+        if isinstance(owner, Instance):
+            setter = owner.cls.lookup("__setattr__")
+            if setter is not None:
+                self.apply(setter, (owner, name, value), {})
+            else:
+                self.set_raw(owner, name, value)
+        elif isinstance(owner, ClassValue | ModuleValue):
+            owner.names[name] = self._weakly(owner.names.get(name, MISSING), value, 0)
+        elif isinstance(owner, FunctionValue):
+            owner.attributes[name] = value
+        elif hasattr(owner, "interpreted_set"):
+            now = owner.interpreted_attribute(name, MISSING)
+            owner.interpreted_set(name, self._weakly(now, value, self._level(owner)))
+        elif isinstance(owner, argparse.Namespace):
+            setattr(owner, name, value)
+
+    def set_raw(self, owner: Instance, name: str, value: Native) -> None:
+        """Set an attribute as `object.__setattr__` does."""
+        now = owner.attributes.get(name, MISSING)
+        owner.attributes[name] = self._weakly(now, value, self._level(owner))
+
+    def _set_item(self, owner: Native, key: Native, value: Native) -> None:
+        if isinstance(owner, Instance):
+            setter = owner.cls.lookup("__setitem__")
+            if setter is not None:
+                self.apply(setter, (owner, key, value), {})
+        elif isinstance(owner, dict) and not has_unknown(key):
+            owner[key] = self._weakly(owner.get(key, MISSING), value, self._level(owner))
+        elif isinstance(owner, list) and isinstance(key, int | slice):
+            owner[key] = self._weakly(owner[key], value, self._level(owner))
+
+    def item(self, owner: Native, key: Native) -> Native:
+        """Read an item."""
+        match owner:
+            case Unknown():
+                return Unknown(f"{owner.why}[...]")
+            case External(path=path):
+                return External(f"{path}[]")
+            case Instance():
+                own = owner.cls.lookup("__getitem__")
+                return (
+                    Unknown(f"{owner}[...]") if own is None else self.apply(own, (owner, key), {})
+                )
+            case ClassValue():
+                found = (m for m in members(owner) if m.attributes["name"] == key)
+                if not owner.is_enum:
+                    return owner
+                if (member := next(found, None)) is None:
+                    raise self.raised(KeyError(key))
+                return member
+        if has_unknown(key, 1) or (isinstance(owner, list) and may_have_more(owner)):
+            return Unknown(f"[{short(key)}]")
+        try:
+            found = owner[key]
+        except Exception as error:
+            raise self.raised(error) from error
+        return found.value if isinstance(found, Perhaps) else found
+
+    def iterated(self, value: Native) -> Native:
+        """List what a value iterates over; unknown where that is not known."""
+        match value:
+            case Unknown() | External():
+                return Unknown(str(value))
+            case ClassValue() if value.is_enum:
+                return members(value)
+            case Instance():
+                own = value.cls.lookup("__iter__")
+                return (
+                    Unknown(f"{value}")
+                    if own is None
+                    else self.iterated(self.apply(own, (value,), {}))
+                )
+            case list() | tuple() | dict() | set() | frozenset():
+                return Unknown("elements") if may_have_more(value) else list(value)
+        held = getattr(value, "interpreted_items", None)
+        if held is not None:
+            return held()
+        try:
+            return list(value)
+        except TypeError as error:
+            raise self.raised(error) from error
+
+    def truth(self, value: Native) -> bool | None:
+        """Return a value's truth; None where it is not known."""
+        match value:
+            case OneOf(options=options):
+                truths = {self.truth(each) for each in options}
+                return truths.pop() if len(truths) == 1 else None
+            case Unknown() | External():
+                return None
+            case Instance():
+                for name in ("__bool__", "__len__"):
+                    if value.cls.has(name):
+                        return self.truth(self.apply(value.cls.lookup(name), (value,), {}))
+                if value.cls.is_enum and isinstance(value.attributes["value"], str | int):
+                    mixed = any(each in (str, int) for each in value.cls.externals)
+                    return bool(value.attributes["value"]) if mixed else True
+                return True
+            case ClassValue() | FunctionValue() | Method() | ModuleValue() | Hook():
+                return True
+        # What may be there cannot make a container empty that has something else.
+        if isinstance(value, CONTAINERS):
+            sure = [not isinstance(each, Perhaps) for each in values_of(value)]
+            return any(sure) or (None if sure else False)
+        return bool(value)
+
+    def _equal(self, left: Native, right: Native) -> bool | None:
+        if isinstance(left, Instance) and (own := left.cls.lookup("__eq__")):
+            return self.truth(self.apply(own, (left, right), {}))
+        return same(left, right)
+
+    def _contains(self, container: Native, value: Native) -> bool | None:
+        if isinstance(container, Instance):
+            own = container.cls.lookup("__contains__")
+            return None if own is None else self.truth(self.apply(own, (container, value), {}))
+        if isinstance(container, ClassValue) and container.is_enum:
+            container = members(container)
+        if isinstance(container, str):
+            return None if not isinstance(value, str) else value in container
+        if isinstance(container, Unknown | External) or not hasattr(container, "__iter__"):
+            return None
+        found = either([same(each, value) for each in container])
+        if found and isinstance(container, dict) and isinstance(container.get(value), Perhaps):
+            return None
+        return found
+
+    def is_instance(self, value: Native, wanted: Native) -> bool | None:
+        """Answer `isinstance`; None where it is not known."""
+        if isinstance(wanted, tuple):
+            return either([self.is_instance(value, each) for each in wanted])
+        held = getattr(value, "interpreted_instance", None)
+        if held is not None:
+            return bool(held(self, wanted))
+        match value, wanted:
+            case (Unknown() | External(), _) | (_, Unknown()):
+                return None
+            case Instance(), _:
+                return _is_of(value, wanted)
+            case ClassValue(), _ if wanted is type:
+                return True
+            case _, type():
+                return isinstance(value, wanted)
+            case _, External():
+                own = type(value).__module__.startswith("backend_caps.")
+                return False if own or isinstance(value, (*PLAIN, *CONTAINERS)) else None
+        return False
+
+    def construct(
+        self, cls: ClassValue, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Make an object of a class."""
+        replaced = self.natives.get(cls.path)
+        if isinstance(replaced, Hook):
+            return replaced.run(self, (cls, *args), named)
+        if cls.is_enum:
+            return self._member_of(cls, args)
+        native = next((each for each in cls.externals if isinstance(each, type)), None)
+        if native is not None and issubclass(native, BaseException) and not cls.has("__init__"):
+            return Instance(cls, {"args": tuple(args)})
+        made = self._fresh(Instance(cls))
+        maker = cls.lookup("__new__")
+        if maker is not None and isinstance(maker, FunctionValue):
+            made = self.apply(maker, (cls, *args), named)
+            if not isinstance(made, Instance):
+                return made
+        if cls.has("__init__"):
+            self.apply(cls.lookup("__init__"), (made, *args), named)
+        elif cls.is_record:
+            self._fill(made, args, named)
+        return made
+
+    def _member_of(self, cls: ClassValue, args: Sequence[Native]) -> Native:
+        for member in members(cls):
+            if member is args[0] or same(member.attributes["value"], args[0]):
+                return member
+        if has_unknown(args[0]):
+            return Unknown(f"{cls.name}({short(args[0])})")
+        if cls.has("_missing_"):
+            found = self.apply(self._of_class(cls, "_missing_", None), (args[0],), {})
+            if found is not None:
+                return found
+        raise self.raised(ValueError(f"{args[0]!r} is not a valid {cls.name}"))
+
+    def _fill(self, made: Instance, args: Sequence[Native], named: Mapping[str, Native]) -> None:
+        """Set the fields of a record, as a dataclass's or a struct's constructor does."""
+        cls, given = made.cls, {**named}
+        fields = list(cls.record_fields())
+        given |= dict(zip(fields, args, strict=False))
+        unknown = sorted(given.keys() - set(fields))
+        if unknown:
+            words = f"{cls.name}() got an unexpected keyword argument {unknown[0]!r}"
+            raise self.raised(TypeError(words))
+        for name in fields:
+            if name in given:
+                made.attributes[name] = given[name]
+            elif cls.has(name):
+                made.attributes[name] = self.default_of(cls.lookup(name))
+            else:
+                raise self.raised(TypeError(f"{cls.name}() lacks {name!r}"))
+        if cls.has("__post_init__"):
+            self.apply(cls.lookup("__post_init__"), (made,), {})
+
+    def default_of(self, stated: Native) -> Native:
+        """Return the default that a record's field states."""
+        if isinstance(stated, FieldDefault):
+            return self.apply(stated.factory, (), {}) if stated.factory else stated.value
+        return stated.copy() if isinstance(stated, list | dict | set) else stated
+
+
+def _is_of(value: Instance, wanted: Native) -> bool:
+    """Answer `isinstance` for an object of the program."""
+    if isinstance(wanted, ClassValue):
+        return wanted in value.cls.line
+    if isinstance(wanted, External):
+        return value.cls.descends(wanted.path)
+    bases = (each for each in value.cls.externals if isinstance(each, type))
+    return wanted is object or any(issubclass(each, wanted) for each in bases)
+
+
+def _of_every_class(cls: ClassValue) -> Mapping[str, Native]:
+    fields = cls.record_fields() if cls.is_record else {}
+    return {
+        "__name__": cls.name,
+        "__qualname__": cls.name,
+        "__module__": cls.module.module.name,
+        "__dict__": cls.names,
+        "__mro__": tuple(cls.line),
+        "__bases__": cls.bases,
+        "__doc__": None,
+        "__annotations__": cls.names.setdefault("\0annotations", {}),
+        "__struct_fields__": tuple(fields),
+        "__dataclass_fields__": fields,
+    }
+
+
+def _of_function(owner: FunctionValue, name: str, default: Native) -> Native:
+    known = {
+        "__name__": owner.name,
+        "__qualname__": owner.name if owner.owner is None else f"{owner.owner.name}.{owner.name}",
+        "__module__": owner.frame.module.module.name,
+        "__doc__": None,
+        "__wrapped__": owner,
+    }
+    return owner.attributes.get(name, known.get(name, default))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Super:
+    """What `super()` returns."""
+
+    run: Objects
+    owner: ClassValue
+    value: Native
+
+    def interpreted_attribute(self, name: str, default: Native) -> Native:
+        """Find an attribute in the classes after the owner."""
+        cls = getattr(self.value, "cls", self.value)
+        found = cls.lookup(name, after=self.owner)
+        if found is not None:
+            is_class = isinstance(self.value, ClassValue)
+            return self.run.bound(found, None if is_class else self.value, cls)
+        if name in OF_OBJECT:
+            return Method(Hook(OF_OBJECT[name]), self.value)
+        return Unknown(f"super().{name}") if default is MISSING else default

@@ -1,0 +1,404 @@
+"""The values of a program that is interpreted: Python's own, and these beside them.
+
+What is not known is `Unknown`. Code that computes with it goes on, and gets `Unknown`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from backend_caps.engines.source.module import Module
+
+Native: TypeAlias = Any
+"""Any value of the interpreted program."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice)
+"""Types whose values have no parts."""
+CONTAINERS = (list, tuple, dict, set, frozenset)
+_SIMPLE = (type(None), bool, int, float, str)
+_MOST_OPTIONS = 6
+"""As many values are followed side by side."""
+_SHOWN = 60
+"""Letters of a value that a message shows."""
+MISSING = object()
+"""What an attribute or a name has that is not there."""
+ABSENT = object()
+"""In a table of external names, one that its module lacks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unknown:
+    """A value that the source alone does not decide."""
+
+    why: str
+    """What would have to be known, such as `torch.version.git_version`."""
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Perhaps(Unknown):
+    """In a container, an element that may be there; as a value, one that may be missing."""
+
+    value: Native = Unknown("what it would be")
+    """The value where it is there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneOf(Unknown):
+    """One of a few known values."""
+
+    options: tuple[Native, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A module, class, function or value outside the source, by its dotted name."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A name that is imported when it is used."""
+
+    module: str
+    name: str
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class ModuleValue:
+    """A module of the source that runs, or has run."""
+
+    module: Module
+    names: dict[str, Native] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Frame:
+    """The names of a running function, or of a running module or class body."""
+
+    module: ModuleValue
+    names: dict[str, Native]
+    outer: Frame | None = None
+    """The function around it; None in a module."""
+    owner: ClassValue | None = None
+    """The class that has the method which runs."""
+    function: FunctionValue | None = None
+    level: int = 0
+    """Under how many unknown conditions it runs."""
+    returned: list[Native] = field(default_factory=list)
+    """What a branch that may run would have returned."""
+    num_leaves: int = 0
+    """How many branches that may run have left it, or a round of a loop."""
+    yielded: list[Native] = field(default_factory=list)
+    is_class_body: bool = False
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class ClassValue:
+    """A class of the source."""
+
+    name: str
+    bases: tuple[Native, ...]
+    names: dict[str, Native]
+    module: ModuleValue
+    node: ast.ClassDef | None = None
+    annotations: dict[str, tuple[ast.expr, Frame]] = field(default_factory=dict)
+    """The annotated names of its body, unevaluated."""
+    is_record: bool = False
+    """Whether it is a dataclass or a struct, whose constructor takes the annotated names."""
+    is_enum: bool = False
+    keywords: Mapping[str, Native] = field(default_factory=dict)
+    line: list[Native] = field(default_factory=list)
+    """The classes that attributes are looked up in, in order; each once, at its last place."""
+    _fields: dict[str, tuple[ast.expr, Frame]] | None = None
+
+    def __post_init__(self) -> None:
+        found: list[Native] = [self]
+        for base in self.bases:
+            found += base.line if isinstance(base, ClassValue) else [base]
+        self.line = [each for at, each in enumerate(found) if each not in found[at + 1 :]]
+
+    @property
+    def path(self) -> str:
+        """`package.module.Class`."""
+        return f"{self.module.module.name}.{self.name}"
+
+    def lookup(self, name: str, *, after: ClassValue | None = None) -> Native | None:
+        """Find a name in the class and its bases, or in what comes after one; None if missing."""
+        line = self.line
+        if after is not None:
+            line = line[line.index(after) + 1 :]
+        for each in line:
+            if isinstance(each, ClassValue) and name in each.names:
+                return each.names[name]
+        return None
+
+    def has(self, name: str) -> bool:
+        """Return whether the class or a base defines a name."""
+        return any(isinstance(each, ClassValue) and name in each.names for each in self.line)
+
+    @property
+    def externals(self) -> Iterator[Native]:
+        """The bases, direct or not, that are not of the source."""
+        return (each for each in self.line if not isinstance(each, ClassValue))
+
+    def descends(self, path: str) -> bool:
+        """Return whether a class outside the source is among its bases."""
+        return any(isinstance(each, External) and each.path == path for each in self.externals)
+
+    def record_fields(self) -> dict[str, tuple[ast.expr, Frame]]:
+        """The fields of a record, those of bases first; asked for when the class is whole."""
+        if self._fields is None:
+            self._fields = {
+                name: stated
+                for each in reversed(self.line)
+                if isinstance(each, ClassValue)
+                for name, stated in each.annotations.items()
+                if "ClassVar" not in ast.dump(stated[0])
+            }
+        return self._fields
+
+
+class Instance:
+    """An object of a class of the source."""
+
+    __slots__ = ("attributes", "cls")
+
+    def __init__(self, cls: ClassValue, attributes: dict[str, Native] | None = None) -> None:
+        self.cls = cls
+        self.attributes = {} if attributes is None else attributes
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if self.cls.is_enum:
+            return isinstance(other, str | int) and self.attributes["value"] == other
+        same = isinstance(other, Instance) and other.cls is self.cls and self.cls.is_record
+        return same and isinstance(other, Instance) and self.attributes == other.attributes
+
+    def __hash__(self) -> int:
+        if self.cls.is_enum:
+            value = self.attributes["value"]
+            return hash(value) if isinstance(value, str | int) else id(self)
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.cls.name}>"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class FunctionValue:
+    """A function of the source."""
+
+    name: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    frame: Frame
+    """The frame that it was defined in."""
+    call: Callable[..., Native]
+    """Calls it, from native code too."""
+    defaults: Sequence[Native] = ()
+    keyword_defaults: Mapping[str, Native] = field(default_factory=dict)
+    owner: ClassValue | None = None
+    attributes: dict[str, Native] = field(default_factory=dict)
+
+    def __call__(self, *args: Native, **named: Native) -> Native:
+        """Call it as native code calls a function."""
+        return self.call(self, args, named)
+
+    @property
+    def at(self) -> str:
+        """`file:line`."""
+        return f"{self.frame.module.module.path}:{self.node.lineno}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Method:
+    """A function with the object that it is called on."""
+
+    function: Native
+    owner: Native
+
+    def __call__(self, *args: Native, **named: Native) -> Native:
+        """Call it."""
+        return self.function(self.owner, *args, **named)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Descriptor:
+    """What `property`, `classmethod`, `staticmethod` or `cached_property` makes of a function."""
+
+    kind: str
+    function: Native
+
+
+class Raised(Exception):  # noqa: N818 - the error of an interpreted program
+    """The interpreted program raises an error."""
+
+    def __init__(self, value: Native, at: str) -> None:
+        super().__init__(value, at)
+        self.value = value
+        self.at = at
+
+    @property
+    def message(self) -> str:
+        """The error's text."""
+        parts = self.value.args if isinstance(self.value, BaseException) else ()
+        if isinstance(self.value, Instance):
+            parts = self.value.attributes.get("args", ())
+        return " ".join(" ".join(map(str, parts)).split())
+
+    @property
+    def error(self) -> str:
+        """The name of the error's class."""
+        if isinstance(self.value, Instance):
+            return self.value.cls.name
+        return type(self.value).__name__
+
+
+def joined(one: Native, other: Native) -> Native:
+    """Return the value that is one of two; unknown where they differ."""
+    one, other = (each.value if isinstance(each, Perhaps) else each for each in (one, other))
+    if one is other or same(one, other) is True:
+        return one
+    match one, other:
+        case (Unknown(), _) | (_, Unknown()) if not {type(one), type(other)} & {OneOf}:
+            return one if isinstance(one, Unknown) else other
+        case dict(), dict():
+            lacks = [Perhaps("it may be missing", each) for each in ({**one, **other}).values()]
+            keys = zip({**one, **other}, lacks, strict=True)
+            return {k: joined(one[k], other[k]) if k in one and k in other else p for k, p in keys}
+        case (list(), list()) | (tuple(), tuple()) if len(one) == len(other):
+            return type(one)(map(joined, one, other))
+        case Instance(), Instance() if one.cls is other.cls and one.cls.is_record:
+            return Instance(one.cls, joined(one.attributes, other.attributes))
+    options = (*_options(one), *_options(other))
+    why = " or ".join(dict.fromkeys(map(short, options)))
+    if len(options) <= _MOST_OPTIONS and all(isinstance(each, _SIMPLE) for each in options):
+        return OneOf(why, tuple(dict.fromkeys(options)))
+    return Unknown(why)
+
+
+def merge(into: dict[Native, Native], given: Mapping[Native, Native]) -> None:
+    """Update a mapping; a value that may be missing in `given` leaves the one before."""
+    for key, value in given.items():
+        if isinstance(value, Perhaps) and key in into:
+            into[key] = joined(into[key], value.value)
+        else:
+            into[key] = value
+
+
+def all_joined(values: Sequence[Native]) -> Native:
+    """Return the value that is one of several; unknown where they differ."""
+    first, *others = values
+    for each in others:
+        first = joined(first, each)
+    return first
+
+
+def _options(value: Native) -> tuple[Native, ...]:
+    return value.options if isinstance(value, OneOf) else (value,)
+
+
+def same(one: Native, other: Native) -> bool | None:
+    """Return whether two values are equal; None where that is not known."""
+    if isinstance(one, OneOf):
+        truths = {same(each, other) for each in one.options}
+        return truths.pop() if len(truths) == 1 else None
+    if isinstance(other, OneOf):
+        return same(other, one)
+    if has_unknown(one) or has_unknown(other):
+        return None
+    if isinstance(one, External) and isinstance(other, External):
+        return one.path == other.path or None
+    if isinstance(one, External) or isinstance(other, External):
+        simple = (*PLAIN, *CONTAINERS, Instance, ClassValue, FunctionValue)
+        return False if isinstance(one, simple) or isinstance(other, simple) else None
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - a native object's own comparison
+        return None
+
+
+def either(truths: Sequence[bool | None]) -> bool | None:
+    """Return whether one of these is true; None where that is not known."""
+    if any(each is True for each in truths):
+        return True
+    return None if any(each is None for each in truths) else False
+
+
+def may_have_more(value: Native) -> bool:
+    """Return whether a container may have elements that are not known, or lack some."""
+    if not isinstance(value, CONTAINERS):
+        return False
+    return any(isinstance(each, Perhaps) for each in value)
+
+
+def values_of(value: Native) -> Sequence[Native]:
+    """List the elements of a container; of a mapping, the values."""
+    return [*(value.values() if isinstance(value, dict) else value)]
+
+
+def has_unknown(value: Native, depth: int = 3) -> bool:
+    """Return whether a value is unknown, or holds one that is."""
+    if isinstance(value, Unknown):
+        return True
+    if not depth or not isinstance(value, CONTAINERS):
+        return False
+    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    return any(has_unknown(each, depth - 1) for each in parts)
+
+
+def is_open(value: Native, depth: int = 2) -> bool:
+    """Return whether a value is unknown or external, or holds one that is."""
+    if isinstance(value, Unknown | External):
+        return True
+    if not depth or not isinstance(value, CONTAINERS):
+        return False
+    return any(is_open(each, depth - 1) for each in (*value, *values_of(value)))
+
+
+def short(value: Native) -> str:
+    """Write a value for a message."""
+    text = f"{type(value).__name__} {getattr(value, 'name', '')}".strip()
+    if isinstance(value, (*PLAIN, Unknown, External, Instance)):
+        text = repr(value) if isinstance(value, PLAIN) else str(value)
+    elif isinstance(value, list | tuple):
+        text = f"[{', '.join(map(short, value))}]"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hook:
+    """A function of ours that the interpreted program calls."""
+
+    run: Callable[[Native, Sequence[Native], Mapping[str, Native]], Native]
+    """Takes the interpreter, the arguments, and those that are named."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldDefault:
+    """What `dataclasses.field` or `msgspec.field` states."""
+
+    value: Native = None
+    factory: Native = None
+
+
+def members(cls: ClassValue) -> list[Instance]:
+    """List the members of an enum."""
+    found = [value for value in cls.names.values() if isinstance(value, Instance)]
+    return [value for value in found if value.cls is cls and "value" in value.attributes]
+
+
+def is_enum(value: Native) -> bool:
+    """Return whether a class, of the program or of Python's library, is an enumeration."""
+    if isinstance(value, ClassValue):
+        return value.is_enum
+    return isinstance(value, External) and value.path.startswith("enum.")

@@ -1,0 +1,103 @@
+"""What an engine makes of a command line: whether its server starts, and with which values.
+
+An engine rewrites the flags that it is given: it fills in a backend, sets a page size, switches
+overlap off. A plan is of the values that it ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.provenance import Problem
+from backend_caps.resolution.errors import plan_problem
+from backend_caps.resolution.flags import ServerFlags
+
+Plain: TypeAlias = object
+"""A value of an engine's argument, as JSON has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """An argument to which the engine gives another value."""
+
+    name: str
+    """By the engine's own name, such as `page_size`."""
+    before: Plain
+    after: Plain
+    at: str
+    """The engine's `file:line`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why the engine does not start."""
+
+    message: str
+    """The engine's own words."""
+    at: str
+    """The engine's `file:line`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchecked:
+    """A place at which the engine may refuse, for want of something that is not known."""
+
+    message: str
+    """The engine's own words there."""
+    at: str
+    """The engine's `file:line`."""
+    unless: str
+    """The condition that is not known, in the engine's own words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What becomes of a command line."""
+
+    engine: str
+    """The engine with its version."""
+    machine: str
+    """The GPU that it is started on."""
+    model: str
+    """The model's name, or the path of its configuration."""
+    refusal: Refusal | None = None
+    unchecked: tuple[Unchecked, ...] = ()
+    rewrites: tuple[Rewrite, ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
+    """The final values of all arguments, as JSON has them; `{"unknown": why}` is not known."""
+    flags: Mapping[str, object] = field(default_factory=dict)
+    """The final values of the flags that matter here, by the names of `ServerFlags`."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What is known of machine and model, by the names of `Facts`."""
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The classes of backends that are constructed, by slot, the outermost first."""
+    wrappers: frozenset[str] = frozenset()
+    """Those of the classes that are constructed around others."""
+
+    @property
+    def starts(self) -> bool | None:
+        """Whether the engine accepts the command line; None where that is not known."""
+        if self.refusal is not None:
+            return False
+        return None if self.unchecked else True
+
+    def over(self, flags: ServerFlags) -> ServerFlags:
+        """Return the flags with the values that the engine ends with."""
+        return flags.updated(self.flags)
+
+    def with_facts(self, facts: Facts) -> Facts:
+        """Return the facts, with open ones filled by those of the launch."""
+        return Facts.model_validate({**self.facts, **facts.known()})
+
+    def problems(self) -> Iterator[Problem]:
+        """List why the server does not start, or why that is not known."""
+        values = {"engine": self.engine, "machine": self.machine, "model": self.model}
+        if self.refusal is not None:
+            own = {"message": self.refusal.message, "at": self.refusal.at}
+            yield plan_problem("engine-refuses", **own, **values)
+        for each in self.unchecked:
+            own = {"message": each.message, "at": each.at, "unless": each.unless}
+            yield plan_problem("engine-start-not-checked", **own, **values)

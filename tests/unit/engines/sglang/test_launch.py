@@ -1,0 +1,313 @@
+"""What becomes of a command line: interpreted, beside what Python's own execution gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.gpu import gpus
+from backend_caps.engines.model import IS_COMPLETE, Model, model_of
+from backend_caps.engines.read import read_engine
+from backend_caps.engines.reading import EngineError
+from backend_caps.engines.sglang.arguments import read_launch, without_model
+from backend_caps.engines.sglang.asking import ask, ask_launches, flags_of, folder_of, launch_of
+from backend_caps.engines.sglang.read import is_wanted
+from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.source.index import Index
+from backend_caps.resolution.launch import Launch
+from tests.unit.engines.source.trees import write_folder
+from tests.unit.engines.tables import data
+
+_TEXTS = data("sglang_launch")
+_SHARED = ("layers/", "configs/", "utils/")
+"""Parts that both shapes of the small engine have."""
+_BESIDE = {
+    "sglang-9.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 9.0\n",
+    "transformers.py": (
+        "class PretrainedConfig:\n"
+        "    def __init__(self, **values):\n"
+        "        self.__dict__.update(values)\n"
+    ),
+}
+_CONFIGS: Mapping[str, Mapping[str, object]] = {
+    "plain": {"model_type": "plain"},
+    "latent": {"model_type": "plain", "kv_lora_rank": 512, "head_dim": 192},
+    "linear": {"model_type": "small", "num_layers": 6, "every": 3},
+}
+_NUM_GPUS = 4
+
+
+def _files(shape: str) -> dict[str, str | bytes]:
+    shared = {
+        path: text
+        for path, text in _TEXTS["declares"].items()
+        if path.removeprefix("sglang/srt/").startswith(_SHARED)
+    }
+    return {**shared, **_TEXTS[shape], **_BESIDE}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small engine in both shapes, and models, each in a folder."""
+    folder = tmp_path_factory.mktemp("launch")
+    for shape in ("declares", "assigns"):
+        write_folder(folder / shape, _files(shape))
+    for name, values in _CONFIGS.items():
+        own = {**values, "architectures": ["Small"], IS_COMPLETE: True}
+        write_folder(folder, {f"models/{name}/config.json": json.dumps(own)})
+    return folder
+
+
+@pytest.fixture
+def importable(place: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Let processes import a shape of the small engine."""
+    shape = getattr(request, "param", "declares")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(place / shape)
+    yield place / shape
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+def _model(place: Path, name: str) -> Model:
+    return model_of(str(place.parent / "models" / name))
+
+
+def _read(place: Path, line: str, gpu: str, model: str) -> Launch:
+    index = Index(open_tree("sglang", place, within=is_wanted))
+    return read_launch(index, line.split(), gpus()[gpu], _NUM_GPUS, _model(place, model))
+
+
+def _asked(place: Path, lines: Sequence[tuple[str, str]], gpu: str) -> list[Launch]:
+    models = [_model(place, model) for _, model in lines]
+    words = [
+        [*line.split(), "--model-path", each.name]
+        for (line, _), each in zip(lines, models, strict=True)
+    ]
+    answers = ask(Path(sys.executable), words, gpus()[gpu], _NUM_GPUS)
+    return [launch_of(a, gpus()[gpu], m.name) for a, m in zip(answers, models, strict=True)]
+
+
+_LINES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "declares": (
+        ("", "plain"),
+        ("--attention-backend fa3 --tp 2", "plain"),
+        ("--attention-backend fa3", "latent"),
+        ("--attention-backend triton --kv-cache-dtype fp8_e4m3", "linear"),
+        ("--attention-backend fa3 --tp 8", "plain"),
+        ("--attention-backend fa4", "plain"),
+        ("--frobnicate", "plain"),
+        ("--attention-back triton", "plain"),
+        ("--attention-backend broken", "plain"),
+        ("--prefill-attention-backend triton --decode-attention-backend flashinfer", "plain"),
+        ("--speculative-algorithm NGRAM --page-size 16", "plain"),
+        ("--speculative-algorithm EAGLE --attention-backend triton", "plain"),
+        ("--speculative-algorithm EAGLE --attention-backend flashinfer", "plain"),
+        (
+            "--speculative-algorithm EAGLE --speculative-num-steps 1 --attention-backend triton",
+            "plain",
+        ),
+        ("--speculative-algorithm EAGLE --speculative-draft-attention-backend fa3", "latent"),
+        ("--speculative-algorithm DFLASH --attention-backend fa3", "plain"),
+    ),
+    "assigns": (
+        ("", "plain"),
+        ("--attention-backend fa3", "plain"),
+        ("--prefill-attention-backend triton --attention-backend fa3", "latent"),
+        ("--speculative-algorithm EAGLE --attention-backend triton", "plain"),
+        ("--speculative-algorithm DFLASH --attention-backend triton", "plain"),
+    ),
+}
+
+
+@pytest.mark.parametrize("gpu", ["H100", "L40S", "MI300X", "T4"])
+@pytest.mark.parametrize("importable", ["declares", "assigns"], indirect=True)
+def test_interpreted_launch_is_what_python_gives(importable: Path, gpu: str) -> None:
+    """The reader refuses and accepts what the process does, with its values, lines and classes."""
+    lines = _LINES[importable.name]
+
+    asked = _asked(importable, lines, gpu)
+
+    for (line, model), one in zip(lines, asked, strict=True):
+        other = _read(importable, line, gpu, model)
+        assert _compared(other) == _compared(one), (line, model)
+
+
+def _compared(launch: Launch) -> object:
+    plain: object = json.loads(json.dumps(asdict(launch), default=sorted))
+    return plain
+
+
+def _starts(launch: Launch) -> tuple[bool | None, str]:
+    said = launch.refusal or next(iter(launch.unchecked), None)
+    return launch.starts, "" if said is None else said.message
+
+
+def test_attribute_of_the_runner_that_is_not_known_is_not_decided(importable: Path) -> None:
+    """The process does not go on with what a stand-in lacks; the reader takes it for unknown."""
+    line = "--attention-backend linear_only"
+
+    [asked] = _asked(importable, [(line, "plain")], "H100")
+
+    assert _starts(asked) == (None, "the runner's pages")
+    assert _read(importable, line, "H100", "plain").starts is True
+
+
+def test_package_that_may_be_missing_is_not_checked(importable: Path) -> None:
+    """Whether another package is installed on the server is not known."""
+    line = "--enable-two-batch-overlap"
+
+    [asked] = _asked(importable, [(line, "plain")], "H100")
+    read = _read(importable, line, "H100", "plain")
+
+    words = "deep_ep is not installed"
+    assert _starts(asked) == (None, f"ImportError: {words}")
+    assert _starts(read) == (None, words)
+    assert "find_spec('deep_ep') is None" in read.unchecked[0].unless
+
+
+def test_overlap_of_two_batches_is_wrapped(importable: Path) -> None:
+    """A wrapper's own factory runs, and its parts are listed once, inside of it."""
+    values = {**_TEXTS["declares"], "sglang/srt/server_args.py": _without_check()}
+    write_folder(importable.parent / "overlapped", {**_files("declares"), **values})
+    place = importable.parent / "overlapped"
+    os.environ["PYTHONPATH"] = str(place)
+    line = "--enable-two-batch-overlap --attention-backend triton"
+
+    [asked] = _asked(place, [(line, "linear")], "H100")
+    read = _read(place, line, "H100", "linear")
+
+    names = [path.rpartition(".")[2] for path in read.classes["decode"]]
+    assert names == ["TboAttnBackend", "LinearWrapperBackend", "TritonBackend", "LinearBackend"]
+    assert {path.rpartition(".")[2] for path in read.wrappers} == {*names[:2]}
+    assert (asked.classes, asked.wrappers) == (read.classes, read.wrappers)
+
+
+def _without_check() -> str:
+    text: str = _TEXTS["declares"]["sglang/srt/server_args.py"]
+    return text.replace('importlib.util.find_spec("deep_ep") is None', "False")
+
+
+def test_configuration_that_may_lack_values_is_not_checked(place: Path, tmp_path: Path) -> None:
+    """A name that a config.json lacks may have a default in transformers' own class."""
+    config = {"model_type": "plain", "architectures": ["Small"]}
+    write_folder(tmp_path, {"config.json": json.dumps(config)})
+    index = Index(open_tree("sglang", place / "declares", within=is_wanted))
+
+    launch = read_launch(
+        index, ["--attention-backend", "fa3"], gpus()["A100"], 1, model_of(str(tmp_path))
+    )
+
+    assert _starts(launch) == (None, "fa3 is for SM 9")
+    assert "use_mla_backend" in launch.unchecked[0].unless
+
+
+def test_draft_of_a_stored_configuration(importable: Path) -> None:
+    """A command line names stored configurations, of the draft too, and they stay names."""
+    line = (
+        "--speculative-algorithm EAGLE --speculative-draft-attention-backend fa3 "
+        "--speculative-draft-model-path=eagle3-llama-3.1-8b"
+    )
+    model = model_of("llama-3.1-8b")
+
+    asked = ask_launches(Path(sys.executable), [line.split()], gpus()["H100"], 8, model)[0]
+
+    index = Index(open_tree("sglang", importable, within=is_wanted))
+    read = read_launch(index, line.split(), gpus()["H100"], 8, model)
+    assert _compared(read) == _compared(asked)
+    assert asked.values["model_path"] == "llama-3.1-8b"
+    assert asked.values["speculative_draft_model_path"] == "eagle3-llama-3.1-8b"
+    assert asked.classes["draft_extend"] == (
+        "sglang.srt.layers.attention.plain_backends.FaBackend",
+    )
+
+
+def test_environment_with_the_engine_is_read_and_asked(importable: Path) -> None:
+    """The Python of an environment gives both: the source, and the answers."""
+    python = Path(sys.executable)
+
+    reading = read_engine("sglang", python=python)
+
+    assert folder_of(python) == importable
+    assert (reading.version, reading.launches is None) == ("9.0", False)
+    assert reading.launches is not None
+    [launch] = reading.launches([[]], gpus()["H100"], 1, _model(importable, "plain"))
+    assert (launch.engine, launch.flags["attention_backend"]) == ("sglang-9.0", "fa3")
+
+
+def test_engine_that_cannot_be_imported_is_not_decided(tmp_path: Path, place: Path) -> None:
+    """An engine that is not whole is an answer to every command line."""
+    write_folder(tmp_path, {"sglang/__init__.py": "import a_part_that_is_missing\n", **_BESIDE})
+    os.environ["PYTHONPATH"] = str(tmp_path)
+    try:
+        launches = _asked(place / "declares", [("", "plain"), ("--tp 2", "plain")], "H100")
+    finally:
+        del os.environ["PYTHONPATH"]
+
+    words = "No module named 'a_part_that_is_missing'"
+    assert [words in _starts(each)[1] for each in launches] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        pytest.param("exit 3", "ended with status 3 and 0 of 1 answers", id="ends early"),
+        pytest.param(None, "cannot be asked", id="not there"),
+    ],
+)
+def test_python_without_an_answer_is_an_error(
+    tmp_path: Path, place: Path, script: str | None, words: str
+) -> None:
+    """A Python that gives no answer is named, with what it said."""
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+
+    with pytest.raises(EngineError, match=words):
+        ask_launches(python, [[]], gpus()["H100"], 1, _model(place / "declares", "plain"))
+
+
+def test_python_without_the_engine_is_an_error(tmp_path: Path) -> None:
+    """The Python that is named has to have SGLang."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module >&2; exit 1\n")
+    python.chmod(0o755)
+
+    with pytest.raises(EngineError, match="finds no sglang"):
+        folder_of(python)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("python -m sglang.launch_server --model-path m --tp 2", "--tp 2"),
+        ("--tp 2 --model=m", "--tp 2"),
+        ("--model", ""),
+    ],
+)
+def test_model_of_the_command_line_is_replaced(line: str, kept: str) -> None:
+    """A launch's model is given beside the command line, whose own is left out."""
+    assert " ".join(without_model(line.split())) == kept
+
+
+def test_flags_are_those_of_final_values_that_are_known() -> None:
+    """Values that are not known are left out; graphs are off where each phase has none."""
+    disabled = {"backend": "disabled"}
+
+    assert flags_of({"page_size": {"unknown": "why"}, "attention_backend": "fa3"}) == {
+        "attention_backend": "fa3"
+    }
+    assert flags_of({"cuda_graph_config": {"decode": disabled}, "attn_dp_size": 2}) == {
+        "disable_cuda_graph": True,
+        "enable_dp_attention": True,
+    }
+    assert flags_of({"cuda_graph_config": {"decode": [{"unknown": "why"}]}}) == {}

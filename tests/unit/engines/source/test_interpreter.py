@@ -1,0 +1,258 @@
+"""Interpreting functions: as Python does where everything is known, and soundly where it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.interpreter import Interpreter
+from backend_caps.engines.source.library import library
+from backend_caps.engines.source.values import (
+    ABSENT,
+    External,
+    Hook,
+    Instance,
+    Native,
+    Raised,
+    Unknown,
+    has_unknown,
+)
+from tests.unit.engines.source.trees import index_of
+from tests.unit.engines.tables import table
+
+UNKNOWN = Unknown("u")
+
+
+def _run(code: str, *args: Native, **natives: Native) -> tuple[Interpreter, Native]:
+    run = Interpreter(index_of(m=code), {**library({}), **natives})
+    return run, run.call(run.found("engine.m.f"), *args)
+
+
+def _natively(code: str, *args: object) -> object:
+    names: dict[str, Native] = {"__name__": __name__}
+    exec(compile(code, "m", "exec", dont_inherit=True), names)  # noqa: S102 - the test's own
+    return names["f"](*args)
+
+
+def _listed(value: object) -> object:
+    """Write tuples as lists, deeply."""
+    if isinstance(value, list | tuple):
+        return [_listed(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _listed(each) for key, each in value.items()}
+    return value
+
+
+@table("programs", "known")
+def test_known_program_gives_what_python_gives(code: str) -> None:
+    """Where everything is known, the result is Python's, and nothing may be raised."""
+    run, result = _run(code)
+
+    assert _listed(result) == _listed(_natively(code))
+    assert not run.notes
+
+
+@table("programs", "unknown")
+def test_unknown_value_leaves_only_what_holds_for_every_value(
+    code: str, values: list[object], result: str | None, notes: int | None
+) -> None:
+    """What is known of a result is Python's for each value that may come; errors are noted."""
+    run, found = _run(code, UNKNOWN)
+
+    expected = None if result is None else eval(result)  # noqa: S307 - this test's own table
+    assert (None if has_unknown(found) else _listed(found)) == expected
+    for value in values if expected is not None else ():
+        assert _listed(_natively(code, value)) == expected
+    assert len(run.notes) == (notes or 0)
+
+
+@table("programs", "raising")
+def test_error_of_the_program_has_its_line(code: str, message: str, error: str, line: int) -> None:
+    """An error is raised with its message, its class and the line of the program."""
+    with pytest.raises(Raised) as raised:
+        _run(code)
+
+    found = raised.value
+    assert (found.message, found.error, found.at) == (message, error, f"engine/m.py:{line}")
+
+
+def test_imports_run_when_a_name_is_used() -> None:
+    """Modules of the tree run on the first use of their names; a circle leaves a name unknown."""
+    index = index_of(
+        __init__="",
+        m="""
+            import engine.b
+            import engine.c as c
+            from engine.b import *
+            from engine.b import two as pair
+            from engine import lazy
+            from . import d
+
+            def f():
+                from engine.c import three
+                return one, pair, three, c.four, engine.b.one, lazy.anything, d.five, d.known
+        """,
+        b="__all__ = ['one']\none, two = 1, 2\n",
+        c="three, four = 3, 4\n",
+        lazy="def __getattr__(name):\n    return name\n",
+        d="from engine.d import six\nfive = six\nknown = 7\n",
+    )
+    run = Interpreter(index, library({}))
+
+    *known, circle, last = run.call(run.found("engine.m.f"))
+
+    assert known == [1, 2, 3, 4, 1, "anything"]
+    assert isinstance(circle, Unknown)
+    assert last == 7
+
+
+def test_package_that_is_missing_raises_an_import_error() -> None:
+    """A package that is known to be missing is handled as Python does."""
+    code = """
+        def f():
+            try:
+                import sgl_kernel.extra
+                return "there"
+            except ImportError:
+                return "missing"
+    """
+
+    assert _run(code, **{"import sgl_kernel": False})[1] == "missing"
+    assert _run(code)[1] == "there"
+
+
+def test_external_names_mean_what_the_table_says() -> None:
+    """A known name has its value, one that is absent is missing, and all others are unknown."""
+    code = """
+        import torch
+        from torch import cuda as gpu
+
+        class Child(torch.nn.Module):
+            pass
+
+        def f():
+            return [torch.cuda.count(), gpu.count(), hasattr(torch, "npu"), hasattr(torch, "cuda"),
+                    torch.thing is None, torch.thing == torch.thing, torch.thing == 3,
+                    getattr(torch, "npu", "none"), torch.__dict__,
+                    isinstance(Child(), torch.nn.Module), isinstance(3, torch.Tensor)], [
+                    torch.thing(), torch.thing[0], torch.thing + 1, Child().weight,
+                    Child.weight, hasattr(torch, "thing"), torch.thing < 3,
+                    isinstance(torch.thing, int), callable(torch.thing), type(torch.thing),
+                    "a" in torch.thing, str(torch.thing()), torch.thing == torch.other]
+    """
+    natives = {"torch.cuda.count": Hook(lambda *_: 8), "torch.npu": ABSENT}
+
+    _, (known, unknown) = _run(code, **natives)
+
+    assert known == [8, 8, False, True, False, True, False, "none", {}, True, False]
+    assert all(isinstance(each, Unknown | External) for each in unknown)
+
+
+def test_function_and_class_of_the_tree_can_be_replaced() -> None:
+    """A hook runs in place of a function or a class of its dotted name."""
+    code = """
+        class Thing:
+            pass
+
+        def probe(x):
+            raise ValueError
+
+        def f():
+            return probe(2), Thing()
+    """
+    replaced = {
+        "engine.m.probe": Hook(lambda _run, args, _named: args[0] + 1),
+        "engine.m.Thing": Hook(lambda *_: "thing"),
+    }
+
+    assert _run(code, **replaced)[1] == (3, "thing")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("def f():\n    while True:\n        pass", id="a loop"),
+        pytest.param("def f():\n    return f()", id="a recursion"),
+    ],
+)
+def test_program_without_end_is_not_followed(code: str) -> None:
+    """A program that goes on for too long, or too deep, is left."""
+    with pytest.raises(NotFollowedError):
+        _run(code)
+
+
+def test_statement_that_is_not_known_leaves_its_names_unknown() -> None:
+    """What a statement binds that the interpreter does not have is unknown; the rest runs."""
+    code = """
+        def f():
+            match 3:
+                case 3:
+                    x = 1
+            return x, 2
+    """
+
+    unknown, known = _run(code)[1]
+
+    assert isinstance(unknown, Unknown)
+    assert known == 2
+
+
+def test_module_that_fails_leaves_its_other_names() -> None:
+    """An error at the top of a module makes the names of that statement unknown, and no others."""
+    code = """
+        broken = int("x")
+        fine = 4
+
+        def f():
+            return broken, fine
+    """
+
+    broken, fine = _run(code)[1]
+
+    assert isinstance(broken, Unknown)
+    assert fine == 4
+
+
+def test_struct_is_a_record() -> None:
+    """A class below msgspec's Struct, and one that defstruct makes, has its fields."""
+    code = """
+        import msgspec
+        from typing import Any, get_type_hints
+
+        class Point(msgspec.Struct, frozen=True):
+            x: int
+            y: int = msgspec.field(default=2)
+            z: list = msgspec.field(default_factory=list)
+
+            def total(self):
+                return self.x + self.y
+
+        def double(self):
+            return self.x * 2
+
+        fields = [("x", int), ("y", int, 5), "z"]
+        Made = msgspec.defstruct("Made", fields, namespace={"double": double})
+
+        def f():
+            point = Point(1)
+            made = Made(3, z=1)
+            point_fields = [each.name for each in msgspec.structs.fields(Point)]
+            kept = msgspec.structs.fields(Point)
+            return [point.total(), point.z, Point.__struct_fields__, made.double(), made.y, made.z,
+                    point_fields, msgspec.structs.asdict(point), get_type_hints(Point)["x"] is int,
+                    get_type_hints(Made)["x"] is int, msgspec.structs.replace(point, x=4).x,
+                    kept[1].default, kept[0].type is int]
+    """
+
+    assert _run(code)[1] == [
+        *(3, [], ("x", "y", "z"), 6, 5, 1, ["x", "y", "z"], {"x": 1, "y": 2, "z": []}),
+        *(True, True, 4, 2, True),
+    ]
+
+
+def test_object_of_an_interpreted_class_is_shown_by_its_class() -> None:
+    """Messages show an object by its class."""
+    _, made = _run("class Thing:\n    pass\n\ndef f():\n    return Thing()")
+
+    assert isinstance(made, Instance)
+    assert repr(made) == "<Thing>"
