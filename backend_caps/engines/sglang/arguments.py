@@ -134,6 +134,8 @@ class _Arguments(Constructions):
     def follow(self, argv: Sequence[str]) -> None:
         """Parse the arguments, process and check them, and construct the backends."""
         args = self.call(self.found(f"{_ARGUMENTS}.prepare_server_args"), list(argv))
+        if not isinstance(args, Instance):
+            raise NotFollowedError(f"{_ARGUMENTS} makes no arguments that are known: {args}")
         resolve = self.attribute_or(args, "resolve_once", None)
         if resolve is not None:
             self.call(resolve)

@@ -238,7 +238,8 @@ def _declarer(frame: FrameType) -> str:
 def refusing_line(error: BaseException) -> str | None:
     """Return the line of SGLang that raised an error; None where none did."""
     frames = [*traceback.walk_tb(error.__traceback__)]
-    own = [(f, line) for f, line in frames if "/sglang/" in f.f_code.co_filename]
+    files = ((f.f_code.co_filename.replace(os.sep, "/"), f, line) for f, line in frames)
+    own = [(f, line) for file, f, line in files if "/sglang/" in file and file != __file__]
     return place(own[-1][0].f_code, own[-1][1]) if own else None
 
 

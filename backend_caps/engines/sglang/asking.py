@@ -153,7 +153,11 @@ def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:
         else Refusal(message=refusal["message"], at=refusal["at"] or "sglang"),
         unchecked=()
         if undecided is None
-        else (Unchecked(message=undecided, at=answer["stage"], unless="its environment"),),
+        else (
+            Unchecked(
+                message=undecided, at=answer.get("stage", "import sglang"), unless="its environment"
+            ),
+        ),
         rewrites=tuple(Rewrite(**each) for each in answer.get("rewrites", ())),
         values=values,
         flags=flags_of(values),

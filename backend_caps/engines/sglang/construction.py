@@ -12,12 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
-from backend_caps.engines.source.values import MISSING, ClassValue, FunctionValue, Native, Unknown
+from backend_caps.engines.source.values import (
+    MISSING,
+    ClassValue,
+    FunctionValue,
+    Native,
+    Unknown,
+    same,
+)
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
 _SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 _RUNNER = "sglang.srt.model_executor.model_runner"
+_CONFIG = "sglang.srt.configs.model_config.ModelConfig"
 _DRAFTS = "sglang.srt.speculative.draft_utils"
 _WORKERS = "sglang.srt.speculative.draft_worker_common"
 _MODULE = re.compile(r"sglang\.srt\.(?:layers\.attention|hardware_backend)\.")
@@ -127,7 +135,7 @@ class Constructions(Interpreter):
         self, args: Native, values: Mapping[str, Native], *, is_one: bool
     ) -> dict[str, Constructed | None]:
         config = self.call(
-            self.found("sglang.srt.configs.model_config.ModelConfig.from_server_args"),
+            self.attribute(self.found(_CONFIG), "from_server_args"),
             args,
             model_path=values["speculative_draft_model_path"],
             model_revision=values["speculative_draft_model_revision"],
@@ -175,8 +183,12 @@ class Constructions(Interpreter):
     def _runner(
         self, args: Native, config: Native, values: Mapping[str, Native], **draft: Native
     ) -> Runner:
-        dtype = self.attribute(config, "dtype")
-        kv_dtype = _KV_DTYPES.get(str(values["kv_cache_dtype"]))
+        arch = self.attribute(self.attribute(config, "attention_arch"), "name")
+        is_mla = same(arch, "MLA")
+        dtype, kv_dtype = self.attribute(config, "dtype"), values["kv_cache_dtype"]
+        if not isinstance(kv_dtype, Unknown):
+            own = _KV_DTYPES.get(str(kv_dtype))
+            kv_dtype = dtype if own is None else self.natives[own]
         module = self.import_module(_RUNNER) if self.index.module(_SETUP) is None else None
         return Runner(
             self,
@@ -184,15 +196,14 @@ class Constructions(Interpreter):
             server_args=args,
             model_config=config,
             is_draft_worker=bool(draft),
-            use_mla_backend=self.attribute(self.attribute(config, "attention_arch"), "name")
-            == "MLA",
+            use_mla_backend=Unknown(f"{arch} == 'MLA'") if is_mla is None else is_mla,
             draft_attention_backend=draft.get("draft_attention_backend"),
             init_new_workspace=False,
             plan_stream_for_flashinfer=True,
             device=values["device"],
             page_size=values["page_size"],
             dtype=dtype,
-            kv_cache_dtype=dtype if kv_dtype is None else self.natives[kv_dtype],
+            kv_cache_dtype=kv_dtype,
         )
 
 

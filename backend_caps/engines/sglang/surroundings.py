@@ -357,6 +357,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         f"{hf}.config.get_generation_config": Hook(_answering(None)),
         f"{hf}_utils.get_generation_config": Hook(_answering(None)),
         f"{common}.rank0_log": Hook(_answering(None)),
+        f"{common}.init_cublas": Hook(_answering(None)),
         f"{common}.is_habana_available": Hook(lambda *_: False),
         f"{common}.get_nvgpu_memory_capacity": Hook(_answering(float(gpu.memory_mib))),
         f"{common}.get_amdgpu_memory_capacity": Hook(_answering(float(gpu.memory_mib))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +185,8 @@ def _vars(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -
             return value.attributes
         case [ClassValue() as cls]:
             return {name: each for name, each in cls.names.items() if not name.startswith("\0")}
+        case [Namespace() as names]:
+            return vars(names)
     return Unknown("vars(...)")
 
 
