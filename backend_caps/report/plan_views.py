@@ -233,6 +233,7 @@ def engine_selection_view(selection: plans.EngineSelectionDocument) -> Iterator[
     can = [each for each in selection.candidates if each.starts]
     if can:
         yield table_of(can, _ENGINE_CANDIDATES)
+        yield Lines((_ACCEPTED,))
     rows = [
         (each.name, "no" if each.starts is False else "not known", f"{each.why} ({each.at})")
         for each in selection.candidates
@@ -241,6 +242,10 @@ def engine_selection_view(selection: plans.EngineSelectionDocument) -> Iterator[
     yield from titled_table("Those that do not start", ("backend", "starts", "because"), rows)
 
 
+_ACCEPTED = (
+    "These are accepted by the engine's arguments, registry and draft factory. Whether a backend's "
+    "packages are installed, and what its constructor checks, is found when the server starts."
+)
 _ENGINE_CANDIDATES: Columns[plans.EngineCandidateDocument] = {
     "backend": lambda each: f"{each.name} (default)" if each.is_default else each.name,
     "host_seq_lens": lambda each: each.host_seq_lens or "not known",

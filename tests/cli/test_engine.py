@@ -31,7 +31,7 @@ class Reader:
 
     asked: list[tuple[str, Path | None]] = field(default_factory=list)
 
-    def read_engine(self, engine: str, source: Path | None) -> EngineReading:
+    def read_engine(self, engine: str, source: Path | None, _python: Path | None) -> EngineReading:
         """Return one of the small engines."""
         self.asked.append((engine, source))
         return {"sglang": engine_scene.SGLANG, "vllm": engine_scene.VLLM}[engine]

@@ -8,9 +8,11 @@ factory of draft backends: nothing of it is written down here but what it asks o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
+from multiprocessing import get_context
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import Model, config_of
@@ -62,8 +64,28 @@ class _Outcome:
 def read_launches(
     index: Index, lines: Sequence[Sequence[str]], gpu: Gpu, num_gpus: int, model: Model
 ) -> list[Launch]:
-    """Follow several command lines, each as `read_launch` does."""
-    return [read_launch(index, argv, gpu, num_gpus, model) for argv in lines]
+    """Follow several command lines, each as `read_launch` does, on all cores."""
+    follow = partial(read_launch, index, gpu=gpu, num_gpus=num_gpus, model=model)
+    first, rest = lines[0], lines[1:]
+    found = [follow(first)]  # it parses what the others need too
+    if not rest:
+        return found
+    # A fork has the parsed source at once, which pickling would copy.
+    with get_context("fork").Pool(initializer=_begin, initargs=(follow,)) as pool:
+        return [*found, *pool.imap(_follow, rest)]
+
+
+_following: Callable[[Sequence[str]], Launch]
+"""In a process of the pool, what it does."""
+
+
+def _begin(follow: Callable[[Sequence[str]], Launch]) -> None:
+    global _following  # noqa: PLW0603 - a process of the pool takes no other argument
+    _following = follow
+
+
+def _follow(argv: Sequence[str]) -> Launch:
+    return _following(argv)
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:

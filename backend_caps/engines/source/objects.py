@@ -13,6 +13,7 @@ from backend_caps.engines.source.state import State
 from backend_caps.engines.source.values import (
     ABSENT,
     CONTAINERS,
+    EXACT,
     MISSING,
     PLAIN,
     ClassValue,
@@ -309,6 +310,10 @@ class Objects(State):
             return None if not isinstance(value, str) else value in container
         if isinstance(container, Unknown | External) or not hasattr(container, "__iter__"):
             return None
+        if type(value) in EXACT and isinstance(container, CONTAINERS):
+            values = container.values() if isinstance(container, dict) else ()
+            if EXACT.issuperset(map(type, container)) and Perhaps not in map(type, values):
+                return value in container
         found = either([same(each, value) for each in container])
         if found and isinstance(container, dict) and isinstance(container.get(value), Perhaps):
             return None

@@ -18,6 +18,8 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, sl
 """Types whose values have no parts."""
 CONTAINERS = (list, tuple, dict, set, frozenset)
 _SIMPLE = (type(None), bool, int, float, str)
+EXACT = frozenset({*_SIMPLE, bytes})
+"""Types whose values Python itself compares, without a part that is unknown."""
 _MOST_OPTIONS = 6
 """As many values are followed side by side."""
 _SHOWN = 60
@@ -309,6 +311,8 @@ def _options(value: Native) -> tuple[Native, ...]:
 
 def same(one: Native, other: Native) -> bool | None:
     """Return whether two values are equal; None where that is not known."""
+    if type(one) in EXACT and type(other) in EXACT:
+        return bool(one == other)
     if isinstance(one, OneOf):
         truths = {same(each, other) for each in one.options}
         return truths.pop() if len(truths) == 1 else None
