@@ -159,6 +159,7 @@ class Packages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Let the import system make the module."""
         del spec
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module a class for any name."""
@@ -211,7 +212,7 @@ class Rewrites:
 
         for module in list(sys.modules.values()):
             if getattr(module, "declare_resolution", None) is declare:
-                module.declare_resolution = declared
+                vars(module)["declare_resolution"] = declared
 
     def _watch_assignments(self) -> None:
         cls = importlib.import_module("sglang.srt.server_args").ServerArgs
@@ -229,7 +230,7 @@ class Rewrites:
 
 def _declarer(frame: FrameType) -> str:
     """Return the line that declares; of a function whose result is declared, its first line."""
-    passed = frame.f_locals.get("fn")
+    passed: _Value = frame.f_locals.get("fn")
     if frame.f_code.co_name == "run_post_process_pass" and hasattr(passed, "__code__"):
         return place(passed.__code__, passed.__code__.co_firstlineno)
     return place(frame.f_code, frame.f_lineno)
@@ -266,7 +267,7 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
     """Process one command line, and answer as the module says."""
     rewrites = Rewrites()
     answer: dict[str, object] = {"stage": "command line"}
-    argparse.ArgumentParser.error = _refuse_line  # type: ignore[method-assign]
+    setattr(argparse.ArgumentParser, "error", _refuse_line)  # noqa: B010 - the type checker refuses to assign a method
     try:
         args_of = importlib.import_module("sglang.srt.server_args").prepare_server_args
         rewrites.watch()
@@ -400,6 +401,7 @@ class BackendModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Let the import system make the module."""
         del spec
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its classes, and a function for any other name."""
@@ -416,21 +418,22 @@ class BackendModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__getattr__ = other  # type: ignore[method-assign]
 
     def _class(self, module: ModuleType, node: ast.ClassDef) -> type:
-        kept = [
-            each
-            for each in node.body
-            if isinstance(each, ast.FunctionDef)
-            and [ast.unparse(own) for own in each.decorator_list] == ["classmethod"]
-        ]
+        kept: list[ast.stmt] = []
+        for each in node.body:
+            if isinstance(each, ast.FunctionDef) and _decorators(each) == ["classmethod"]:
+                each.returns, each.args.defaults = None, []
+                for argument in each.args.args:
+                    argument.annotation = None
+                kept.append(each)
         names: dict[str, Any] = {}
-        for each in kept:
-            each.returns, each.args.defaults = None, []
-            for argument in each.args.args:
-                argument.annotation = None
         exec(  # noqa: S102 - SGLang's own lines, in its own process
-            compile(ast.Module(kept, []), module.__spec__.origin, "exec"), module.__dict__, names
+            compile(ast.Module(kept, []), module.__name__, "exec"), module.__dict__, names
         )
         return type(node.name, (Backend,), {**names, "_path": f"{module.__name__}.{node.name}"})
+
+
+def _decorators(node: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(each) for each in node.decorator_list]
 
 
 class Runner:
@@ -445,6 +448,7 @@ class Runner:
         self.use_mla_backend = config.attention_arch.name == "MLA"
         self.draft_attention_backend = draft.get("draft_attention_backend")
         self.init_new_workspace = False
+        self.prefill_attention_backend_str = self.decode_attention_backend_str = None
         self.plan_stream_for_flashinfer = True
         self.device = values["device"]
         self.page_size = values["page_size"]
@@ -501,7 +505,7 @@ def _built(runner: Runner) -> _Value:
         importlib.import_module("sglang.srt.model_executor.model_runner")
         runner.init_attention_backend()
         return runner.attn_backend
-    setup.init_cublas = lambda: None  # it would multiply on the device
+    vars(setup)["init_cublas"] = lambda: None  # it would multiply on the device
     names = setup.resolve_attention_backend_strs(model_runner=runner)
     runner.prefill_attention_backend_str = names.prefill
     runner.decode_attention_backend_str = names.decode

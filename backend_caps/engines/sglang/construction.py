@@ -7,7 +7,7 @@ which needs the device, does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
@@ -207,7 +207,7 @@ class Constructions(Interpreter):
         )
 
 
-def _parts(named: Iterator[tuple[str, Native]]) -> Iterator[tuple[str, Constructed]]:
+def _parts(named: Iterable[tuple[str, Native]]) -> Iterator[tuple[str, Constructed]]:
     """List the backends among arguments."""
     for name, value in named:
         for each in value if isinstance(value, list | tuple) else (value,):

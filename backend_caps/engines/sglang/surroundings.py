@@ -96,17 +96,16 @@ class ModelConfig:
         self.run = run
         self.cls = cls
         for name, value in values.items():
-            is_part = isinstance(value, dict) and name.endswith("_config") and "quant" not in name
-            self.values[name] = (
-                ModelConfig(value, is_complete=is_complete, run=run) if is_part else value
-            )
+            self.values[name] = value
+            if isinstance(value, dict) and name.endswith("_config") and "quant" not in name:
+                self.values[name] = ModelConfig(value, is_complete=is_complete, run=run)
 
     def interpreted_attribute(self, name: str, default: Native) -> Native:
         """Return a value of the file, or what the class or transformers has of that name."""
         own = None if self.cls is None else self.cls.lookup(name)
         if name in self.values and not isinstance(own, Descriptor):
             return self.values[name]
-        if own is not None:
+        if own is not None and self.cls is not None:
             return self.run.bound(own, self, self.cls)
         if name in _METHODS:
             return Hook(lambda run, args, named: _METHODS[name](self, run, args, named))
@@ -318,10 +317,9 @@ def _own_class(run: Objects, index: Index, model_type: object) -> ClassValue | N
     """Find the class that SGLang registers for a type of model; None where transformers has it."""
     registered = b"".join(index.tree.files.get(path, b"") for path in _REGISTRIES)
     for path in index.containing(f'model_type = "{model_type}"'.encode()):
-        module = index.parse(path) if path.startswith(_CONFIGS) else None
-        for each in () if module is None else module.classes:
-            if each.name.encode() in registered:
-                cls = run.attribute(run.import_module(module.name), each.name)
+        for module in index.modules([path] if path.startswith(_CONFIGS) else ()):
+            for name in {each.name for each in module.classes if each.name.encode() in registered}:
+                cls = run.attribute(run.import_module(module.name), name)
                 if isinstance(cls, ClassValue) and cls.lookup("model_type") == model_type:
                     return cls
     return None

@@ -63,10 +63,6 @@ class Calls(Objects):
         self._known_traits: dict[ast.AST, Traits] = {}
 
     @abstractmethod
-    def value(self, node: ast.expr, frame: Frame) -> Native:
-        """Evaluate an expression."""
-
-    @abstractmethod
     def run_body(self, body: Iterable[ast.stmt], frame: Frame) -> None:
         """Run statements."""
 

@@ -47,12 +47,20 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
+_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.inv,
+}
 _COMPARES: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+
+
+_CONVERSIONS: Mapping[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
 
 
 class Expressions(Calls):
@@ -205,9 +213,7 @@ class Expressions(Calls):
             return Unknown(f"not {ast.unparse(node.operand)}") if truth is None else not truth
         if isinstance(value, Unknown | External):
             return Unknown(ast.unparse(node))
-        return {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.inv}[
-            type(node.op)
-        ](value)
+        return _UNARY[type(node.op)](value)
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Native:
         left = self.value(node.left, frame)
@@ -224,18 +230,15 @@ class Expressions(Calls):
 
     def _compared(self, op: ast.cmpop, left: Native, right: Native) -> Native:
         if isinstance(left, OneOf):
-            found = {self._compared(op, each, right) for each in left.options}
-            return found.pop() if len(found) == 1 else None
+            truths = {self._compared(op, each, right) for each in left.options}
+            return truths.pop() if len(truths) == 1 else None
         match op:
             case ast.Is() | ast.IsNot():
-                found = _identical(left, right)
-                return found if found is None or isinstance(op, ast.Is) else not found
+                return _turned(_identical(left, right), isinstance(op, ast.IsNot))
             case ast.Eq() | ast.NotEq():
-                found = self._equal(left, right)
-                return found if found is None or isinstance(op, ast.Eq) else not found
+                return _turned(self._equal(left, right), isinstance(op, ast.NotEq))
             case ast.In() | ast.NotIn():
-                found = self._contains(right, left)
-                return found if found is None or isinstance(op, ast.In) else not found
+                return _turned(self._contains(right, left), isinstance(op, ast.NotIn))
         if isinstance(left, Unknown | External) or isinstance(right, Unknown | External):
             return None
         try:
@@ -289,7 +292,8 @@ class Expressions(Calls):
                 made.append(values)
             else:
                 made.extend(values)
-        return self._fresh(made)
+        self._fresh(made)
+        return made
 
     def _comprehended(
         self,
@@ -341,7 +345,7 @@ class Expressions(Calls):
         if isinstance(value, Instance) and value.cls.is_enum:
             value = value.attributes["value"]
         try:
-            converted = {"r": repr, "s": str, "a": ascii}.get(chr(max(node.conversion, 0)))
+            converted = _CONVERSIONS.get(chr(max(node.conversion, 0)))
             return format(converted(value) if converted else value, spec)
         except (TypeError, ValueError):
             return f"{{{ast.unparse(node.value)}}}"
@@ -354,6 +358,10 @@ class Expressions(Calls):
     def _yield(self, node: ast.Yield, frame: Frame) -> Native:
         frame.yielded.append(None if node.value is None else self.value(node.value, frame))
         return None
+
+
+def _turned(truth: bool | None, is_negated: bool) -> bool | None:
+    return truth if truth is None or not is_negated else not truth
 
 
 def _identical(left: Native, right: Native) -> bool | None:

@@ -55,7 +55,6 @@ class Interpreter(Expressions):
         """
         super().__init__(natives)
         self.index = index
-        self.modules: dict[str, ModuleValue] = {}
         self._steps = 0
         self._statements: Mapping[type[ast.stmt], Callable[[Any, Frame], None]] = {
             ast.Expr: lambda n, f: self.value(n.value, f) and None,
@@ -195,7 +194,7 @@ class Interpreter(Expressions):
         return frame.names
 
     def _unpacked(self, targets: Sequence[ast.expr], value: Native) -> Sequence[Native]:
-        values = self.iterated(value)
+        values: Sequence[Native] | Unknown = self.iterated(value)
         stars = [at for at, each in enumerate(targets) if isinstance(each, ast.Starred)]
         if isinstance(values, Unknown):
             return [values] * len(targets)

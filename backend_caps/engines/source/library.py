@@ -17,10 +17,11 @@ import os.path
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import (
+    Args,
     ClassValue,
     Descriptor,
     External,
@@ -29,33 +30,32 @@ from backend_caps.engines.source.values import (
     FunctionValue,
     Hook,
     Instance,
+    Named,
     Native,
     Raised,
     Unknown,
 )
-
-_Args, _Named = Sequence[Native], Mapping[str, Native]
 
 
 def _module(name: str, module: object, *names: str) -> dict[str, Native]:
     return {f"{name}.{each}": getattr(module, each) for each in names}
 
 
-def _nothing(_run: Objects, _args: _Args, _named: _Named) -> Native:
+def _nothing(_run: Objects, _args: Args, _named: Named) -> Native:
     return None
 
 
-def _first(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _first(_run: Objects, args: Args, _named: Named) -> Native:
     return args[0]
 
 
-def _cached(run: Objects, args: _Args, named: _Named) -> Native:
+def _cached(run: Objects, args: Args, named: Named) -> Native:
     """Keep what a function returned for the same arguments."""
     if len(args) != 1 or isinstance(args[0], int | None):
         return Hook(_cached)
     function, kept = args[0], dict[Native, Native]()
 
-    def call(run: Objects, args: _Args, named: _Named) -> Native:
+    def call(run: Objects, args: Args, named: Named) -> Native:
         key = (*args, *sorted(named.items()))
         try:
             if key in kept:
@@ -71,16 +71,16 @@ def _cached(run: Objects, args: _Args, named: _Named) -> Native:
     return Hook(call)
 
 
-def _partial(_run: Objects, args: _Args, named: _Named) -> Native:
+def _partial(_run: Objects, args: Args, named: Named) -> Native:
     function, *first = args
     return Hook(lambda run, more, own: run.call(function, *first, *more, **{**named, **own}))
 
 
-def _cached_property(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _cached_property(_run: Objects, args: Args, _named: Named) -> Native:
     return Descriptor("cached_property", args[0])
 
 
-def _reduce(run: Objects, args: _Args, _named: _Named) -> Native:
+def _reduce(run: Objects, args: Args, _named: Named) -> Native:
     function, values, *start = args
     values = run.iterated(values)
     if isinstance(values, Unknown):
@@ -92,7 +92,7 @@ def _reduce(run: Objects, args: _Args, _named: _Named) -> Native:
     return result
 
 
-def _dataclass(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
     def mark(cls: Native) -> Native:
         if isinstance(cls, ClassValue):
             cls.is_record = True
@@ -101,7 +101,7 @@ def _dataclass(_run: Objects, args: _Args, _named: _Named) -> Native:
     return mark(args[0]) if args else Hook(lambda _run, own, _named: mark(own[0]))
 
 
-def _field(_run: Objects, args: _Args, named: _Named) -> Native:
+def _field(_run: Objects, args: Args, named: Named) -> Native:
     del args
     factory = named.get("default_factory")
     if factory is None and "default" not in named:
@@ -115,7 +115,8 @@ class Field:
     def __init__(self, run: Objects, cls: ClassValue, name: str) -> None:
         self.name = name
         stated = cls.lookup(name) if cls.has(name) else _ABSENT
-        self.default, self.default_factory = stated, _ABSENT
+        self.default: Native = stated
+        self.default_factory: Native = _ABSENT
         if isinstance(stated, FieldDefault):
             has = stated.factory is not None
             self.default = _ABSENT if has else stated.value
@@ -134,19 +135,19 @@ _ABSENT = FieldDefault()
 """Where a field has no default: `dataclasses.MISSING` and `msgspec.NODEFAULT`."""
 
 
-def _fields(run: Objects, args: _Args, _named: _Named) -> Native:
+def _fields(run: Objects, args: Args, _named: Named) -> Native:
     cls = args[0].cls if isinstance(args[0], Instance) else args[0]
     if not isinstance(cls, ClassValue):
         return Unknown("fields(...)")
     return tuple(Field(run, cls, name) for name in cls.record_fields())
 
 
-def _is_dataclass(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _is_dataclass(_run: Objects, args: Args, _named: Named) -> Native:
     cls = args[0].cls if isinstance(args[0], Instance) else args[0]
     return isinstance(cls, ClassValue) and cls.is_record
 
 
-def _replace(run: Objects, args: _Args, named: _Named) -> Native:
+def _replace(run: Objects, args: Args, named: Named) -> Native:
     value = args[0]
     if not isinstance(value, Instance):
         return Unknown("replace(...)")
@@ -154,7 +155,7 @@ def _replace(run: Objects, args: _Args, named: _Named) -> Native:
     return run.call(value.cls, **{**fields, **named})
 
 
-def _as_dict(run: Objects, args: _Args, _named: _Named) -> Native:
+def _as_dict(run: Objects, args: Args, _named: Named) -> Native:
     value = args[0]
     if not isinstance(value, Instance):
         return Unknown("asdict(...)")
@@ -174,14 +175,14 @@ def _evaluated(run: Objects, cls: ClassValue, name: str) -> Native:
     return run.value(node, frame)
 
 
-def _type_hints(run: Objects, args: _Args, _named: _Named) -> Native:
+def _type_hints(run: Objects, args: Args, _named: Named) -> Native:
     cls = args[0]
     if not isinstance(cls, ClassValue):
         return Unknown("get_type_hints(...)")
     return {name: _evaluated(run, cls, name) for name in cls.record_fields()}
 
 
-def _deep_copy(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _deep_copy(_run: Objects, args: Args, _named: Named) -> Native:
     return _copied(args[0], {})
 
 
@@ -201,7 +202,7 @@ def _copied(value: Native, seen: dict[int, Native]) -> Native:
     return value if held is None else held(lambda each: _copied(each, seen))
 
 
-def _defstruct(run: Objects, args: _Args, named: _Named) -> Native:
+def _defstruct(run: Objects, args: Args, named: Named) -> Native:
     """Make a struct's class as `msgspec.defstruct` does."""
     name, fields, *_ = args
     struct = External("msgspec.Struct")
@@ -218,7 +219,7 @@ def _defstruct(run: Objects, args: _Args, named: _Named) -> Native:
     return made
 
 
-def _home(run: Objects, named: _Named) -> Native:
+def _home(run: Objects, named: Named) -> Native:
     functions = [v for v in (named.get("namespace") or {}).values() if isinstance(v, FunctionValue)]
     return functions[0].frame.module if functions else next(iter(run.modules.values()))
 
@@ -229,22 +230,22 @@ def _stated(value: Native, cls: ClassValue) -> Native:
     return name, Frame(cls.module, {"annotation": value}, is_class_body=False)
 
 
-def _struct_dict(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _struct_dict(_run: Objects, args: Args, _named: Named) -> Native:
     value = args[0]
     if not isinstance(value, Instance):
         return Unknown("asdict(...)")
     return {name: value.attributes[name] for name in value.cls.record_fields()}
 
 
-def _get_args(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _get_args(_run: Objects, args: Args, _named: Named) -> Native:
     return typing.get_args(args[0])
 
 
-def _get_origin(_run: Objects, args: _Args, _named: _Named) -> Native:
+def _get_origin(_run: Objects, args: Args, _named: Named) -> Native:
     return typing.get_origin(args[0])
 
 
-def _parser(run: Objects, args: _Args, named: _Named) -> Native:
+def _parser(run: Objects, args: Args, named: Named) -> Native:
     return Parser(run, *args, **named)
 
 
@@ -252,8 +253,8 @@ class Parser(argparse.ArgumentParser):
     """Python's parser; its error is one of the interpreted program."""
 
     def __init__(self, run: Objects, *args: Native, **named: Native) -> None:
-        known = {"prog": named.get("prog")}
-        super().__init__(*args, **known, add_help=True)
+        del args
+        super().__init__(prog=named.get("prog"))
         self._interpreter = run
 
     def add_argument(self, *names: Native, **named: Native) -> Native:
@@ -319,7 +320,7 @@ def _takes_no_value(cls: ClassValue) -> bool:
     return isinstance(maker, FunctionValue) and "nargs=0" in ast.unparse(maker.node)
 
 
-def _namespace(_run: Objects, args: _Args, named: _Named) -> Native:
+def _namespace(_run: Objects, args: Args, named: Named) -> Native:
     del args
     return argparse.Namespace(**named)
 
@@ -410,7 +411,7 @@ def _typing(path: str) -> Native:
     return getattr(typing, path.partition(".")[2], External(path))
 
 
-def _import(run: Objects, args: _Args, _named: _Named) -> Native:
+def _import(run: Objects, args: Args, _named: Named) -> Native:
     name = args[0]
     return run.import_module(name) if isinstance(name, str) else Unknown("a module")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from backend_caps.engines.source.values import (
     Descriptor,
     External,
     FieldDefault,
+    Frame,
     FunctionValue,
     Hook,
     Instance,
@@ -56,6 +58,7 @@ class Objects(State):
         """Take what external names mean, and names of the program that are replaced."""
         super().__init__()
         self.natives = dict(natives)
+        self.modules: dict[str, ModuleValue] = {}
         self._readers: Mapping[type, Callable[[Any, str, Native], Native]] = {
             Unknown: self._of_unknown,
             Perhaps: self._of_unknown,
@@ -74,6 +77,14 @@ class Objects(State):
         self, function: Native, args: Sequence[Native], named: Mapping[str, Native]
     ) -> Native:
         """Call a function, a class or a method."""
+
+    @abstractmethod
+    def call(self, function: Native, *args: Native, **named: Native) -> Native:
+        """Call a function, a class or a method, from the outside."""
+
+    @abstractmethod
+    def value(self, node: ast.expr, frame: Frame) -> Native:
+        """Evaluate an expression."""
 
     @abstractmethod
     def import_module(self, name: str) -> Native:
@@ -131,7 +142,8 @@ class Objects(State):
         if path in self.natives:
             return self.natives[path]
         package, _, _ = path.partition(".")
-        return self.natives.get(f"{package}.*", External)(path)
+        other: Native = self.natives.get(f"{package}.*", External)
+        return other(path)
 
     def _of_instance(self, owner: Instance, name: str, default: Native) -> Native:
         if name in owner.attributes:
@@ -449,7 +461,7 @@ class Super:
 
     def interpreted_attribute(self, name: str, default: Native) -> Native:
         """Find an attribute in the classes after the owner."""
-        cls = getattr(self.value, "cls", self.value)
+        cls: Native = getattr(self.value, "cls", self.value)
         found = cls.lookup(name, after=self.owner)
         if found is not None:
             is_class = isinstance(self.value, ClassValue)

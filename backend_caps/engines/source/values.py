@@ -14,6 +14,10 @@ from backend_caps.engines.source.module import Module
 
 Native: TypeAlias = Any
 """Any value of the interpreted program."""
+Args: TypeAlias = Sequence[Native]
+"""Arguments of a call by position."""
+Named: TypeAlias = Mapping[str, Native]
+"""Arguments of a call by name."""
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice)
 """Types whose values have no parts."""
 CONTAINERS = (list, tuple, dict, set, frozenset)

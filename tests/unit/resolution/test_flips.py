@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.backend import Backend, EngineClass, Status
 from backend_caps.capability.declaration import Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import BY_HAND
+from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.resolution.flips import Flip, flips
 from backend_caps.resolution.resolver import resolve
@@ -142,6 +142,24 @@ def test_flip_says_from_what_to_what() -> None:
     mirror = next(flip for flip in found if flip.capability == "host_seq_lens")
     now, then = HostSeqLens.EXACT, HostSeqLens.NONE
     assert (mirror.phase, mirror.value, mirror.becomes) == (None, now, then)
+
+
+def test_flips_name_no_plugin_that_the_engine_that_was_read_cannot_take() -> None:
+    """Beside an engine's own backends, a plugin needs an adapter for it."""
+    of_engine = Source(distribution="sglang", version="0.5.13")
+    read = replace(
+        installed("Reads", READS), source=of_engine, engine_class=EngineClass(path="sglang.Reads")
+    )
+    fa3 = replace(installed("fa3", parts=[Part("Reads")]), source=of_engine)
+    plugins = [
+        installed("adapted", OPTS_OUT, adapters={"sglang": "own_caps:make"}),
+        installed("plain", OPTS_OUT),
+    ]
+
+    told = _told(_flips(_ON_FA3, named(read, fa3, *plugins)))
+
+    assert any("adapted" in each for each in told)
+    assert not any("plain" in each for each in told)
 
 
 def test_flips_of_a_phase_name_it() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from backend_caps.capability.backend import Backend, EngineClass, Reading
+from backend_caps.capability.declaration import Part
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.vocabulary import AttentionArch, Capabilities, HostSeqLens
+from backend_caps.resolution.flips import flips
 from backend_caps.resolution.launch import Launch, Refusal, Unchecked
 from backend_caps.resolution.resolver import resolve
-from tests.unit.building import OPTS_OUT, RULES_23, flags, use
+from backend_caps.resolution.uses import uses_of
+from tests.unit.building import OPTS_OUT, READS, RULES_23, flags, installed, named, use
 
 _REFUSAL = Refusal(message="fa3 is for SM 9", at="sglang/a.py:3")
 _UNCHECKED = Unchecked(message="it may be missing", at="sglang/b.py:4", unless="find_spec('x')")
@@ -62,3 +69,141 @@ def test_final_values_go_before_those_that_were_given() -> None:
     assert launch.over(flags("--page-size 1 --tp 2")).page_size == 64
     facts = launch.with_facts(Facts(attention_arch=AttentionArch.MHA))
     assert (facts.attention_arch, facts.head_size) == (AttentionArch.MHA, 128)
+
+
+def _class(
+    name: str, origin: Origin | None = None, capabilities: Capabilities | None = None
+) -> Backend:
+    """A class of an engine, with what its source says of host lengths."""
+    reading = (
+        None if origin is None else Reading(origin=origin, words="True", inherited_from="Root")
+    )
+    readings = {} if reading is None else {"host_seq_lens": reading}
+    engine_class = EngineClass(path=f"engine.{name}", readings=readings)
+    return replace(installed(name, capabilities or Capabilities()), engine_class=engine_class)
+
+
+_CLASSES = named(
+    _class("Lean", Origin.DECLARED, OPTS_OUT),
+    _class("Reads", Origin.DECLARED, READS),
+    _class("Joins", Origin.CONDITIONAL),
+    _class("Inherits", Origin.INHERITED),
+    installed("lean", parts=[Part("Lean")]),
+)
+_SPECULATING = "--attention-backend lean --speculative-algorithm DFLASH"
+
+
+def _constructed(line: str, **classes: str) -> list[tuple[str, str, str]]:
+    found = uses_of(flags(line), _CLASSES, _with_classes(**classes))
+    return [(each.role.value, each.phase.value, each.backend) for each in found]
+
+
+def _with_classes(**classes: str) -> Launch:
+    paths = {
+        slot: tuple(f"engine.{name}" for name in names.split()) for slot, names in classes.items()
+    }
+    wrappers = frozenset({"engine.Joins", "engine.Inherits"})
+    return replace(_launch(), classes=paths, wrappers=wrappers)
+
+
+@pytest.mark.parametrize(
+    ("line", "classes", "uses"),
+    [
+        pytest.param(
+            "--attention-backend lean",
+            {"prefill": "Reads", "decode": "Lean"},
+            ["target prefill Reads", "target decode Lean"],
+            id="a phase each",
+        ),
+        pytest.param(
+            "--attention-backend lean",
+            {"prefill": "Joins Lean", "decode": "Inherits Lean"},
+            ["target prefill Lean", "target decode Inherits", "target decode Lean"],
+            id="wrappers",
+        ),
+        pytest.param(
+            _SPECULATING,
+            {
+                "prefill": "Reads",
+                "decode": "Lean",
+                "draft_prefill": "Reads",
+                "draft_extend": "Lean",
+            },
+            [
+                *("target prefill Reads", "target decode Lean", "target verify Lean"),
+                *("draft prefill Reads", "draft decode Lean", "draft_extend verify Lean"),
+            ],
+            id="a slot that is not followed is by name",
+        ),
+        pytest.param(
+            f"{_SPECULATING} --speculative-attention-mode prefill",
+            {"prefill": "Reads", "decode": "Lean"},
+            [
+                *("target prefill Reads", "target decode Lean", "target verify Reads"),
+                *("draft prefill Lean", "draft decode Lean", "draft_extend verify Lean"),
+            ],
+            id="verify as prefill",
+        ),
+    ],
+)
+def test_uses_are_the_classes_that_the_engine_constructs(
+    line: str, classes: dict[str, str], uses: list[str]
+) -> None:
+    """Where the engine's own code says what it constructs, names count no more."""
+    assert [" ".join(each) for each in _constructed(line, **classes)] == uses
+
+
+def test_class_that_was_not_read_counts_as_the_worst() -> None:
+    """A class without a record is a problem, and the copy stays on."""
+    launch = _with_classes(prefill="Lean", decode="Strange")
+    line = "--attention-backend lean --speculative-algorithm NGRAM"
+
+    plan = resolve(uses_of(flags(line), _CLASSES, launch), flags(line), rules=RULES_23)
+
+    assert "class-not-read" in {each.code for each in plan.problems}
+    assert plan["host_seq_lens"].value is HostSeqLens.EXACT
+
+
+@pytest.mark.parametrize(
+    ("decode", "value", "origin"),
+    [
+        pytest.param("Joins Lean", HostSeqLens.NONE, Origin.DECLARED, id="it asks its parts"),
+        pytest.param("Inherits Lean", HostSeqLens.EXACT, Origin.INHERITED, id="it inherits"),
+    ],
+)
+def test_wrapper_adds_what_it_says_itself(decode: str, value: HostSeqLens, origin: Origin) -> None:
+    """A wrapper that asks its parts adds nothing; one that inherits keeps the copy on."""
+    line = f"{_SPECULATING} --disable-piecewise-cuda-graph"
+    slots = ("prefill", "decode", "draft_prefill", "draft", "draft_extend")
+    launch = _with_classes(**{**dict.fromkeys(slots, "Lean"), "decode": decode})
+
+    plan = resolve(uses_of(flags(line), _CLASSES, launch), flags(line), rules=RULES_23)
+
+    lengths = plan["host_seq_lens"]
+    assert lengths.value is value
+    assert lengths.causes[0].origin is origin
+
+
+def test_capability_that_a_source_does_not_state_is_not_known() -> None:
+    """It is neither undeclared nor none: it has no value, and makes no problem."""
+    line = "--attention-backend lean --enable-two-batch-overlap"
+
+    plan = resolve(uses_of(flags(line), _CLASSES), flags(line), rules=RULES_23)
+
+    overlap = plan["two_batch_overlap"]
+    assert (overlap.is_known, overlap.known_value, overlap.origin) == (
+        False,
+        None,
+        Origin.NOT_KNOWN,
+    )
+    assert overlap.causes[0].known_value is None
+    assert "two-batch-overlap-unsupported" not in {each.code for each in plan.problems}
+
+
+def test_plan_of_a_launch_has_no_flips() -> None:
+    """What the engine would make of other flags is not known without following them."""
+    launch = _with_classes(decode="Reads", prefill="Reads")
+    line = flags("--attention-backend lean --speculative-algorithm NGRAM")
+    plan = resolve(uses_of(line, _CLASSES, launch), line, rules=RULES_23, launch=launch)
+
+    assert flips(plan, _CLASSES, line) == ()
