@@ -41,6 +41,8 @@ from tests.upstream.sglang_wheel import WHEELS, find_wheel
 
 RECORDED = Path(__file__).with_name("tables") / "launches-0.5.23.jsonl"
 """Answers of SGLang itself, which `make test-all` compares the reader with."""
+INSTALLED = "0.5.23"
+"""The release that the environment has."""
 NUM_GPUS = 8
 VALUES = (
     *("attention_backend", "prefill_attention_backend", "decode_attention_backend"),
@@ -48,7 +50,7 @@ VALUES = (
     *("cuda_graph_config", "disable_cuda_graph", "enable_mixed_chunk", "chunked_prefill_size"),
     *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk"),
     *("speculative_num_draft_tokens", "kv_cache_dtype", "dtype", "disable_radix_cache"),
-    *("enable_two_batch_overlap", "enable_dp_attention", "tp_size", "dp_size", "ep_size"),
+    *("enable_two_batch_overlap", "attn_dp_size", "tp_size", "dp_size", "ep_size"),
 )
 """The final values that are compared, where a release has them."""
 _WARM_UP = (
@@ -128,6 +130,8 @@ def _listed(value: object) -> object:
 
 def trials(seed: int, number: int, version: str, console: Console) -> Iterator[Trial]:
     """Draw command lines, and give them to SGLang and to the reader."""
+    if version != INSTALLED:
+        _unpacked(version)  # before several processes need it
     drawn = sorted(cases(seed, number), key=lambda case: MACHINES.index(case.machine))
     groups = [[*group] for _, group in groupby(drawn, lambda case: case.machine)]
     starts = [(group, start) for group in groups for start in range(0, len(group), _CHUNK)]
@@ -152,7 +156,8 @@ def trials_of(version: str, chunk: Sequence[Case], answers: Iterable[Launch]) ->
 
 def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
     """Return SGLang's own answers, for cases of one machine."""
-    os.environ["PYTHONPATH"] = str(_unpacked(version))
+    if version != INSTALLED:
+        os.environ["PYTHONPATH"] = str(_unpacked(version))
     gpu = gpus()[chunk[0].machine]
     lines, around = [], []
     with ExitStack() as stack:
@@ -168,9 +173,8 @@ def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
     ]
 
 
-@cache
 def _unpacked(version: str) -> Path:
-    """Unpack a release's wheel, once, unless it is the installed one."""
+    """Return the folder of a release's unpacked wheel; the first call unpacks it."""
     folder = WHEELS.with_name("engines") / f"unpacked-{version}"
     if not (folder / "sglang").exists():
         with zipfile.ZipFile(find_wheel(version)) as archive:

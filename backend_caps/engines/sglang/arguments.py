@@ -226,7 +226,8 @@ def _decided(args: Instance, decided: Sequence[Native], name: str) -> Native:
     for _, fields in reversed(decided):
         if name in fields:
             return fields[name]
-    return args.attributes.get(name)
+    given = args.attributes.get("_raw_input")
+    return given[name] if isinstance(given, dict) and name in given else args.attributes.get(name)
 
 
 def plain(value: Native) -> object:

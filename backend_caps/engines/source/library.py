@@ -291,33 +291,33 @@ def _converter(run: Objects, kind: Native) -> Native:
     return convert
 
 
+_OF_ACTION = ("nargs", "const", "default", "type", "choices", "required", "help", "metavar")
+
+
+def _init_action(_run: Objects, args: Args, named: Named) -> Native:
+    """Do what `argparse.Action.__init__` does."""
+    owner, *given = args
+    names = ("option_strings", "dest", *_OF_ACTION)
+    stated = {**dict.fromkeys(names), "required": False, **dict(zip(names, given, strict=False))}
+    owner.attributes.update(stated | named)
+
+
 def _action(run: Objects, cls: Native) -> type[argparse.Action]:
-    """Make a native action that calls the interpreted one."""
+    """Make a native action of an interpreted class, whose constructor and call it runs."""
 
     class Action(argparse.Action):
         def __init__(self, *args: Native, **named: Native) -> None:
-            own = {"new_flag", "const_value", "deprecated"}
-            kept = {key: value for key, value in named.items() if key not in own}
-            self.named = named
-            flags = isinstance(cls, ClassValue) and _takes_no_value(cls)
-            if flags:
-                kept["nargs"] = 0
-            kept.pop("type", None) if flags else None
-            super().__init__(*args, **kept)
+            self.own = run.call(cls, *args, **named)
+            stated = self.own.attributes
+            kept = {name: stated[name] for name in _OF_ACTION}
+            super().__init__(stated["option_strings"], stated["dest"], **kept)
 
         def __call__(
             self, parser: Native, namespace: Native, values: Native, option: Native = None
         ) -> None:
-            call = cls.lookup("__call__")
-            own = Instance(cls, {"dest": self.dest, "const": self.const, **self.named})
-            run.call(call, own, parser, namespace, values, option)
+            run.call(cls.lookup("__call__"), self.own, parser, namespace, values, option)
 
     return Action
-
-
-def _takes_no_value(cls: ClassValue) -> bool:
-    maker = cls.lookup("__init__")
-    return isinstance(maker, FunctionValue) and "nargs=0" in ast.unparse(maker.node)
 
 
 def _namespace(_run: Objects, args: Args, named: Named) -> Native:
@@ -376,6 +376,7 @@ def library(environ: Mapping[str, str]) -> dict[str, Native]:
         "types.UnionType": types.UnionType,
         "types.NoneType": type(None),
         "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
+        "argparse.Action.__init__": Hook(_init_action),
         "argparse.ArgumentParser": Hook(_parser),
         "argparse.Namespace": Hook(_namespace),
         "argparse.ArgumentTypeError": argparse.ArgumentTypeError,

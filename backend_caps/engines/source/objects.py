@@ -374,7 +374,14 @@ class Objects(State):
             self.apply(cls.lookup("__init__"), (made, *args), named)
         elif cls.is_record:
             self._fill(made, args, named)
+        elif (outside := self.of_bases(cls, "__init__")) is not None:
+            self.apply(outside, (made, *args), named)
         return made
+
+    def of_bases(self, cls: ClassValue, name: str) -> Native | None:
+        """Return what the table has of a class's bases outside of the program; None for nothing."""
+        paths = (f"{each}.{name}" for each in cls.externals)
+        return next((self.natives[path] for path in paths if path in self.natives), None)
 
     def _member_of(self, cls: ClassValue, args: Sequence[Native]) -> Native:
         for member in members(cls):
@@ -466,6 +473,7 @@ class Super:
         if found is not None:
             is_class = isinstance(self.value, ClassValue)
             return self.run.bound(found, None if is_class else self.value, cls)
-        if name in OF_OBJECT:
-            return Method(Hook(OF_OBJECT[name]), self.value)
+        outside = self.run.of_bases(cls, name)
+        if outside is not None or name in OF_OBJECT:
+            return Method(outside or Hook(OF_OBJECT[name]), self.value)
         return Unknown(f"super().{name}") if default is MISSING else default
