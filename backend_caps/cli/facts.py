@@ -28,7 +28,10 @@ class FactsDocument(Document):
 @click.command(epilog=examples("backend-caps facts", "backend-caps facts --format json"))
 @format_option()
 def facts(format_: str) -> None:
-    """Show what is known of this machine, as --fact takes it on another one."""
+    """Show what is known of this machine.
+
+    Another one takes the options that it prints in place of its own devices.
+    """
     show = printer(Format(format_))
     # Loads torch, which is asked for the devices.
     with loading_torch("facts", extra="relay"):

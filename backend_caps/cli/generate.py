@@ -14,6 +14,7 @@ from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli import options
 from backend_caps.cli.output import CommandError, loading_torch
+from backend_caps.cli.request import Request
 from backend_caps.discovery.scan import PLUGINS
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.uses import UseKind
@@ -177,7 +178,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
         ctx.exit(DIFFERS)
 
 
-def _generation(given: Mapping[str, Any], request: options.Request) -> Generation:
+def _generation(given: Mapping[str, Any], request: Request) -> Generation:
     """Read what to run from the options; torch is loaded by now."""
     import torch  # noqa: PLC0415
 
@@ -244,7 +245,7 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
         )
 
 
-def _check_named(request: options.Request) -> None:
+def _check_named(request: Request) -> None:
     """Refuse flags that name no backend, before torch is loaded."""
     registry, allow = request.registry, request.search.allow
     uses = registry.uses(request.flags)

@@ -38,6 +38,8 @@ _TRACED = "backend_caps.settings"
 """The key of the settings in click's `Context.meta`."""
 ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
+_SHOWN = 3
+"""As many problems of a reading are in an error's text."""
 NO_ENGINE = "none"
 """Overrides the engine of the settings, or the installed one."""
 _ROUTED = ("sglang",)
@@ -276,7 +278,14 @@ def reading_of(
     from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
 
     with working(f"reading {engine if source is None else source.name}"):
-        return read_engine(engine, source, python)
+        reading = read_engine(engine, source, python)
+    if not any(backend.engine_class for backend in reading.backends):
+        why = " ".join(problem.message for problem in reading.problems[:_SHOWN])
+        raise click.UsageError(
+            f"no class of a backend could be read of {name_of(reading)}. {why} Expected --source "
+            f"or --engine-python with a whole {engine}."
+        )
+    return reading
 
 
 def merged(reading: EngineReading, plugins: Registry) -> Registry:

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from backend_caps.cli import invocation
-from backend_caps.cli.options import Request, has_server_flags, request_of, server_command
+from backend_caps.cli.options import has_server_flags, request_of, server_command
 from backend_caps.cli.output import Format, examples, printer, say
+from backend_caps.cli.request import Request
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import (

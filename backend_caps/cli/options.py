@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -15,32 +13,20 @@ from click.core import ParameterSource
 from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.gpu import gpus
-from backend_caps.capability.provenance import Problem
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
-from backend_caps.cli.output import Format, Show, examples, printer, working
-from backend_caps.discovery.evidence import require_evidence
-from backend_caps.discovery.registry import Registry
-from backend_caps.report.plans import PlanDocument, plan_document
+from backend_caps.cli.output import Format, examples, printer
+from backend_caps.cli.request import Request
 from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, installed_engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.flips import flips
-from backend_caps.resolution.launch import Launch
-from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.selection import plan_for
 
 if TYPE_CHECKING:
-    from backend_caps.engines.reading import EngineReading
+    pass
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_NUM_GPUS = 8
-"""The GPUs of a machine of which that is not known."""
-STAND_INS = frozenset({"sim"})
-"""The devices that stand in for others."""
 _OPTIONS = (
     invocation.setting_option(
         "--policy",
@@ -81,129 +67,6 @@ EngineOptions: TypeAlias = Callable[[click.Command], click.Command]
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 Reads: TypeAlias = Callable[[Engine, str], bool]
 """Returns whether a command itself reads an option of the server, so that it matters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A command's request, read from its options; backends and plan are found once."""
-
-    search: invocation.PluginSearch
-    rules: str | RuleSet
-    """The rule set that was named, or that of the engine that was read."""
-    policy: Policy
-    facts: Facts
-    override: Capabilities | None
-    flags: ServerFlags
-    show: Show
-    reading: EngineReading | None = None
-    """The engine that was read; None without --engine."""
-    requires_evidence: bool = False
-    """Whether what is not verified counts as undeclared."""
-    words: tuple[str, ...] = ()
-    """The server's command line."""
-    model: str | None = None
-    """The model that the server is started with, where its launch is followed."""
-
-    @property
-    def path(self) -> tuple[Path, ...]:
-        """The folders that plugins are looked for in; none is the environment."""
-        return self.search.path
-
-    @cached_property
-    def plugins(self) -> Registry:
-        """The installed plugins, or those in the folders of `--path`; their code can run here."""
-        return self.search.registry()
-
-    @cached_property
-    def found(self) -> Registry:
-        """The plugins, joined with an engine's own backends."""
-        return (
-            self.plugins if self.reading is None else invocation.merged(self.reading, self.plugins)
-        )
-
-    @cached_property
-    def registry(self) -> Registry:
-        """The found backends, without unverified claims where evidence is required."""
-        if not self.requires_evidence:
-            return self.found
-        device = self.flags.with_facts(self.facts).device
-        return require_evidence(self.found, path=self.path, device=device)
-
-    @cached_property
-    def launch(self) -> Launch | None:
-        """What the engine makes of the command line; None where no model is named."""
-        return None if self.model is None else self.launches([self.words])[0]
-
-    def launches(self, lines: Sequence[Sequence[str]]) -> Sequence[Launch]:
-        """Return what the engine makes of command lines, for the model that is named.
-
-        Raises:
-            UsageError: no engine is read whose arguments are followed, or no GPU is known.
-            EngineError: the model's configuration cannot be read.
-        """
-        assert self.model is not None, "no model is named"
-        if self.reading is None or self.reading.launches is None:
-            raise click.UsageError("--model-config is for an engine's start; add --engine sglang.")
-        gpu = self.facts.gpu
-        if gpu is None:
-            raise click.UsageError(
-                "--model-config needs the machine; add --fact device_name=H100, or another of: "
-                f"{', '.join(gpus())}."
-            )
-        from backend_caps.engines.model import model_of  # noqa: PLC0415 - only for a launch
-
-        model = model_of(self.model)
-        with working(f"following the command line through {invocation.name_of(self.reading)}"):
-            return self.reading.launches(lines, gpu, self.facts.num_gpus or _NUM_GPUS, model)
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The flags, resolved against the registry; unread parts of an engine are problems."""
-        if self.reading is None and self.model is None:
-            return self.routed_plan(self.facts, STAND_INS)
-        return self.launched_plan(self.launch, self.policy)
-
-    def launched_plan(self, launch: Launch | None, policy: Policy) -> Plan:
-        """Resolve the flags, or the engine's final ones, with the engine's own backends."""
-        flags, facts = self.flags, self.facts
-        if launch is not None:
-            flags, facts = launch.over(flags), launch.with_facts(facts)
-        rules = self.registry.rules(self.rules)
-        uses = self.registry.uses(flags, launch)
-        open_: tuple[Problem, ...] = ()
-        if self.reading is not None:
-            open_ = (*self.reading.unread(facts, launch), *self.reading.known_faults(uses))
-        return resolve(  # an engine chooses classes for its names itself, auto included
-            uses,
-            flags,
-            rules=rules.with_problems(open_),
-            facts=facts,
-            policy=policy,
-            unsafe_override=self.override,
-            launch=launch,
-        )
-
-    def routed_plan(self, facts: Facts, stand_ins: Collection[str]) -> Plan:
-        """Resolve the flags under other facts and stand-ins; `auto` chooses among plugins."""
-        return plan_for(
-            self.registry,
-            self.flags,
-            rules=self.registry.rules(self.rules),
-            facts=facts,
-            policy=self.policy,
-            unsafe_override=self.override,
-            stand_ins=stand_ins,
-        )
-
-    @property
-    def document(self) -> PlanDocument:
-        """The document of the plan."""
-        return self.written(self.plan)
-
-    def written(self, plan: Plan) -> PlanDocument:
-        """Make the document of a plan of these flags, with the flips that would change it."""
-        engine = None if self.reading is None else invocation.name_of(self.reading)
-        return plan_document(plan, flips(plan, self.registry, plan.flags), engine=engine)
 
 
 class ServerCommand(click.Command):

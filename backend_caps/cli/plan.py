@@ -14,6 +14,7 @@ from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli import options
 from backend_caps.cli.output import loading_torch, working
+from backend_caps.cli.request import STAND_INS, Request
 from backend_caps.report import plans
 from backend_caps.report.plan_views import (
     engine_selection_view,
@@ -113,8 +114,7 @@ def explain(
 @options.server_command(
     "Show which installed backends fit a server, and why not others.",
     "backend-caps select -- --attention-backend auto",
-    "backend-caps select --fact device=cuda -- --attention-backend auto",
-    "backend-caps select --engine sglang --model-config llama-3.1-8b --fact device_name=H100",
+    "backend-caps select --engine sglang --model-config llama-3.1-8b \\\n  --fact device_name=H100",
     name="select",
     engine=options.launch_options,
 )
@@ -137,7 +137,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
         rules=rules,
         facts=request.facts,
         policy=request.policy,
-        stand_ins=options.STAND_INS,
+        stand_ins=STAND_INS,
     )
     known = flags.with_facts(request.facts).known()
     document = plans.SelectionDocument(
@@ -152,7 +152,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
         ctx.exit(NONE_FITS)
 
 
-def _select_of_engine(ctx: click.Context, request: options.Request) -> None:
+def _select_of_engine(ctx: click.Context, request: Request) -> None:
     """Show what the engine takes by itself, and each backend that its command line has."""
     if request.model is None:
         raise click.UsageError(
@@ -206,7 +206,7 @@ def _without_backends(words: Sequence[str]) -> list[str]:
 
 
 def _engine_candidate(
-    request: options.Request, name: str, launch: Launch, *, is_default: bool
+    request: Request, name: str, launch: Launch, *, is_default: bool
 ) -> plans.EngineCandidateDocument:
     said = launch.refusal or next(iter(launch.unchecked), None)
     plan = request.launched_plan(launch, Policy.QUIET) if launch.starts else None

@@ -6,7 +6,8 @@ import click
 
 from backend_caps.capability.backend import Status
 from backend_caps.cli.invocation import engine_options
-from backend_caps.cli.options import Request, request_of, server_command
+from backend_caps.cli.options import request_of, server_command
+from backend_caps.cli.request import Request
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.backend_views import report_view

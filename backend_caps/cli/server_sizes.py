@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import click
 
 from backend_caps.cli.invocation import Invocation, traced_in
-from backend_caps.cli.options import Request
+from backend_caps.cli.request import Request
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.resolution.engine import CommandLine, Engine, Reader, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all

@@ -13,8 +13,6 @@ from backend_caps.engines.source.files import open_tree, unusable
 
 ENGINES = ("sglang", "vllm")
 """Engines that have a reader."""
-_SHOWN = 3
-"""As many problems are in an error's text."""
 
 
 def read_engine(
@@ -30,8 +28,7 @@ def read_engine(
 
     Raises:
         EngineError: the engine has no reader or is not installed; or the source does not hold
-            it, cannot be opened, is nested too deep, or has no class that can be read; or there is
-            no SGLang for `python`.
+            it, cannot be opened, or is nested too deep; or there is no SGLang for `python`.
     """
     if engine not in ENGINES:
         raise EngineError(
@@ -43,16 +40,12 @@ def read_engine(
     # Syntax trees are many live objects: each collection would scan all and free none.
     gc.disable()
     try:
-        reading = _read(engine, source, python)
+        return _read(engine, source, python)
     except RecursionError as error:
         raise unusable(engine, source, "is nested deeper than can be read") from error
     finally:
         if was_collecting:
             gc.enable()
-    if not any(backend.engine_class for backend in reading.backends):
-        why = "; ".join(problem.message for problem in reading.problems[:_SHOWN])
-        raise unusable(engine, source, f"has no class of a backend that can be read ({why})")
-    return reading
 
 
 def _read(engine: str, source: Path | None, python: Path | None) -> EngineReading:

@@ -169,7 +169,7 @@ def test_engine_that_is_not_installed_is_said(
 ) -> None:
     """Where nothing can be read, the reader's own sentence is printed."""
 
-    def refuse(engine: str, _: Path | None) -> EngineReading:
+    def refuse(engine: str, *_: Path | None) -> EngineReading:
         raise EngineError("engine-not-installed", f"no distribution {engine!r} is installed here.")
 
     monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)

@@ -23,6 +23,7 @@ from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
+from backend_caps.engines.source.uncertainty import joined
 from backend_caps.engines.source.values import (
     MISSING,
     PLAIN,
@@ -34,7 +35,6 @@ from backend_caps.engines.source.values import (
     Perhaps,
     Raised,
     Unknown,
-    joined,
 )
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 

@@ -12,14 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
-from backend_caps.engines.source.values import (
-    MISSING,
-    ClassValue,
-    FunctionValue,
-    Native,
-    Unknown,
-    same,
-)
+from backend_caps.engines.source.uncertainty import same
+from backend_caps.engines.source.values import MISSING, ClassValue, FunctionValue, Native, Unknown
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"

@@ -6,6 +6,13 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backend_caps.engines.source.uncertainty import (
+    either,
+    has_unknown,
+    is_open,
+    may_have_more,
+    short,
+)
 from backend_caps.engines.source.values import (
     ABSENT,
     ClassValue,
@@ -14,11 +21,6 @@ from backend_caps.engines.source.values import (
     Instance,
     Native,
     Unknown,
-    either,
-    has_unknown,
-    is_open,
-    may_have_more,
-    short,
 )
 
 if TYPE_CHECKING:

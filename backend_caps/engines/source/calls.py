@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend_caps.engines.source.builtin_functions import SPECIAL, listed
-from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.instances import Instances
+from backend_caps.engines.source.uncertainty import all_joined, is_open, joined, merge, short
 from backend_caps.engines.source.values import (
     ClassValue,
     External,
@@ -21,11 +22,6 @@ from backend_caps.engines.source.values import (
     Perhaps,
     Raised,
     Unknown,
-    all_joined,
-    is_open,
-    joined,
-    merge,
-    short,
 )
 
 _DEEPEST = 120
@@ -53,7 +49,7 @@ class NotFollowedError(Exception):
     """The program goes on for too long, or too deep."""
 
 
-class Calls(Objects):
+class Calls(Instances):
     """Calls what the program calls."""
 
     def __init__(self, natives: Mapping[str, object]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 from backend_caps.engines.source.builtin_functions import number_of
 from backend_caps.engines.source.calls import Calls
-from backend_caps.engines.source.objects import Objects, Super
+from backend_caps.engines.source.instances import Super
+from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.uncertainty import all_joined, has_unknown, joined, merge, short
 from backend_caps.engines.source.values import (
     MISSING,
     PLAIN,
@@ -26,11 +28,6 @@ from backend_caps.engines.source.values import (
     OneOf,
     Raised,
     Unknown,
-    all_joined,
-    has_unknown,
-    joined,
-    merge,
-    short,
 )
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -20,6 +20,7 @@ import typing
 from collections.abc import Mapping
 
 from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.parsers import PARSING
 from backend_caps.engines.source.values import (
     Args,
     ClassValue,
@@ -32,7 +33,6 @@ from backend_caps.engines.source.values import (
     Instance,
     Named,
     Native,
-    Raised,
     Unknown,
 )
 
@@ -245,167 +245,12 @@ def _get_origin(_run: Objects, args: Args, _named: Named) -> Native:
     return typing.get_origin(args[0])
 
 
-def _parser(run: Objects, args: Args, named: Named) -> Native:
-    return Parser(run, *args, **named)
-
-
-class Parser(argparse.ArgumentParser):
-    """Python's parser; its error is one of the interpreted program."""
-
-    def __init__(self, run: Objects, *args: Native, **named: Native) -> None:
-        del args
-        super().__init__(prog=named.get("prog"))
-        self._interpreter = run
-
-    def add_argument(self, *names: Native, **named: Native) -> Native:
-        """Add an argument, whose type and action may be of the interpreted program."""
-        if "action" in named and not isinstance(named["action"], str):
-            named["action"] = _action(self._interpreter, named["action"])
-        kind = named.get("type")
-        if kind is not None and not isinstance(kind, type):
-            named["type"] = _converter(self._interpreter, kind)
-        if isinstance(named.get("choices"), Unknown):
-            named.pop("choices")
-        named["help"] = None
-        return super().add_argument(*names, **named)
-
-    def error(self, message: str) -> typing.NoReturn:
-        """Raise the error of a command line that the parser refuses."""
-        raise self._interpreter.raised(CommandLineError(message))
-
-
-class CommandLineError(Exception):
-    """The program's parser refuses the command line."""
-
-
-def _converter(run: Objects, kind: Native) -> Native:
-    def convert(text: str) -> Native:
-        try:
-            return run.call(kind, text)
-        except Raised as error:
-            if isinstance(error.value, Exception):
-                raise error.value from error
-            raise ValueError(error.message) from error
-
-    convert.__name__ = getattr(kind, "name", "value")
-    return convert
-
-
-_OF_ACTION = ("nargs", "const", "default", "type", "choices", "required", "help", "metavar")
-
-
-def _init_action(_run: Objects, args: Args, named: Named) -> Native:
-    """Do what `argparse.Action.__init__` does."""
-    owner, *given = args
-    names = ("option_strings", "dest", *_OF_ACTION)
-    stated = {**dict.fromkeys(names), "required": False, **dict(zip(names, given, strict=False))}
-    owner.attributes.update(stated | named)
-
-
-def _action(run: Objects, cls: Native) -> type[argparse.Action]:
-    """Make a native action of an interpreted class, whose constructor and call it runs."""
-
-    class Action(argparse.Action):
-        def __init__(self, *args: Native, **named: Native) -> None:
-            self.own = run.call(cls, *args, **named)
-            stated = self.own.attributes
-            kept = {name: stated[name] for name in _OF_ACTION}
-            super().__init__(stated["option_strings"], stated["dest"], **kept)
-
-        def __call__(
-            self, parser: Native, namespace: Native, values: Native, option: Native = None
-        ) -> None:
-            run.call(cls.lookup("__call__"), self.own, parser, namespace, values, option)
-
-    return Action
-
-
-def _namespace(_run: Objects, args: Args, named: Named) -> Native:
-    del args
-    return argparse.Namespace(**named)
-
-
 _LOGGER = External("logging.Logger")
 
 
 def _quiet(path: str) -> Native:
     del path
     return Hook(_nothing)
-
-
-def library(environ: Mapping[str, str]) -> dict[str, Native]:
-    """Return what names of Python's library mean, in a process with this environment."""
-    names: dict[str, Native] = {
-        "logging.*": _quiet,
-        "logging.getLogger": Hook(lambda *_: _LOGGER),
-        "warnings.*": _quiet,
-        "functools.lru_cache": Hook(_cached),
-        "functools.cache": Hook(_cached),
-        "functools.wraps": Hook(lambda *_: Hook(_first)),
-        "functools.partial": Hook(_partial),
-        "functools.cached_property": Hook(_cached_property),
-        "functools.reduce": Hook(_reduce),
-        "dataclasses.dataclass": Hook(_dataclass),
-        "dataclasses.field": Hook(_field),
-        "dataclasses.fields": Hook(_fields),
-        "dataclasses.is_dataclass": Hook(_is_dataclass),
-        "dataclasses.replace": Hook(_replace),
-        "dataclasses.asdict": Hook(_as_dict),
-        "msgspec.field": Hook(_field),
-        "msgspec.defstruct": Hook(_defstruct),
-        "msgspec.structs.fields": Hook(_fields),
-        "msgspec.structs.asdict": Hook(_struct_dict),
-        "msgspec.structs.replace": Hook(_replace),
-        "msgspec.Struct.__setattr__": Hook(
-            lambda run, args, _n: run.set_raw(args[0], args[1], args[2])
-        ),
-        "msgspec.NODEFAULT": _ABSENT,
-        "dataclasses.MISSING": _ABSENT,
-        "copy.deepcopy": Hook(_deep_copy),
-        "copy.copy": Hook(lambda _r, args, _n: _shallow(args[0])),
-        "typing.get_type_hints": Hook(_type_hints),
-        "typing.get_args": Hook(_get_args),
-        "typing.get_origin": Hook(_get_origin),
-        "typing.cast": Hook(lambda _r, args, _n: args[1]),
-        "typing.TYPE_CHECKING": False,
-        "typing.overload": Hook(_first),
-        "typing.runtime_checkable": Hook(_first),
-        "typing.final": Hook(_first),
-        "typing.TypeVar": Hook(lambda *_: typing.Any),
-        "typing.*": _typing,
-        "types.UnionType": types.UnionType,
-        "types.NoneType": type(None),
-        "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
-        "argparse.Action.__init__": Hook(_init_action),
-        "argparse.ArgumentParser": Hook(_parser),
-        "argparse.Namespace": Hook(_namespace),
-        "argparse.ArgumentTypeError": argparse.ArgumentTypeError,
-        "abc.abstractmethod": Hook(_first),
-        "contextlib.contextmanager": Hook(_first),
-        "contextlib.suppress": Hook(lambda *_: None),
-        "os.environ": dict(environ),
-        "os.getenv": Hook(lambda _r, args, n: _env(environ, *args, **n)),
-        "os.cpu_count": Hook(lambda *_: 64),
-        "os.sep": "/",
-        "sys.modules": {},
-        "sys.argv": ["sglang"],
-        "sys.platform": "linux",
-        "sys.version_info": (3, 12, 0),
-        "platform.machine": Hook(lambda *_: "x86_64"),
-        "enum.unique": Hook(_first),
-        "importlib.import_module": Hook(_import),
-    }
-    names |= _module("json", json, "loads", "dumps", "JSONDecodeError")
-    names |= _module("math", math, "ceil", "floor", "log2", "gcd", "lcm", "sqrt", "inf", "prod")
-    names |= _module("re", re, "match", "fullmatch", "search", "sub", "compile", "findall", "split")
-    names |= _module("re", re, "IGNORECASE", "MULTILINE", "VERBOSE", "DOTALL")
-    names |= _module("itertools", itertools, "chain", "product", "accumulate", "repeat")
-    names |= _module("operator", operator, "itemgetter", "mul", "add", "or_")
-    names |= _module("collections", collections, "OrderedDict", "Counter")
-    names["collections.defaultdict"] = collections.defaultdict
-    for each in ("join", "basename", "dirname", "splitext", "normpath"):
-        names[f"os.path.{each}"] = getattr(os.path, each)
-    return names
 
 
 def _typing(path: str) -> Native:
@@ -425,3 +270,79 @@ def _shallow(value: Native) -> Native:
 
 def _env(environ: Mapping[str, str], name: str, default: Native = None) -> Native:
     return environ.get(name, default)
+
+
+_KNOWN: dict[str, Native] = {
+    **PARSING,
+    "logging.*": _quiet,
+    "logging.getLogger": Hook(lambda *_: _LOGGER),
+    "warnings.*": _quiet,
+    "functools.lru_cache": Hook(_cached),
+    "functools.cache": Hook(_cached),
+    "functools.wraps": Hook(lambda *_: Hook(_first)),
+    "functools.partial": Hook(_partial),
+    "functools.cached_property": Hook(_cached_property),
+    "functools.reduce": Hook(_reduce),
+    "dataclasses.dataclass": Hook(_dataclass),
+    "dataclasses.field": Hook(_field),
+    "dataclasses.fields": Hook(_fields),
+    "dataclasses.is_dataclass": Hook(_is_dataclass),
+    "dataclasses.replace": Hook(_replace),
+    "dataclasses.asdict": Hook(_as_dict),
+    "msgspec.field": Hook(_field),
+    "msgspec.defstruct": Hook(_defstruct),
+    "msgspec.structs.fields": Hook(_fields),
+    "msgspec.structs.asdict": Hook(_struct_dict),
+    "msgspec.structs.replace": Hook(_replace),
+    "msgspec.Struct.__setattr__": Hook(
+        lambda run, args, _n: run.set_raw(args[0], args[1], args[2])
+    ),
+    "msgspec.NODEFAULT": _ABSENT,
+    "dataclasses.MISSING": _ABSENT,
+    "copy.deepcopy": Hook(_deep_copy),
+    "copy.copy": Hook(lambda _r, args, _n: _shallow(args[0])),
+    "typing.get_type_hints": Hook(_type_hints),
+    "typing.get_args": Hook(_get_args),
+    "typing.get_origin": Hook(_get_origin),
+    "typing.cast": Hook(lambda _r, args, _n: args[1]),
+    "typing.TYPE_CHECKING": False,
+    "typing.overload": Hook(_first),
+    "typing.runtime_checkable": Hook(_first),
+    "typing.final": Hook(_first),
+    "typing.TypeVar": Hook(lambda *_: typing.Any),
+    "typing.*": _typing,
+    "types.UnionType": types.UnionType,
+    "types.NoneType": type(None),
+    "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
+    "abc.abstractmethod": Hook(_first),
+    "contextlib.contextmanager": Hook(_first),
+    "contextlib.suppress": Hook(lambda *_: None),
+    "os.cpu_count": Hook(lambda *_: 64),
+    "os.sep": "/",
+    "sys.platform": "linux",
+    "sys.version_info": (3, 12, 0),
+    "platform.machine": Hook(lambda *_: "x86_64"),
+    "enum.unique": Hook(_first),
+    "importlib.import_module": Hook(_import),
+}
+_KNOWN |= _module("json", json, "loads", "dumps", "JSONDecodeError")
+_KNOWN |= _module("math", math, "ceil", "floor", "log2", "gcd", "lcm", "sqrt", "inf", "prod")
+_KNOWN |= _module("re", re, "match", "fullmatch", "search", "sub", "compile", "findall", "split")
+_KNOWN |= _module("re", re, "IGNORECASE", "MULTILINE", "VERBOSE", "DOTALL")
+_KNOWN |= _module("itertools", itertools, "chain", "product", "accumulate", "repeat")
+_KNOWN |= _module("operator", operator, "itemgetter", "mul", "add", "or_")
+_KNOWN |= _module("collections", collections, "OrderedDict", "Counter")
+_KNOWN["collections.defaultdict"] = collections.defaultdict
+for _each in ("join", "basename", "dirname", "splitext", "normpath"):
+    _KNOWN[f"os.path.{_each}"] = getattr(os.path, _each)
+
+
+def library(environ: Mapping[str, str]) -> dict[str, Native]:
+    """Return what names of Python's library mean, in a process with this environment."""
+    return {
+        **_KNOWN,
+        "sys.modules": {},
+        "sys.argv": ["sglang"],
+        "os.environ": dict(environ),
+        "os.getenv": Hook(lambda _r, args, n: _env(environ, *args, **n)),
+    }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend_caps.engines.source.values import MISSING, Native, Perhaps, Raised, joined
+from backend_caps.engines.source.uncertainty import joined
+from backend_caps.engines.source.values import MISSING, Native, Perhaps, Raised
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,9 @@ Named: TypeAlias = Mapping[str, Native]
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice)
 """Types whose values have no parts."""
 CONTAINERS = (list, tuple, dict, set, frozenset)
-_SIMPLE = (type(None), bool, int, float, str)
-EXACT = frozenset({*_SIMPLE, bytes})
+SIMPLE = (type(None), bool, int, float, str)
+EXACT = frozenset({*SIMPLE, bytes})
 """Types whose values Python itself compares, without a part that is unknown."""
-_MOST_OPTIONS = 6
-"""As many values are followed side by side."""
-_SHOWN = 60
-"""Letters of a value that a message shows."""
 MISSING = object()
 """What an attribute or a name has that is not there."""
 ABSENT = object()
@@ -267,120 +263,6 @@ class Raised(Exception):  # noqa: N818 - the error of an interpreted program
         if isinstance(self.value, Instance):
             return self.value.cls.name
         return type(self.value).__name__
-
-
-def joined(one: Native, other: Native) -> Native:
-    """Return the value that is one of two; unknown where they differ."""
-    one, other = (each.value if isinstance(each, Perhaps) else each for each in (one, other))
-    if one is other or same(one, other) is True:
-        return one
-    match one, other:
-        case (Unknown(), _) | (_, Unknown()) if not {type(one), type(other)} & {OneOf}:
-            return one if isinstance(one, Unknown) else other
-        case dict(), dict():
-            lacks = [Perhaps("it may be missing", each) for each in ({**one, **other}).values()]
-            keys = zip({**one, **other}, lacks, strict=True)
-            return {k: joined(one[k], other[k]) if k in one and k in other else p for k, p in keys}
-        case (list(), list()) | (tuple(), tuple()) if len(one) == len(other):
-            return type(one)(map(joined, one, other))
-        case Instance(), Instance() if one.cls is other.cls and one.cls.is_record:
-            return Instance(one.cls, joined(one.attributes, other.attributes))
-    options = (*_options(one), *_options(other))
-    why = " or ".join(dict.fromkeys(map(short, options)))
-    if len(options) <= _MOST_OPTIONS and all(isinstance(each, _SIMPLE) for each in options):
-        return OneOf(why, tuple(dict.fromkeys(options)))
-    return Unknown(why)
-
-
-def merge(into: dict[Native, Native], given: Mapping[Native, Native]) -> None:
-    """Update a mapping; a value that may be missing in `given` leaves the one before."""
-    for key, value in given.items():
-        if isinstance(value, Perhaps) and key in into:
-            into[key] = joined(into[key], value.value)
-        else:
-            into[key] = value
-
-
-def all_joined(values: Sequence[Native]) -> Native:
-    """Return the value that is one of several; unknown where they differ."""
-    first, *others = values
-    for each in others:
-        first = joined(first, each)
-    return first
-
-
-def _options(value: Native) -> tuple[Native, ...]:
-    return value.options if isinstance(value, OneOf) else (value,)
-
-
-def same(one: Native, other: Native) -> bool | None:
-    """Return whether two values are equal; None where that is not known."""
-    if type(one) in EXACT and type(other) in EXACT:
-        return bool(one == other)
-    if isinstance(one, OneOf):
-        truths = {same(each, other) for each in one.options}
-        return truths.pop() if len(truths) == 1 else None
-    if isinstance(other, OneOf):
-        return same(other, one)
-    if has_unknown(one) or has_unknown(other):
-        return None
-    if isinstance(one, External) and isinstance(other, External):
-        return one.path == other.path or None
-    if isinstance(one, External) or isinstance(other, External):
-        simple = (*PLAIN, *CONTAINERS, Instance, ClassValue, FunctionValue)
-        return False if isinstance(one, simple) or isinstance(other, simple) else None
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001 - a native object's own comparison
-        return None
-
-
-def either(truths: Sequence[bool | None]) -> bool | None:
-    """Return whether one of these is true; None where that is not known."""
-    if any(each is True for each in truths):
-        return True
-    return None if any(each is None for each in truths) else False
-
-
-def may_have_more(value: Native) -> bool:
-    """Return whether a container may have elements that are not known, or lack some."""
-    if not isinstance(value, CONTAINERS):
-        return False
-    return any(isinstance(each, Perhaps) for each in value)
-
-
-def values_of(value: Native) -> Sequence[Native]:
-    """List the elements of a container; of a mapping, the values."""
-    return [*(value.values() if isinstance(value, dict) else value)]
-
-
-def has_unknown(value: Native, depth: int = 3) -> bool:
-    """Return whether a value is unknown, or holds one that is."""
-    if isinstance(value, Unknown):
-        return True
-    if not depth or not isinstance(value, CONTAINERS):
-        return False
-    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-    return any(has_unknown(each, depth - 1) for each in parts)
-
-
-def is_open(value: Native, depth: int = 2) -> bool:
-    """Return whether a value is unknown or external, or holds one that is."""
-    if isinstance(value, Unknown | External):
-        return True
-    if not depth or not isinstance(value, CONTAINERS):
-        return False
-    return any(is_open(each, depth - 1) for each in (*value, *values_of(value)))
-
-
-def short(value: Native) -> str:
-    """Write a value for a message."""
-    text = f"{type(value).__name__} {getattr(value, 'name', '')}".strip()
-    if isinstance(value, (*PLAIN, Unknown, External, Instance)):
-        text = repr(value) if isinstance(value, PLAIN) else str(value)
-    elif isinstance(value, list | tuple):
-        text = f"[{', '.join(map(short, value))}]"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 @dataclass(frozen=True, slots=True, eq=False)

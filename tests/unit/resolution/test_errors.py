@@ -67,6 +67,7 @@ _OCCASIONS: Mapping[str, Callable[[], object]] = {
     "ambiguous-flag": lambda: flags("--attention fa3"),
     "missing-value": lambda: flags("--tp-size"),
     "flags-file": lambda: ServerFlags.from_file(_NONE_FILE),
+    "unknown-algorithm": lambda: resolve([use()], flags("--speculative-algorithm EAGEL3")),
     "unknown-backend": _uses("flashinfr", installed("fa3"), installed("flashinfer")),
     "broken-backend": _uses("fa3", broken("fa3", Status.BROKEN, [_TORN])),
     "composite-cycle": _uses("a", *_CIRCLE),
@@ -97,7 +98,8 @@ def test_coded_error_is_a_sentence(code: str) -> None:
     with pytest.raises(CodedError) as raised:
         _OCCASIONS[code]()
 
-    text = _TEXTS[code].format(file=_NONE_FILE, held=_HELD)
+    algorithms = ", ".join(sorted(RuleSet.installed().algorithms))
+    text = _TEXTS[code].format(file=_NONE_FILE, held=_HELD, algorithms=algorithms)
     assert (raised.value.code, str(raised.value)) == (code, text)
 
 

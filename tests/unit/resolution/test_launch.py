@@ -130,19 +130,19 @@ def _with_classes(**classes: str) -> Launch:
                 "draft_extend": "Lean",
             },
             [
-                *("target prefill Reads", "target decode Lean", "target verify Lean"),
+                *("target prefill Reads", "target decode Lean", "target verify Reads"),
                 *("draft prefill Reads", "draft decode Lean", "draft_extend verify Lean"),
             ],
             id="a slot that is not followed is by name",
         ),
         pytest.param(
-            f"{_SPECULATING} --speculative-attention-mode prefill",
+            f"{_SPECULATING} --speculative-attention-mode decode",
             {"prefill": "Reads", "decode": "Lean"},
             [
-                *("target prefill Reads", "target decode Lean", "target verify Reads"),
+                *("target prefill Reads", "target decode Lean", "target verify Lean"),
                 *("draft prefill Lean", "draft decode Lean", "draft_extend verify Lean"),
             ],
-            id="verify as prefill",
+            id="verify as decode",
         ),
     ],
 )

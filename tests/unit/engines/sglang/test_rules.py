@@ -112,8 +112,9 @@ def test_unknown_version_is_a_problem(version: str | None, name: str, words: str
 
     rules = read_rules(index)
 
-    assert (rules.name, rules.algorithms, _names(rules)) == (
-        name,
+    assert (rules.name, rules.unchecked_for) == ("sglang-0.5.23", name)
+    assert str(rules) == f"sglang-0.5.23, which nobody checked with {name}"
+    assert (rules.algorithms, _names(rules)) == (
         frozenset(),
         ["two-batch-overlap", MIXED, "piecewise-cuda-graph"],
     )

@@ -7,6 +7,7 @@ import pytest
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
+from backend_caps.engines.source.uncertainty import has_unknown
 from backend_caps.engines.source.values import (
     ABSENT,
     External,
@@ -15,7 +16,6 @@ from backend_caps.engines.source.values import (
     Native,
     Raised,
     Unknown,
-    has_unknown,
 )
 from tests.unit.engines.source.trees import index_of
 from tests.unit.engines.tables import table

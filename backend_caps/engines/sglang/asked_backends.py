@@ -1,0 +1,237 @@
+"""The backends that SGLang constructs for a server: recorded, in place of being constructed.
+
+`asked` loads it into the Python that has SGLang; it imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.abc
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import MethodType, ModuleType
+from typing import Any, TypeAlias
+
+_Value: TypeAlias = Any
+"""A value of SGLang, whose classes are not known here."""
+_EAGLE = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
+_ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
+"""Algorithms whose draft runner has one backend for all that it runs."""
+
+
+class Undecided(Exception):  # noqa: N818 - it is an answer
+    """What SGLang asks for is not here, so its answer is not known."""
+
+
+class Backend:
+    """A backend in whose place SGLang constructs this."""
+
+    _path = ""
+
+    def __init__(self, *args: object, **named: object) -> None:
+        self.attn_backends: tuple[object, ...] = ()
+        self.sparse_layer_ids: tuple[object, ...] = ()
+        given = [*(("", each) for each in args), *named.items()]
+        self._parts = [
+            (name, each)
+            for name, value in given
+            for each in (value if isinstance(value, list | tuple) else (value,))
+            if isinstance(each, Backend)
+        ]
+
+    def in_slot(self, slot: str) -> list[str]:
+        """List the classes that run a slot, each once, the outermost first."""
+        phase = "prefill" if "prefill" in slot else "decode"
+        found = [self._path]
+        for name, part in self._parts:
+            if _PHASES.get(name, phase) == phase:
+                found += part.in_slot(slot)
+        return list(dict.fromkeys(found))
+
+    def wrappers(self) -> Iterator[str]:
+        """List the classes that are constructed around others."""
+        if self._parts:
+            yield self._path
+        for _, part in self._parts:
+            yield from part.wrappers()
+
+
+_PHASES = {"prefill_backend": "prefill", "decode_backend": "decode"}
+"""The arguments of the wrapper of two backends, each with the phase that it runs."""
+
+
+class BackendModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Puts `Backend` in the place of the backend classes that SGLang constructs.
+
+    A module with a class of a backend is replaced, unless it is loaded already, by one that has
+    its classes' names: the real one imports what a GPU's packages bring. Of the class, its methods
+    that construct it are kept.
+    """
+
+    _BACKEND = re.compile(r"^class \w*Backend\b", re.MULTILINE)
+    _FOLDERS = ("sglang.srt.layers.attention.", "sglang.srt.hardware_backend.")
+    _REAL = ("base_attn_backend", "attention_registry", "utils", "config")
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Replace the modules in a block."""
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module that has a backend's class."""
+        del path, target
+        if not fullname.startswith(self._FOLDERS) or fullname.endswith(self._REAL):
+            return None
+        sys.meta_path.remove(self)
+        try:
+            real = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
+        if real is None or real.origin is None or not real.origin.endswith(".py"):
+            return None
+        source = Path(real.origin).read_text("utf-8")
+        if self._BACKEND.search(source) is None:
+            return None
+        spec = ModuleSpec(fullname, self, origin=real.origin)
+        spec.loader_state = ast.parse(source)
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Let the import system make the module."""
+        del spec
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its classes, and a function for any other name."""
+        assert module.__spec__ is not None, "the import system sets it"
+        for node in module.__spec__.loader_state.body:
+            if isinstance(node, ast.ClassDef):
+                setattr(module, node.name, self._class(module, node))
+
+        def other(name: str) -> object:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda *_args, **_named: None
+
+        module.__getattr__ = other  # type: ignore[method-assign]
+
+    def _class(self, module: ModuleType, node: ast.ClassDef) -> type:
+        kept: list[ast.stmt] = []
+        for each in node.body:
+            if isinstance(each, ast.FunctionDef) and _decorators(each) == ["classmethod"]:
+                each.returns, each.args.defaults = None, []
+                for argument in each.args.args:
+                    argument.annotation = None
+                kept.append(each)
+        names: dict[str, Any] = {}
+        exec(  # noqa: S102 - SGLang's own lines, in its own process
+            compile(ast.Module(kept, []), module.__name__, "exec"), module.__dict__, names
+        )
+        return type(node.name, (Backend,), {**names, "_path": f"{module.__name__}.{node.name}"})
+
+
+def _decorators(node: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(each) for each in node.decorator_list]
+
+
+class Runner:
+    """What SGLang's registry and factories read of a model runner; anything else is undecided."""
+
+    def __init__(
+        self, args: _Value, config: _Value, values: Mapping[str, object], **draft: object
+    ) -> None:
+        self.server_args = args
+        self.model_config = config
+        self.is_draft_worker = bool(draft)
+        self.use_mla_backend = config.attention_arch.name == "MLA"
+        self.draft_attention_backend = draft.get("draft_attention_backend")
+        self.init_new_workspace = False
+        self.prefill_attention_backend_str = self.decode_attention_backend_str = None
+        self.plan_stream_for_flashinfer = True
+        self.device = values["device"]
+        self.page_size = values["page_size"]
+        self.dtype = config.dtype
+        self.kv_cache_dtype = self._kv_cache_dtype(str(values["kv_cache_dtype"]))
+
+    def _kv_cache_dtype(self, name: str) -> object:
+        torch = importlib.import_module("torch")
+
+        known = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+        return known.get(name, self.dtype)
+
+    def __getattr__(self, name: str) -> _Value:
+        """Return a method of the real runner's class.
+
+        Raises:
+            Undecided: it has none; so it is an attribute, which is not known.
+        """
+        runner = sys.modules.get("sglang.srt.model_executor.model_runner")
+        method = getattr(getattr(runner, "ModelRunner", None), name, None)
+        if method is None or name.startswith("__"):
+            raise Undecided(f"the runner's {name}")
+        return MethodType(method, self)
+
+
+def backends_of(args: _Value, config: _Value, values: Mapping[str, Any]) -> dict[str, Backend]:
+    """Construct the backends as a runner does, and list them by slot."""
+    target = _built(Runner(args, config, values))
+    slots = {"prefill": target, "decode": target}
+    if values["speculative_algorithm"] in {*_EAGLE, *_ONE_DRAFT_BACKEND}:
+        slots |= _drafts(args, values, is_one=values["speculative_algorithm"] in _ONE_DRAFT_BACKEND)
+    return {slot: made for slot, made in slots.items() if isinstance(made, Backend)}
+
+
+def _built(runner: Runner) -> _Value:
+    """Construct a runner's backend as the runner does."""
+    try:
+        setup = importlib.import_module(
+            "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
+        )
+    except ModuleNotFoundError:
+        importlib.import_module("sglang.srt.model_executor.model_runner")
+        runner.init_attention_backend()
+        return runner.attn_backend
+    vars(setup)["init_cublas"] = lambda: None  # it would multiply on the device
+    names = setup.resolve_attention_backend_strs(model_runner=runner)
+    runner.prefill_attention_backend_str = names.prefill
+    runner.decode_attention_backend_str = names.decode
+    return setup.build_attention_backends(model_runner=runner).attn_backend
+
+
+def _drafts(args: _Value, values: Mapping[str, Any], *, is_one: bool) -> dict[str, _Value]:
+    config = importlib.import_module("sglang.srt.configs.model_config").ModelConfig
+    own_config = config.from_server_args(
+        args,
+        model_path=values["speculative_draft_model_path"],
+        model_revision=values["speculative_draft_model_revision"],
+        is_draft_model=True,
+    )
+    name = values["speculative_draft_attention_backend"]
+    if is_one:
+        # Older releases have no such function: they fall back in the worker.
+        with suppress(ModuleNotFoundError, AttributeError):
+            common = importlib.import_module("sglang.srt.speculative.draft_worker_common")
+            name = common.resolve_draft_worker_attention_backend()
+    runner = Runner(args, own_config, values, draft_attention_backend=name)
+    own = _built(runner)
+    if is_one:
+        return dict.fromkeys(("draft_prefill", "draft", "draft_extend"), own)
+    factory = importlib.import_module("sglang.srt.speculative.draft_utils").DraftBackendFactory
+    counts = (values["speculative_eagle_topk"], values["speculative_num_steps"])
+    is_older = "server_args" in inspect.signature(factory).parameters
+    made = factory(*((args, runner) if is_older else (runner,)), *counts)
+    decode, extend = made.create_decode_backend(), made.create_draft_extend_backend()
+    return {"draft_prefill": own, "draft": decode, "draft_extend": extend or own}

@@ -1,0 +1,110 @@
+"""Objects of a program's classes: how they are constructed, and their `super()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backend_caps.engines.source.builtin_functions import OF_OBJECT
+from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.uncertainty import has_unknown, same, short
+from backend_caps.engines.source.values import (
+    MISSING,
+    ClassValue,
+    FieldDefault,
+    FunctionValue,
+    Hook,
+    Instance,
+    Method,
+    Native,
+    Unknown,
+    members,
+)
+
+
+class Instances(Objects):
+    """Makes objects of a class."""
+
+    def construct(
+        self, cls: ClassValue, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Make an object of a class."""
+        replaced = self.natives.get(cls.path)
+        if isinstance(replaced, Hook):
+            return replaced.run(self, (cls, *args), named)
+        if cls.is_enum:
+            return self._member_of(cls, args)
+        native = next((each for each in cls.externals if isinstance(each, type)), None)
+        if native is not None and issubclass(native, BaseException) and not cls.has("__init__"):
+            return Instance(cls, {"args": tuple(args)})
+        made = self._fresh(Instance(cls))
+        maker = cls.lookup("__new__")
+        if maker is not None and isinstance(maker, FunctionValue):
+            made = self.apply(maker, (cls, *args), named)
+            if not isinstance(made, Instance):
+                return made
+        if cls.has("__init__"):
+            self.apply(cls.lookup("__init__"), (made, *args), named)
+        elif cls.is_record:
+            self._fill(made, args, named)
+        elif (outside := self.of_bases(cls, "__init__")) is not None:
+            self.apply(outside, (made, *args), named)
+        return made
+
+    def _member_of(self, cls: ClassValue, args: Sequence[Native]) -> Native:
+        for member in members(cls):
+            if member is args[0] or same(member.attributes["value"], args[0]):
+                return member
+        if has_unknown(args[0]):
+            return Unknown(f"{cls.name}({short(args[0])})")
+        if cls.has("_missing_"):
+            found = self.apply(self._of_class(cls, "_missing_", None), (args[0],), {})
+            if found is not None:
+                return found
+        raise self.raised(ValueError(f"{args[0]!r} is not a valid {cls.name}"))
+
+    def _fill(self, made: Instance, args: Sequence[Native], named: Mapping[str, Native]) -> None:
+        """Set the fields of a record, as a dataclass's or a struct's constructor does."""
+        cls, given = made.cls, {**named}
+        fields = list(cls.record_fields())
+        given |= dict(zip(fields, args, strict=False))
+        unknown = sorted(given.keys() - set(fields))
+        if unknown:
+            words = f"{cls.name}() got an unexpected keyword argument {unknown[0]!r}"
+            raise self.raised(TypeError(words))
+        for name in fields:
+            if name in given:
+                made.attributes[name] = given[name]
+            elif cls.has(name):
+                made.attributes[name] = self.default_of(cls.lookup(name))
+            else:
+                raise self.raised(TypeError(f"{cls.name}() lacks {name!r}"))
+        if cls.has("__post_init__"):
+            self.apply(cls.lookup("__post_init__"), (made,), {})
+
+    def default_of(self, stated: Native) -> Native:
+        """Return the default that a record's field states."""
+        if isinstance(stated, FieldDefault):
+            return self.apply(stated.factory, (), {}) if stated.factory else stated.value
+        return stated.copy() if isinstance(stated, list | dict | set) else stated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Super:
+    """What `super()` returns."""
+
+    run: Objects
+    owner: ClassValue
+    value: Native
+
+    def interpreted_attribute(self, name: str, default: Native) -> Native:
+        """Find an attribute in the classes after the owner."""
+        cls: Native = getattr(self.value, "cls", self.value)
+        found = cls.lookup(name, after=self.owner)
+        if found is not None:
+            is_class = isinstance(self.value, ClassValue)
+            return self.run.bound(found, None if is_class else self.value, cls)
+        outside = self.run.of_bases(cls, name)
+        if outside is not None or name in OF_OBJECT:
+            return Method(outside or Hook(OF_OBJECT[name]), self.value)
+        return Unknown(f"super().{name}") if default is MISSING else default
