@@ -282,10 +282,13 @@ def test_diff_of_what_cannot_be_read_is_wrong_usage(sides: str, told: str) -> No
 
 
 def _install_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put an engine on the path of imports that has nothing in it."""
-    (folder / "sglang" / "srt").mkdir(parents=True)
+    """Put an engine on the path of imports that has one class, and cannot be imported."""
+    attention = folder / "sglang" / "srt" / "layers" / "attention"
+    attention.mkdir(parents=True)
     (folder / "sglang" / "__init__.py").write_text("raise AssertionError('imported')\n")
-    (folder / "sglang" / "srt" / "empty.py").write_text("")
+    backend = "class AttentionBackend:\n    needs_cpu_seq_lens: bool = True\n"
+    backend += "class OneBackend(AttentionBackend): pass\n"
+    (attention / "base_attn_backend.py").write_text(backend)
     monkeypatch.syspath_prepend(str(folder))
 
 

@@ -99,7 +99,10 @@ class Trial:
             return Verdict.PASSES if self.read.starts else Verdict.REFUSES
         if not self.asked.starts:
             return Verdict.REFUSED
-        return Verdict.DIFFERS if self.differences else Verdict.ACCEPTED
+        found = [read for _, read in self.differences.values()]
+        if found and all(isinstance(each, dict) and "unknown" in each for each in found):
+            return Verdict.NOT_CHECKED
+        return Verdict.DIFFERS if found else Verdict.ACCEPTED
 
     @property
     def differences(self) -> dict[str, tuple[object, object]]:
@@ -118,7 +121,7 @@ class Trial:
             Verdict.DIFFERS: self.differences,
             Verdict.PASSES: self.asked.refusal,
             Verdict.REFUSES: self.read.refusal,
-            Verdict.NOT_CHECKED: self.read.unchecked[:1],
+            Verdict.NOT_CHECKED: self.read.unchecked[:1] or self.differences,
             Verdict.UNDECIDED: self.asked.unchecked,
         }
         return f"{self.verdict.value}: {words}\n    {why.get(self.verdict, '')}"

@@ -35,6 +35,7 @@ _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
 """Flags that SGLang reads although its base class does not define them."""
 _RUNTIME = ("sglang/srt/", "sglang/kernels/ops/attention/fla/chunk_delta_h.py")
 """The server's own modules, and the one whose chunk size the pages of linear attention must fit."""
+_BESIDE = frozenset({"sglang/utils.py", "sglang/_version.py", "sglang/version.py"})
 _FLAG_TYPES = frozenset(
     {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
 )
@@ -52,7 +53,7 @@ _ROLES: Mapping[Runner, tuple[tuple[Role, frozenset[Phase]], ...]] = {
 
 def is_wanted(path: str) -> bool:
     """Return whether a file of the package is one of the server's runtime."""
-    return path.startswith(_RUNTIME) or path in {"sglang/_version.py", "sglang/version.py"}
+    return path.startswith(_RUNTIME) or path in _BESIDE
 
 
 def read_sglang(tree: Tree) -> EngineReading:

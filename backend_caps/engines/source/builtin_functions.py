@@ -32,7 +32,7 @@ _Call = Callable[["Objects", Sequence[Native], Mapping[str, Native]], Native]
 def _getattr(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
     owner, name, *default = args
     if isinstance(name, Unknown):
-        return name
+        return Unknown(f"the attribute {name}")
     if default:
         return run.attribute_or(owner, name, default[0])
     return run.attribute(owner, name)

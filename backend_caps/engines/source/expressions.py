@@ -187,8 +187,10 @@ class Expressions(Calls):
     def _operated(self, op: ast.operator, left: Native, right: Native) -> Native:
         if isinstance(left, OneOf) and not isinstance(right, Unknown):
             return all_joined([self._operated(op, each, right) for each in left.options])
+        if isinstance(right, OneOf) and not isinstance(left, Unknown):
+            return all_joined([self._operated(op, left, each) for each in right.options])
         if isinstance(left, Unknown) or isinstance(right, Unknown):
-            return left if isinstance(left, Unknown) else right
+            return Unknown(str(left if isinstance(left, Unknown) else right))
         if isinstance(op, ast.Mod) and isinstance(left, str) and has_unknown(right):
             return Unknown(left)
         if isinstance(op, ast.BitOr) and isinstance(left, ClassValue | tuple | External):
