@@ -77,7 +77,9 @@ def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
     """List the problems of a plan, each once."""
-    launch = () if plan.launch is None else plan.launch.problems()
+    launch = () if plan.launch is None else tuple(plan.launch.problems())
+    if plan.launch is not None and plan.launch.starts is False:
+        return launch  # no server, so nothing else of it matters
     of_premises = {*plan.rules.problems, *_of_flags(plan), *launch}
     return in_order({*of_premises, *_of_uses(plan), *problems_of_values(plan)})
 

@@ -289,8 +289,11 @@ def _constructed(
     """List the uses of the classes that are constructed for a named backend.
 
     A wrapper adds what it states itself; where that depends on the classes in it, it adds nothing.
+    It takes the bound of lengths from whichever of them has one.
     """
     known = {each.engine_class.path: each for each in backends.values() if each.engine_class}
+    is_wrapped = any(path in wrappers for path in paths)
+    is_bounded = is_wrapped and any(_states_bound(known.get(path)) for path in paths)
     for path in paths:
         backend, via = known.get(path), (Handover(composite=use.backend),)
         if backend is None:
@@ -302,17 +305,27 @@ def _constructed(
         lengths = readings.get("host_seq_lens")
         is_wrapper = path in wrappers
         if not (is_wrapper and lengths and lengths.origin is Origin.CONDITIONAL):
+            declaration = _declaration(backend, use.slot)
+            if is_bounded:
+                bound = {"max_context_len_known": True}
+                capabilities = declaration.capabilities.model_copy(update=bound)
+                declaration = declaration.model_copy(update={"capabilities": capabilities})
             yield replace(
                 use,
                 backend=backend.name,
                 via=via,
-                declaration=_declaration(backend, use.slot),
+                declaration=declaration,
                 source=backend.source,
                 unverified=backend.unverified,
                 readings=readings,
                 adds_only=is_wrapper,
                 kind=UseKind.NAMED,
             )
+
+
+def _states_bound(backend: Backend | None) -> bool:
+    declaration = None if backend is None else backend.declaration
+    return declaration is not None and declaration.capabilities.max_context_len_known is True
 
 
 def _bare(use: Use) -> Use:

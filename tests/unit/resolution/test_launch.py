@@ -86,6 +86,7 @@ def _class(
 _CLASSES = named(
     _class("Lean", Origin.DECLARED, OPTS_OUT),
     _class("Reads", Origin.DECLARED, READS),
+    _class("Unbounded", Origin.DECLARED, Capabilities(needs_cpu_seq_lens=False)),
     _class("Joins", Origin.CONDITIONAL),
     _class("Inherits", Origin.INHERITED),
     installed("lean", parts=[Part("Lean")]),
@@ -168,6 +169,10 @@ def test_class_that_was_not_read_counts_as_the_worst() -> None:
     ("decode", "value", "origin"),
     [
         pytest.param("Joins Lean", HostSeqLens.NONE, Origin.DECLARED, id="it asks its parts"),
+        pytest.param(
+            "Joins Lean Unbounded", HostSeqLens.NONE, Origin.DECLARED, id="one part has the bound"
+        ),
+        pytest.param("Unbounded", HostSeqLens.EXACT, Origin.UNDECLARED, id="no part has it"),
         pytest.param("Inherits Lean", HostSeqLens.EXACT, Origin.INHERITED, id="it inherits"),
     ],
 )
