@@ -217,7 +217,7 @@ class Plan:
 
     def __hash__(self) -> int:
         """Hash the values: equal plans have equal hashes."""
-        return hash(self.fingerprint)
+        return hash(self.digest)
 
     def __str__(self) -> str:
         """Write rules, each active value with its first causes, and problems."""
@@ -274,24 +274,23 @@ class Plan:
             yield from ((phase, resolved) for resolved in values.values())
 
     @property
+    def digest(self) -> str:
+        """A digest of the values under these rules: equal ones configure equal ranks."""
+        return _digest([self.rules.name, self._written_values()])
+
+    @property
     def fingerprint(self) -> str:
         """A digest of the values, and of the backends, flags and rules that they come from."""
-        values = [
+        sources = {use: str(replace(use.source, declared_at=None)) for use in self.uses}
+        uses = {(u.role.value, u.phase.value, u.backend, text) for u, text in sources.items()}
+        flags = {name: text_of(value) for name, value in self.flags.given().items()}
+        return _digest([self.rules.name, sorted(uses), flags, self._written_values()])
+
+    def _written_values(self) -> list[tuple[str, str, str]]:
+        return [
             (phase.value if phase else "server", resolved.capability, text_of(resolved.value))
             for phase, resolved in self.values()
         ]
-        uses = {
-            (
-                use.role.value,
-                use.phase.value,
-                use.backend,
-                str(replace(use.source, declared_at=None)),
-            )
-            for use in self.uses
-        }
-        flags = {name: text_of(value) for name, value in self.flags.given().items()}
-        premises = [self.rules.name, sorted(uses), flags]
-        return hashlib.sha256(json.dumps([premises, values]).encode()).hexdigest()[:16]
 
     def raised(self, capability: str, need: object, reason: str) -> Plan:
         """Return this plan with a server need joined with one of the engine."""
@@ -394,3 +393,7 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
     return tuple(sorted(problems, key=lambda each: (each.code, each.message, each.remedy)))
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -182,7 +182,7 @@ def agree_over(
     except Exception as error:  # it depends on this rank's flags: the others may have a plan
         report_failure(error, channel, _ENDING)
         raise
-    joint_statement = Statement(fields={"joint plan": (Treatment.EQUAL, joint.fingerprint)})
+    joint_statement = Statement(fields={"joint plan": (Treatment.EQUAL, joint.digest)})
     require_same(_statements_if_different(channel, joint_statement, joint, _ENDING))
     return joint
 

@@ -66,7 +66,7 @@ class Statement:
     fields: Fields
     """What the rank is configured with."""
     fingerprint: str = ""
-    """The plan's fingerprint; empty where there is no plan."""
+    """The digest of the plan's values; empty where there is no plan."""
     failure: str | None = None
     """The errors that left the rank without a plan."""
     values: Mapping[tuple[Phase | None, str], Resolved] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def statement_of(
         **_treated(Treatment.EQUAL_WHERE_STATED, facts, facts_per_rank),
         **start_fields(plan.flags if given is None else given, arguments or {}, per_rank),
     }
-    return Statement(fields=fields, fingerprint=plan.fingerprint)
+    return Statement(fields=fields, fingerprint=plan.digest)
 
 
 def failure_of(error: Exception, fields: Fields | None = None) -> Statement:

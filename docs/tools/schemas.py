@@ -27,7 +27,12 @@ from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
-from backend_caps.report.plans import PlanDocument, RelayDocument, SelectionDocument
+from backend_caps.report.plans import (
+    EngineSelectionDocument,
+    PlanDocument,
+    RelayDocument,
+    SelectionDocument,
+)
 from backend_caps.report.step_costs import MeasureDocument
 from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.resolution.flags import ServerFlags
@@ -41,11 +46,12 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "check": (CheckDocument, "serialization"),
     "check-list": (CheckListDocument, "serialization"),
     "config": (ConfigDocument, "serialization"),
-    "facts": (FactsDocument, "serialization"),
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
     "dry-run": (DryRunDocument, "serialization"),
+    "engine-selection": (EngineSelectionDocument, "serialization"),
     "evidence": (Evidence, "validation"),
+    "facts": (FactsDocument, "serialization"),
     "generate": (GenerateDocument, "serialization"),
     "lock": (LockDocument, "validation"),
     "measure": (MeasureDocument, "serialization"),

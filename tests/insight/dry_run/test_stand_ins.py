@@ -131,7 +131,7 @@ def test_stand_in_keeps_what_was_decided() -> None:
 
     run = run_plan(plan, REGISTRY, "sim", dict.fromkeys(Role, "lean"))
 
-    assert run.plan.fingerprint == plan.fingerprint
+    assert run.plan.digest == plan.digest
     assert {use.backend for use in run.plan.uses} == {"lean"}
 
 
