@@ -14,7 +14,7 @@ from pydantic import Field
 
 from backend_caps.capability.declaration import When, declared
 from backend_caps.capability.facts import text_of
-from backend_caps.capability.kind import UNDECLARED, Kind
+from backend_caps.capability.kind import UNDECLARED, Kind, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES
@@ -49,17 +49,38 @@ class DifferenceKind(Enum):
     """It differs, and is neither stricter nor looser."""
 
 
+class Impact(Enum):
+    """What a difference changes for a server, the most important first."""
+
+    REFUSED = "may be refused now"
+    """A server that started may not: a backend takes less, or cannot be read."""
+    COSTS_MORE = "costs more"
+    """The engine must supply more, always or on a condition."""
+    GONE = "gone"
+    """It is not there any more."""
+    COSTS_LESS = "costs less"
+    """The engine must supply less, or the backend can do more."""
+    NEW = "new"
+    """It was not there."""
+    OTHER = "other"
+    """It differs, and a server may not see it."""
+
+
 _ORDER = (*DifferenceKind,)
-_COUNTED = (
-    DifferenceKind.APPEARED,
-    DifferenceKind.VANISHED,
-    DifferenceKind.STRICTER,
-    DifferenceKind.LOOSER,
-    DifferenceKind.BECAME_CONDITIONAL,
-    DifferenceKind.BECAME_UNCONDITIONAL,
-    DifferenceKind.CHANGED,
-)
-"""The kinds in the order in which their counts are shown."""
+_WORSE = frozenset({DifferenceKind.STRICTER, DifferenceKind.BECAME_CONDITIONAL})
+_IMPACTS = {
+    DifferenceKind.VANISHED: Impact.GONE,
+    DifferenceKind.LOOSER: Impact.COSTS_LESS,
+    DifferenceKind.BECAME_UNCONDITIONAL: Impact.COSTS_LESS,
+    DifferenceKind.APPEARED: Impact.NEW,
+    DifferenceKind.CHANGED: Impact.OTHER,
+}
+_LIMITS = frozenset(
+    {"status", "page_sizes", "max_speculative_topk"}
+    | {"two_batch_overlap", "deterministic", "batch_invariant"}
+    | {name for name, kind in CAPABILITIES.items() if kind.scope is Scope.USE}
+) - {"max_context_len_known", "auto_priority"}
+"""What a plan is refused for where a backend has less of it; other values cost."""
 
 
 class Statement(NamedTuple):
@@ -177,6 +198,13 @@ class DifferenceDocument(Document):
     where: WhereDocument
     """Where each side's statement is."""
 
+    @property
+    def impact(self) -> Impact:
+        """What it changes for a server."""
+        if self.kind in _WORSE:
+            return Impact.REFUSED if self.field in _LIMITS else Impact.COSTS_MORE
+        return _IMPACTS[self.kind]
+
 
 class DiffDocument(Document):
     """What differs between two sides."""
@@ -221,33 +249,36 @@ def diff_document(before: str, after: str, found: Sequence[DifferenceDocument]) 
 
 
 def diff_view(diff: DiffDocument) -> Iterator[Section]:
-    """Show how many differences there are, then each, the most important first."""
+    """Show how many differences there are, then each by what it changes for a server."""
     if not diff.differences:
         yield Lines((f"Nothing differs between {diff.before} and {diff.after}.",))
         return
-    counts = diff.counts
-    shown = [f"{counts[k.value]} {_name(k)}" for k in _COUNTED if k.value in counts]
+    groups = {
+        impact: [each for each in diff.differences if each.impact is impact] for impact in Impact
+    }
+    shown = [f"{len(found)} {impact.value}" for impact, found in groups.items() if found]
     yield Lines((", ".join(shown), f"from {diff.before} to {diff.after}"))
-    for kind in DifferenceKind:
-        found = [difference for difference in diff.differences if difference.kind is kind]
+    for impact, found in groups.items():
         if found:
-            yield Heading(_name(kind).capitalize())
-            yield _table(kind, found)
+            yield Heading(impact.value.capitalize())
+            yield _table(impact, found)
 
 
-def _name(kind: DifferenceKind) -> str:
-    return kind.value.replace("-", " ")
-
-
-def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
-    """Show differences of one kind, without empty columns."""
+def _table(impact: Impact, found: Sequence[DifferenceDocument]) -> Table:
+    """Show differences of one impact, without empty columns."""
     columns: Columns[DifferenceDocument] = {
         "what, where": _subject,
+        "how": lambda difference: difference.kind.value.replace("-", " "),
         "before": lambda difference: shortened(difference.before or "", "..."),
         "after": lambda difference: shortened(difference.after or "", "..."),
     }
-    is_whole = kind is DifferenceKind.CHANGED
-    filled = {name: cell for name, cell in columns.items() if is_whole or any(map(cell, found))}
+    filled = {
+        name: cell
+        for name, cell in columns.items()
+        if impact is Impact.OTHER or any(map(cell, found))
+    }
+    if len({each.kind for each in found}) == 1:
+        del filled["how"]
     return table_of(found, filled)
 
 

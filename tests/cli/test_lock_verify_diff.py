@@ -236,7 +236,7 @@ def test_diff_of_two_engines_as_markdown(engines: Path) -> None:
 
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:2] == [
-        "- 2 appeared, 3 vanished, 4 stricter, 2 looser, 1 became conditional, 6 changed",
+        "- 5 costs more, 3 gone, 2 costs less, 2 new, 6 other",
         "- from sglang 0.5.13 to sglang 0.5.23",
     ]
 
@@ -262,7 +262,7 @@ def test_diff_of_two_locks(acme: CommandLine) -> None:
     result = acme.run(f"diff {before} {after} --format markdown")
 
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[0] == "- 4 stricter"
+    assert result.stdout.splitlines()[0] == "- 4 costs more"
     assert [line.split(" | ")[0] for line in result.stdout.splitlines()[7:]] == [
         "| plan decode: graph\\_replay",
         "| plan prefill: graph\\_replay",
