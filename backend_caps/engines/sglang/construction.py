@@ -163,8 +163,8 @@ class Constructions(Interpreter):
             self.call(self.attribute(runner, "init_attention_backend"))
             made = self.attribute(runner, "attn_backend")
         else:
-            resolve = self.attribute_or(module, "resolve_attention_backend_strs", None)
-            if resolve is None:
+            resolve = self.attribute(module, "resolve_attention_backend_strs")
+            if not isinstance(resolve, FunctionValue):
                 raise NotFollowedError(f"{_SETUP} has no resolve_attention_backend_strs")
             names = self.call(resolve, model_runner=runner)
             for phase in ("prefill", "decode"):

@@ -148,12 +148,15 @@ def _descriptor(kind: str) -> _Call:
 
 def _str(run: Objects, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
     if args and isinstance(args[0], Instance):
-        own = args[0].cls.lookup("__str__")
+        value = args[0]
+        own = value.cls.lookup("__str__")
         if own is not None:
-            return run.call(own, args[0])
-        if args[0].cls.is_enum:
-            return f"{args[0].cls.name}.{args[0].attributes['name']}"
-        return Unknown(f"str({args[0]})")
+            return run.call(own, value)
+        if not value.cls.is_enum:
+            return Unknown(f"str({value})")
+        is_value = any(map(value.cls.descends, ("enum.StrEnum", "enum.IntEnum")))
+        name = f"{value.cls.name}.{value.attributes['name']}"
+        return str(value.attributes["value"]) if is_value else name
     if has_unknown([*args]):
         return Unknown("str(...)")
     return str(*args, **named)

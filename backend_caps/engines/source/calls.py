@@ -91,7 +91,7 @@ class Calls(Instances):
     def _native(
         self, function: Callable[..., Native], args: Sequence[Native], named: Mapping[str, Native]
     ) -> Native:
-        special = SPECIAL.get(function) if _is_hashable(function) else None
+        special = SPECIAL.get(function)
         if special is not None:
             return self._fresh(special(self, args, named))
         owner = getattr(function, "__self__", None)
@@ -99,7 +99,8 @@ class Calls(Instances):
         if weak and _changes(function):
             _change_weakly(owner, function, args, named)
             return Unknown(f"{function.__name__}(...)")
-        takes = function in _TAKES_UNKNOWN or isinstance(owner, list | dict | set)
+        is_ours = type(owner).__module__.startswith("backend_caps.")  # such as a parser
+        takes = function in _TAKES_UNKNOWN or is_ours or isinstance(owner, list | dict | set)
         if not takes and is_open([*args, *named.values()]):
             return Unknown(f"{getattr(function, '__name__', function)}(...)")
         try:
@@ -218,14 +219,6 @@ def _change_weakly(
 _ADDS = frozenset({"append", "extend", "insert", "add", "update"})
 _CHANGES = _ADDS | {"remove", "pop", "clear", "sort", "reverse", "setdefault", "discard", "popitem"}
 """Methods that change a list, a set or a mapping."""
-
-
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

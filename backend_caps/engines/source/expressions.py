@@ -9,13 +9,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from backend_caps.engines.source.builtin_functions import number_of
+from backend_caps.engines.source.builtin_functions import SPECIAL, number_of
 from backend_caps.engines.source.calls import Calls
 from backend_caps.engines.source.instances import Super
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.uncertainty import all_joined, has_unknown, joined, merge, short
 from backend_caps.engines.source.values import (
-    MISSING,
     PLAIN,
     ClassValue,
     External,
@@ -91,6 +90,7 @@ class Expressions(Calls):
             ast.NamedExpr: self._named_expr,
             ast.Starred: lambda n, f: self.value(n.value, f),
             ast.Yield: self._yield,
+            ast.YieldFrom: self._yield_from,
             ast.Await: lambda n, f: self.value(n.value, f),
         }
 
@@ -126,9 +126,6 @@ class Expressions(Calls):
         return self._builtin(node.id, frame)
 
     def _builtin(self, name: str, frame: Frame) -> Native:
-        replaced = self.natives.get(f"builtins.{name}", MISSING)
-        if replaced is not MISSING:
-            return replaced
         if name == "super":
             return Hook(lambda run, _a, _n: _super(run, frame))
         if name in _UNSAFE or not hasattr(builtins, name):
@@ -332,17 +329,15 @@ class Expressions(Calls):
     def _joined_str(self, node: ast.JoinedStr, frame: Frame) -> Native:
         parts = []
         for each in node.values:
-            if isinstance(each, ast.Constant):
-                parts.append(str(each.value))
-            elif isinstance(each, ast.FormattedValue):
-                parts.append(self._formatted(each, frame))
+            is_constant = isinstance(each, ast.Constant)
+            parts.append(str(each.value) if is_constant else self._formatted(each, frame))
         return "".join(parts)
 
     def _formatted(self, node: ast.FormattedValue, frame: Frame) -> str:
         value = self.value(node.value, frame)
         spec = "" if node.format_spec is None else str(self.value(node.format_spec, frame))
-        if isinstance(value, Instance) and value.cls.is_enum:
-            value = value.attributes["value"]
+        if isinstance(value, Instance):
+            value = SPECIAL[str](self, [value], {})
         try:
             converted = _CONVERSIONS.get(chr(max(node.conversion, 0)))
             return format(converted(value) if converted else value, spec)
@@ -357,6 +352,10 @@ class Expressions(Calls):
     def _yield(self, node: ast.Yield, frame: Frame) -> Native:
         frame.yielded.append(None if node.value is None else self.value(node.value, frame))
         return None
+
+    def _yield_from(self, node: ast.YieldFrom, frame: Frame) -> Native:
+        values = self.iterated(self.value(node.value, frame))
+        frame.yielded.extend([values] if isinstance(values, Unknown) else values)
 
 
 def _turned(truth: bool | None, is_negated: bool) -> bool | None:
@@ -380,13 +379,13 @@ def _identical(left: Native, right: Native) -> bool | None:
 
 
 def _super(run: Objects, frame: Frame) -> Native:
-    inner: Frame | None = frame
-    while inner is not None and inner.owner is None:
-        inner = inner.outer
-    if inner is None or inner.owner is None or inner.function is None:
+    if frame.owner is None or frame.function is None:
         return Unknown("super()")
-    first = (*inner.function.node.args.posonlyargs, *inner.function.node.args.args)[0].arg
-    return Super(run, inner.owner, inner.names[first])
+    first = (*frame.function.node.args.posonlyargs, *frame.function.node.args.args)[0].arg
+    scope: Frame | None = frame
+    while scope is not None and first not in scope.names:  # in a comprehension of the method
+        scope = scope.outer
+    return Unknown("super()") if scope is None else Super(run, frame.owner, scope.names[first])
 
 
 _UNSAFE = frozenset(

@@ -165,8 +165,10 @@ class Interpreter(ControlFlow):
                 self._set_item(self.value(owner, frame), self.value(key, frame), value)
             case ast.Starred(value=inner):
                 self.store(inner, value, frame)
-            case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                for each, own in zip(targets, self._unpacked(targets, value), strict=True):
+            case _:
+                assert isinstance(target, ast.Tuple | ast.List), "no other target is left"
+                values = self._unpacked(target.elts, value)
+                for each, own in zip(target.elts, values, strict=True):
                     self.store(each, own, frame)
 
     def _scope_of(self, name: str, frame: Frame) -> dict[str, Native]:
@@ -256,10 +258,14 @@ class Interpreter(ControlFlow):
             match target:
                 case ast.Name(id=name):
                     frame.names.pop(name, None)
-                case ast.Subscript(value=owner, slice=key):
+                case ast.Attribute(value=owner, attr=name):
                     held = self.value(owner, frame)
-                    if isinstance(held, dict):
-                        held.pop(self.value(key, frame), None)
+                    if isinstance(held, Instance):
+                        held.attributes.pop(name, None)
+                case ast.Subscript(value=owner, slice=key):
+                    held, at = self.value(owner, frame), self.value(key, frame)
+                    if isinstance(held, dict | list) and not isinstance(at, Unknown):
+                        del held[at]
 
     def _import(self, node: ast.Import, frame: Frame) -> None:
         for alias in node.names:
@@ -347,11 +353,10 @@ _AUTO = object()
 
 
 def _loaded(target: ast.expr) -> ast.expr:
+    """Return the expression that reads what a target assigns to."""
     match target:
-        case ast.Name(id=name):
-            return ast.Name(id=name, ctx=ast.Load())
         case ast.Attribute(value=owner, attr=name):
             return ast.Attribute(value=owner, attr=name, ctx=ast.Load())
         case ast.Subscript(value=owner, slice=key):
             return ast.Subscript(value=owner, slice=key, ctx=ast.Load())
-    return target
+    return ast.Name(id=ast.unparse(target), ctx=ast.Load())

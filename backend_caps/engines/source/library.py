@@ -58,10 +58,11 @@ def _cached(run: Objects, args: Args, named: Named) -> Native:
     def call(run: Objects, args: Args, named: Named) -> Native:
         key = (*args, *sorted(named.items()))
         try:
-            if key in kept:
-                return kept[key]
-        except TypeError:  # of an argument that has no hash
-            return run.call(function, *args, **named)
+            hash(key)
+        except TypeError as error:
+            raise run.raised(error) from error
+        if key in kept:
+            return kept[key]
         result = run.call(function, *args, **named)
         if run.is_certain:
             kept[key] = result
@@ -94,8 +95,7 @@ def _reduce(run: Objects, args: Args, _named: Named) -> Native:
 
 def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
     def mark(cls: Native) -> Native:
-        if isinstance(cls, ClassValue):
-            cls.is_record = True
+        cls.is_record = True
         return cls
 
     return mark(args[0]) if args else Hook(lambda _run, own, _named: mark(own[0]))
@@ -309,6 +309,8 @@ _KNOWN: dict[str, Native] = {
     "typing.overload": Hook(_first),
     "typing.runtime_checkable": Hook(_first),
     "typing.final": Hook(_first),
+    "typing.Generic": External("typing.Generic"),
+    "typing.Protocol": External("typing.Protocol"),
     "typing.TypeVar": Hook(lambda *_: typing.Any),
     "typing.*": _typing,
     "types.UnionType": types.UnionType,

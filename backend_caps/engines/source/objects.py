@@ -47,6 +47,7 @@ _SAFE = frozenset({"__name__", "__doc__", "__class__", "__args__", "__qualname__
 """Names with two underscores that native values are asked for."""
 _EMPTY_BASES = frozenset(
     {"msgspec.Struct", "abc.ABC", "typing.Generic", "typing.Protocol", "object"}
+    | {"typing.Generic[]", "typing.Protocol[]"}
 )
 """Bases outside of the program that bring no attributes."""
 
@@ -275,9 +276,6 @@ class Objects(State):
                 )
             case list() | tuple() | dict() | set() | frozenset():
                 return Unknown("elements") if may_have_more(value) else list(value)
-        held = getattr(value, "interpreted_items", None)
-        if held is not None:
-            return held()
         try:
             return list(value)
         except TypeError as error:

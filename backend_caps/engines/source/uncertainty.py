@@ -85,10 +85,7 @@ def same(one: Native, other: Native) -> bool | None:
     if isinstance(one, External) or isinstance(other, External):
         simple = (*PLAIN, *CONTAINERS, Instance, ClassValue, FunctionValue)
         return False if isinstance(one, simple) or isinstance(other, simple) else None
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001 - a native object's own comparison
-        return None
+    return bool(one == other)
 
 
 def either(truths: Sequence[bool | None]) -> bool | None:

@@ -215,11 +215,6 @@ class FunctionValue:
         """Call it as native code calls a function."""
         return self.call(self, args, named)
 
-    @property
-    def at(self) -> str:
-        """`file:line`."""
-        return f"{self.frame.module.module.path}:{self.node.lineno}"
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Method:

@@ -15,11 +15,14 @@ from backend_caps.capability.gpu import gpus
 from backend_caps.engines.model import IS_COMPLETE, Model, model_of
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineError
-from backend_caps.engines.sglang.arguments import read_launch, without_model
+from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
 from backend_caps.engines.sglang.asking import ask, ask_launches, flags_of, folder_of, launch_of
 from backend_caps.engines.sglang.read import is_wanted
-from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.interpreter import Interpreter
+from backend_caps.engines.source.library import library
+from backend_caps.engines.source.values import ModuleValue
 from backend_caps.resolution.launch import Launch
 from tests.unit.engines.source.trees import write_folder
 from tests.unit.engines.tables import data
@@ -311,3 +314,101 @@ def test_flags_are_those_of_final_values_that_are_known() -> None:
         "enable_dp_attention": True,
     }
     assert flags_of({"cuda_graph_config": {"decode": [{"unknown": "why"}]}}) == {}
+
+
+def test_command_lines_are_followed_side_by_side(place: Path) -> None:
+    """Several command lines have the answers that each has alone, in their order."""
+    index = Index(open_tree("sglang", place / "declares", within=is_wanted))
+    model = model_of(str(place / "models" / "plain"))
+    lines = [["--attention-backend", name] for name in ("triton", "fa4", "flashinfer")]
+
+    found = read_launches(index, lines, gpus()["H100"], 1, model)
+
+    assert found == [read_launch(index, line, gpus()["H100"], 1, model) for line in lines]
+    assert [each.starts for each in found] == [True, False, True]
+    assert read_launches(index, lines[:1], gpus()["H100"], 1, model) == found[:1]
+
+
+def _launch_of(place: Path, files: Mapping[str, str]) -> Launch:
+    texts = {path: str(text).encode() for path, text in {**_files("declares"), **files}.items()}
+    tree = Tree(package="sglang", version="9.0", source="here", files=texts)
+    own = model_of(str(place / "models" / "plain"))
+    return read_launch(Index(tree), [], gpus()["H100"], 1, own)
+
+
+_ARGS = "sglang/srt/server_args.py"
+_SETUP = "sglang/srt/model_executor/model_runner_components/attention_backend_setup.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "words"),
+    [
+        pytest.param(_ARGS, "def prepare", "def other", "makes no arguments", id="no parser"),
+        pytest.param(
+            _ARGS,
+            "    parser = argparse",
+            "    while True: pass\n    parser = argparse",
+            "a loop of more than",
+            id="a loop",
+        ),
+        pytest.param(
+            _SETUP,
+            "def resolve_attention_backend_strs",
+            "def resolve_names",
+            "has no resolve_attention_backend_strs",
+            id="another way to construct",
+        ),
+    ],
+)
+def test_source_of_another_shape_is_not_checked(
+    place: Path, path: str, old: str, new: str, words: str
+) -> None:
+    """Where the functions that are followed are not there, nothing is said for certain."""
+    text = _TEXTS["declares"][path]
+    assert old in text
+
+    launch = _launch_of(place, {path: text.replace(old, new)})
+
+    assert launch.starts is None
+    assert words in launch.unchecked[0].message
+
+
+def test_cache_of_a_dtype_that_is_not_known_is_followed(place: Path) -> None:
+    """A value that the environment decides stays unknown to the end, and is listed so."""
+    text = _TEXTS["declares"][_ARGS].replace(
+        'parser.add_argument("--kv-cache-dtype", default="auto")',
+        'parser.add_argument("--kv-cache-dtype", default=torch.somewhere())',
+    )
+
+    launch = _launch_of(place, {_ARGS: text})
+
+    assert launch.starts is True
+    assert launch.values["kv_cache_dtype"] == {"unknown": "torch.somewhere()"}
+
+
+def test_part_of_a_configuration_is_one_itself(place: Path) -> None:
+    """A class of a configuration that the program constructs has what it is given."""
+    path = "sglang/srt/configs/model_config.py"
+    text = _TEXTS["declares"][path].replace(
+        "        self.context_len = 4096\n",
+        "        from sglang.srt.configs.small import BareConfig, SmallConfig\n"
+        "        part = SmallConfig(num_layers=8, every=4)\n"
+        "        bare = BareConfig(width=2)\n"
+        "        self.context_len = 1024 * len(part.full_attention_layer_ids) * bare.width\n",
+    )
+
+    launch = _launch_of(place, {path: text})
+
+    assert launch.facts["context_length"] == 4096
+
+
+def test_values_are_written_as_json_has_them(place: Path) -> None:
+    """Members of enumerations are their values, and classes their paths."""
+    run = Interpreter(Index(open_tree("sglang", place / "declares")), library({}))
+    config = run.import_module("sglang.srt.configs.model_config")
+    assert isinstance(config, ModuleValue)
+
+    assert plain(run.item(config.names["AttentionArch"], "MLA")) == 1
+    assert plain([config.names["AttentionArch"]]) == [
+        "sglang.srt.configs.model_config.AttentionArch"
+    ]

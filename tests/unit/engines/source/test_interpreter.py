@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
+from backend_caps.engines.source import interpreter
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
@@ -11,6 +14,7 @@ from backend_caps.engines.source.uncertainty import has_unknown
 from backend_caps.engines.source.values import (
     ABSENT,
     External,
+    Frame,
     Hook,
     Instance,
     Native,
@@ -128,23 +132,26 @@ def test_external_names_mean_what_the_table_says() -> None:
         from torch import cuda as gpu
 
         class Child(torch.nn.Module):
-            pass
+            def size(self):
+                return super().width
 
         def f():
             return [torch.cuda.count(), gpu.count(), hasattr(torch, "npu"), hasattr(torch, "cuda"),
                     torch.thing is None, torch.thing == torch.thing, torch.thing == 3,
+                    torch.thing is torch.thing,
                     getattr(torch, "npu", "none"), torch.__dict__,
                     isinstance(Child(), torch.nn.Module), isinstance(3, torch.Tensor)], [
                     torch.thing(), torch.thing[0], torch.thing + 1, Child().weight,
                     Child.weight, hasattr(torch, "thing"), torch.thing < 3,
                     isinstance(torch.thing, int), callable(torch.thing), type(torch.thing),
+                    torch.thing is torch.other, Child().size(),
                     "a" in torch.thing, str(torch.thing()), torch.thing == torch.other]
     """
     natives = {"torch.cuda.count": Hook(lambda *_: 8), "torch.npu": ABSENT}
 
     _, (known, unknown) = _run(code, **natives)
 
-    assert known == [8, 8, False, True, False, True, False, "none", {}, True, False]
+    assert known == [8, 8, False, True, False, True, False, True, "none", {}, True, False]
     assert all(isinstance(each, Unknown | External) for each in unknown)
 
 
@@ -256,3 +263,47 @@ def test_object_of_an_interpreted_class_is_shown_by_its_class() -> None:
 
     assert isinstance(made, Instance)
     assert repr(made) == "<Thing>"
+
+
+def test_names_of_a_star_that_is_outside_are_not_known() -> None:
+    """What `from package import *` binds is not known where the package is not read."""
+    _, found = _run("from torch import *\n\ndef f():\n    return anything")
+
+    assert isinstance(found, Unknown)
+    assert str(found) == "torch.anything"
+
+
+def test_expression_of_a_newer_python_is_not_known() -> None:
+    """An expression that the interpreter does not have is unknown."""
+    run, _ = _run("def f():\n    return 1")
+    part = ast.parse("f'{x}'", mode="eval").body
+    assert isinstance(part, ast.JoinedStr)
+
+    found = run.value(part.values[0], Frame(run.modules["engine.m"], {}))
+
+    assert isinstance(found, Unknown)
+
+
+def test_method_finds_its_base_from_a_comprehension() -> None:
+    """`super()` in a comprehension of a method is the method's, as in newer Pythons."""
+    code = """
+        class Base:
+            x = 1
+
+        class Own(Base):
+            def xs(self):
+                return [super().x for _ in range(2)]
+
+        def f():
+            return Own().xs()
+    """
+
+    assert _run(code)[1] == [1, 1]
+
+
+def test_program_of_too_many_statements_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of statements is limited."""
+    monkeypatch.setattr(interpreter, "_MOST_STEPS", 20)
+
+    with pytest.raises(NotFollowedError, match="more than 20 statements"):
+        _run("def f():\n    for x in range(100):\n        y = x")
