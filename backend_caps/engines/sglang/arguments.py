@@ -72,7 +72,10 @@ def read_launches(
         return found
     # A fork has the parsed source at once, which pickling would copy.
     with get_context("fork").Pool(initializer=_begin, initargs=(follow,)) as pool:
-        return [*found, *pool.imap(_follow, rest)]
+        found += pool.imap(_follow, rest)
+        pool.close()
+        pool.join()
+    return found
 
 
 _following: Callable[[Sequence[str]], Launch]

@@ -26,7 +26,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 _Value: TypeAlias = Any
@@ -89,11 +89,11 @@ class Rewrites:
             return
 
         def declared(server_args: _Value, source: str, **fields: object) -> None:
-            at, now = _declarer(sys._getframe(1)), view(server_args)  # noqa: SLF001 - the line that declares
+            frame, now = sys._getframe(1), view(server_args)  # noqa: SLF001 - the line that declares
             before = {name: getattr(now, name, None) for name in fields}
             declare(server_args, source, **fields)
             for name, after in fields.items():
-                self.add(name, before[name], after, at)
+                self.add(name, before[name], after, place(frame.f_code, frame.f_lineno))
 
         for module in list(sys.modules.values()):
             if getattr(module, "declare_resolution", None) is declare:
@@ -111,14 +111,6 @@ class Rewrites:
                 self.add(name, before, after, place(frame.f_code, frame.f_lineno))
 
         cls.__setattr__ = assigned
-
-
-def _declarer(frame: FrameType) -> str:
-    """Return the line that declares; of a function whose result is declared, its first line."""
-    passed: _Value = frame.f_locals.get("fn")
-    if frame.f_code.co_name == "run_post_process_pass" and hasattr(passed, "__code__"):
-        return place(passed.__code__, passed.__code__.co_firstlineno)
-    return place(frame.f_code, frame.f_lineno)
 
 
 def refusing_line(error: BaseException) -> str | None:
@@ -242,14 +234,17 @@ def main() -> None:
             _write(out, {"undecided": words})
         return
     for argv in request["command_lines"]:
-        if (child := os.fork()) == 0:
-            try:
-                _write(out, processed(argv))
-            finally:
-                os._exit(0)
+        child = os.fork() or _in_child(out, argv)
         _, status = os.waitpid(child, 0)
         if status:
             _write(out, {"undecided": f"the process ended with status {status}"})
+
+
+def _in_child(out: int, argv: Sequence[str]) -> NoReturn:
+    try:
+        _write(out, processed(argv))
+    finally:
+        os._exit(0)
 
 
 def _write(out: int, answer: Mapping[str, object]) -> None:

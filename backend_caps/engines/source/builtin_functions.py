@@ -221,6 +221,7 @@ def _next(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) ->
 OF_OBJECT: Mapping[str, _Call] = {
     "__setattr__": _object_set,
     "__getattribute__": _object_get,
+    "__new__": lambda _run, args, _named: Instance(args[0]),
     "__init__": lambda _run, _args, _named: None,
     "__init_subclass__": lambda _run, _args, _named: None,
     "__post_init__": lambda _run, _args, _named: None,

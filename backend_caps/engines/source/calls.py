@@ -113,9 +113,7 @@ class Calls(Instances):
             return self._fresh(listed(result))
         except (Raised, NotFollowedError, Returned, Broken, Continued):
             raise
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | MemoryError):
-                raise
+        except (Exception, SystemExit) as error:
             raise self.raised(error) from error
 
     def _run_function(

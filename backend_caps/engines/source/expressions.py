@@ -329,8 +329,11 @@ class Expressions(Calls):
     def _joined_str(self, node: ast.JoinedStr, frame: Frame) -> Native:
         parts = []
         for each in node.values:
-            is_constant = isinstance(each, ast.Constant)
-            parts.append(str(each.value) if is_constant else self._formatted(each, frame))
+            if isinstance(each, ast.Constant):
+                parts.append(str(each.value))
+            else:
+                assert isinstance(each, ast.FormattedValue), "a text has no other parts"
+                parts.append(self._formatted(each, frame))
         return "".join(parts)
 
     def _formatted(self, node: ast.FormattedValue, frame: Frame) -> str:

@@ -104,6 +104,8 @@ class Super:
         if found is not None:
             is_class = isinstance(self.value, ClassValue)
             return self.run.bound(found, None if is_class else self.value, cls)
+        if name == "__new__":  # a static method, of which the class is an argument
+            return Hook(OF_OBJECT[name])
         outside = self.run.of_bases(cls, name)
         if outside is not None or name in OF_OBJECT:
             return Method(outside or Hook(OF_OBJECT[name]), self.value)

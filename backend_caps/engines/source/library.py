@@ -77,6 +77,17 @@ def _partial(_run: Objects, args: Args, named: Named) -> Native:
     return Hook(lambda run, more, own: run.call(function, *first, *more, **{**named, **own}))
 
 
+def _wraps(_run: Objects, args: Args, _named: Named) -> Native:
+    """Give a wrapper the name of what it wraps."""
+    name = args[0].name if isinstance(args[0], FunctionValue) else str(args[0])
+
+    def named_so(_run: Objects, own: Args, _named: Named) -> Native:
+        own[0].attributes["__name__"] = name
+        return own[0]
+
+    return Hook(named_so)
+
+
 def _cached_property(_run: Objects, args: Args, _named: Named) -> Native:
     return Descriptor("cached_property", args[0])
 
@@ -279,7 +290,7 @@ _KNOWN: dict[str, Native] = {
     "warnings.*": _quiet,
     "functools.lru_cache": Hook(_cached),
     "functools.cache": Hook(_cached),
-    "functools.wraps": Hook(lambda *_: Hook(_first)),
+    "functools.wraps": Hook(_wraps),
     "functools.partial": Hook(_partial),
     "functools.cached_property": Hook(_cached_property),
     "functools.reduce": Hook(_reduce),

@@ -226,8 +226,10 @@ class Objects(State):
     def _set_item(self, owner: Native, key: Native, value: Native) -> None:
         if isinstance(owner, Instance):
             setter = owner.cls.lookup("__setitem__")
-            if setter is not None:
-                self.apply(setter, (owner, key, value), {})
+            if setter is None:
+                words = f"{owner.cls.name!r} object does not support item assignment"
+                raise self.raised(TypeError(words))
+            self.apply(setter, (owner, key, value), {})
         elif isinstance(owner, dict) and not has_unknown(key):
             owner[key] = self._weakly(owner.get(key, MISSING), value, self._level(owner))
         elif isinstance(owner, list) and isinstance(key, int | slice):

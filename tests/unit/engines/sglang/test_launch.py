@@ -6,24 +6,26 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from backend_caps.capability.gpu import gpus
+from backend_caps.capability.kind import Phase
 from backend_caps.engines.model import IS_COMPLETE, Model, model_of
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineError
 from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
 from backend_caps.engines.sglang.asking import ask, ask_launches, flags_of, folder_of, launch_of
-from backend_caps.engines.sglang.read import is_wanted
+from backend_caps.engines.sglang.read import is_wanted, read_sglang
 from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
 from backend_caps.engines.source.values import ModuleValue
 from backend_caps.resolution.launch import Launch
+from tests.unit.building import use
 from tests.unit.engines.source.trees import write_folder
 from tests.unit.engines.tables import data
 
@@ -95,7 +97,8 @@ def _asked(place: Path, lines: Sequence[tuple[str, str]], gpu: str) -> list[Laun
         [*line.split(), "--model-path", each.name]
         for (line, _), each in zip(lines, models, strict=True)
     ]
-    answers = ask(Path(sys.executable), words, gpus()[gpu], _NUM_GPUS)
+    warm_up = ["sglang.srt.configs.model_config"]
+    answers = ask(Path(sys.executable), words, gpus()[gpu], _NUM_GPUS, warm_up)
     return [launch_of(a, gpus()[gpu], m.name) for a, m in zip(answers, models, strict=True)]
 
 
@@ -106,6 +109,7 @@ _LINES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("--attention-backend fa3", "latent"),
         ("--attention-backend triton --kv-cache-dtype fp8_e4m3", "linear"),
         ("--attention-backend fa3 --tp 8", "plain"),
+        ("--tp 4", "plain"),
         ("--attention-backend fa4", "plain"),
         ("--frobnicate", "plain"),
         ("--attention-back triton", "plain"),
@@ -330,7 +334,8 @@ def test_command_lines_are_followed_side_by_side(place: Path) -> None:
 
 
 def _launch_of(place: Path, files: Mapping[str, str]) -> Launch:
-    texts = {path: str(text).encode() for path, text in {**_files("declares"), **files}.items()}
+    whole = {**_files("declares"), **files}
+    texts = {path: str(text).encode() for path, text in whole.items() if is_wanted(path)}
     tree = Tree(package="sglang", version="9.0", source="here", files=texts)
     own = model_of(str(place / "models" / "plain"))
     return read_launch(Index(tree), [], gpus()["H100"], 1, own)
@@ -393,13 +398,13 @@ def test_part_of_a_configuration_is_one_itself(place: Path) -> None:
         "        self.context_len = 4096\n",
         "        from sglang.srt.configs.small import BareConfig, SmallConfig\n"
         "        part = SmallConfig(num_layers=8, every=4)\n"
-        "        bare = BareConfig(width=2)\n"
+        "        bare = BareConfig(width=3)\n"
         "        self.context_len = 1024 * len(part.full_attention_layer_ids) * bare.width\n",
     )
 
     launch = _launch_of(place, {path: text})
 
-    assert launch.facts["context_length"] == 4096
+    assert launch.facts["context_length"] == 6144
 
 
 def test_values_are_written_as_json_has_them(place: Path) -> None:
@@ -412,3 +417,34 @@ def test_values_are_written_as_json_has_them(place: Path) -> None:
     assert plain([config.names["AttentionArch"]]) == [
         "sglang.srt.configs.model_config.AttentionArch"
     ]
+
+
+@pytest.mark.usefixtures("importable")
+def test_process_that_dies_has_its_status(place: Path) -> None:
+    """A command line that ends the process is not decided, and the next one is answered."""
+    lines = [("--page-size 13", "plain"), ("", "plain")]
+
+    died, other = _asked(place / "declares", lines, "H100")
+
+    assert (died.starts, other.starts) == (None, True)
+    assert died.unchecked[0].message.startswith("the process ended with status")
+
+
+def test_fault_that_a_check_found_is_a_problem_of_the_plan() -> None:
+    """A class that is known to fail in a phase is named, where it is used there."""
+    files = {
+        "sglang/srt/layers/attention/base_attn_backend.py": b"class AttentionBackend: pass\n",
+        "sglang/srt/layers/attention/torch_native_backend.py": (
+            b"from sglang.srt.layers.attention.base_attn_backend import AttentionBackend\n"
+            b"class TorchNativeAttnBackend(AttentionBackend): pass\n"
+        ),
+    }
+    tree = Tree(package="sglang", version="0.5.23", source="here", files=files)
+    reading = read_sglang(tree)
+    used = use("TorchNativeAttnBackend")
+
+    [problem] = reading.known_faults([used, replace(used, phase=Phase.VERIFY)])
+
+    assert problem.code == "engine-known-fault"
+    assert "TorchNativeAttnBackend of sglang 0.5.23 fails in verify" in problem.message
+    assert read_sglang(replace(tree, version="0.5.13")).faults == ()

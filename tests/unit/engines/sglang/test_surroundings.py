@@ -112,7 +112,8 @@ def test_configuration_has_what_its_file_has() -> None:
             config.update({"hidden_size": 16})
             config.extra = 1
             return [config.hidden_size, other.hidden_size, config.rope_theta, config.extra,
-                    config.get_text_config().num_layers, other.text_config.num_layers,
+                    config.get_text_config().get_text_config().num_layers,
+                    other.text_config.num_layers,
                     config.to_dict()["model_type"], config.tie_word_embeddings,
                     getattr(config, "quantization_config", None), f"{config}",
                     isinstance(config, PretrainedConfig), isinstance(config, str)], [

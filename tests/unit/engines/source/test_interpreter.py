@@ -88,6 +88,7 @@ def test_imports_run_when_a_name_is_used() -> None:
             import engine.b
             import engine.c as c
             from engine.b import *
+            from engine.c import *
             from engine.b import two as pair
             from engine import lazy
             from . import d
@@ -97,7 +98,7 @@ def test_imports_run_when_a_name_is_used() -> None:
                 return one, pair, three, c.four, engine.b.one, lazy.anything, d.five, d.known
         """,
         b="__all__ = ['one']\none, two = 1, 2\n",
-        c="three, four = 3, 4\n",
+        c="three, four, _five = 3, 4, 5\n",
         lazy="def __getattr__(name):\n    return name\n",
         d="from engine.d import six\nfive = six\nknown = 7\n",
     )
@@ -210,13 +211,18 @@ def test_module_that_fails_leaves_its_other_names() -> None:
         broken = int("x")
         fine = 4
 
+        @int("x")
+        def also():
+            return 1
+
         def f():
-            return broken, fine
+            return broken, fine, also
     """
 
-    broken, fine = _run(code)[1]
+    broken, fine, also = _run(code)[1]
 
     assert isinstance(broken, Unknown)
+    assert isinstance(also, Unknown)
     assert fine == 4
 
 
@@ -230,6 +236,7 @@ def test_struct_is_a_record() -> None:
             x: int
             y: int = msgspec.field(default=2)
             z: list = msgspec.field(default_factory=list)
+            w: list = []
 
             def total(self):
                 return self.x + self.y
@@ -248,12 +255,13 @@ def test_struct_is_a_record() -> None:
             return [point.total(), point.z, Point.__struct_fields__, made.double(), made.y, made.z,
                     point_fields, msgspec.structs.asdict(point), get_type_hints(Point)["x"] is int,
                     get_type_hints(Made)["x"] is int, msgspec.structs.replace(point, x=4).x,
-                    kept[1].default, kept[0].type is int]
+                    kept[1].default, kept[0].type is int, kept[3].default_factory()]
     """
 
     assert _run(code)[1] == [
-        *(3, [], ("x", "y", "z"), 6, 5, 1, ["x", "y", "z"], {"x": 1, "y": 2, "z": []}),
-        *(True, True, 4, 2, True),
+        *(3, [], ("x", "y", "z", "w"), 6, 5, 1, ["x", "y", "z", "w"]),
+        {"x": 1, "y": 2, "z": [], "w": []},
+        *(True, True, 4, 2, True, []),
     ]
 
 
