@@ -12,7 +12,6 @@ import click
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.gpu import gpus
-from backend_caps.capability.provenance import Problem
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
 from backend_caps.cli.output import Show, working
@@ -118,14 +117,13 @@ class Request:
 
     def launched_plan(self, launch: Launch | None, policy: Policy) -> Plan:
         """Resolve the flags, or the engine's final ones, with the engine's own backends."""
+        assert self.reading is not None, "an engine is read"
         flags, facts = self.flags, self.facts
         if launch is not None:
             flags, facts = launch.over(flags), launch.with_facts(facts)
         rules = self.registry.rules(self.rules)
         uses = self.registry.uses(flags, launch)
-        open_: tuple[Problem, ...] = ()
-        if self.reading is not None:
-            open_ = (*self.reading.unread(facts, launch), *self.reading.known_faults(uses))
+        open_ = (*self.reading.unread(facts, launch), *self.reading.known_faults(uses))
         return resolve(  # an engine chooses classes for its names itself, auto included
             uses,
             flags,

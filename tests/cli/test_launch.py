@@ -219,3 +219,17 @@ def test_facts_are_those_of_the_machine(
     shown = acme.run("facts").stdout
     assert "As options: --fact device=" in shown
     assert ("NVIDIA H101 has no short name here" in shown) is (name == "NVIDIA H101")
+
+
+def test_engine_without_a_class_that_can_be_read_is_wrong_usage(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no class could be read nothing is known, and the status says so."""
+    torn = replace(engine_scene.SGLANG, backends=())
+    reads = sys.modules["backend_caps.engines.read"].__dict__
+    monkeypatch.setitem(reads, "read_engine", lambda *_: torn)
+
+    refusal = acme.refusal("report --path @ --engine sglang")
+
+    assert refusal.startswith("2 Error: no class of a backend could be read of sglang 0.5.23. ")
+    assert "Expected --source or --engine-python with a whole sglang." in refusal
