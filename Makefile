@@ -51,7 +51,7 @@ run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps resolve --rules backend-caps-1 -- $(SERVER)
 	$(BIN)/backend-caps relay --rules backend-caps-1 -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
-	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
+	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_padded -- $(DEPLOYMENT)
 	$(BIN)/backend-caps resolve --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --policy strict $(H100) -- $(DEPLOYMENT)
 
 # Types are checked beside the tests, on what those leave of two cores.

@@ -46,6 +46,7 @@ _OUTSIDE = re.compile(
     r"|sglang\.srt\.utils\.custom_op$"
 )
 """Modules that are not followed: what runs the model, and not what decides how."""
+_SHAPE = "what the interpreter can follow"
 _MODEL_OPTIONS = frozenset({"--model-path", "--model"})
 
 
@@ -112,7 +113,10 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     except Raised as error:
         found.refusal = Refusal(message=error.message or error.error, at=error.at)
     except NotFollowedError as error:
-        found.unchecked.append(Unchecked(message=str(error), at=run.at, unless="its length"))
+        found.unchecked.append(Unchecked(message=str(error), at=run.at, unless=_SHAPE))
+    except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
+        words = f"the interpreter fails there ({type(error).__name__}: {error})"
+        found.unchecked.append(Unchecked(message=words, at=run.at, unless=_SHAPE))
     found.unchecked += [Unchecked(message=n.text, at=n.at, unless=n.why) for n in run.notes]
     values = {name: plain(value) for name, value in found.values.items()}
     return Launch(

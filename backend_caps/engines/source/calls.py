@@ -114,6 +114,8 @@ class Calls(Instances):
         except (Raised, NotFollowedError, Returned, Broken, Continued):
             raise
         except (Exception, SystemExit) as error:
+            if is_ours:  # our own code cannot do it, which says nothing of the program
+                raise NotFollowedError(f"{type(error).__name__}: {error} at {self.at}") from error
             raise self.raised(error) from error
 
     def _run_function(

@@ -6,7 +6,15 @@ import argparse
 from typing import NoReturn
 
 from backend_caps.engines.source.objects import Objects
-from backend_caps.engines.source.values import Args, Hook, Named, Native, Raised, Unknown
+from backend_caps.engines.source.values import (
+    Args,
+    ClassValue,
+    Hook,
+    Named,
+    Native,
+    Raised,
+    Unknown,
+)
 
 
 def _parser(run: Objects, args: Args, named: Named) -> Native:
@@ -23,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: Native, **named: Native) -> Native:
         """Add an argument, whose type and action may be of the interpreted program."""
-        if "action" in named and not isinstance(named["action"], str):
+        if isinstance(named.get("action"), ClassValue):
             named["action"] = _action(self._interpreter, named["action"])
         kind = named.get("type")
         if kind is not None and not isinstance(kind, type):
@@ -87,6 +95,7 @@ def _action(run: Objects, cls: Native) -> type[argparse.Action]:
 PARSING: dict[str, Native] = {
     "argparse.Action.__init__": Hook(_init_action),
     "argparse.ArgumentParser": Hook(_parser),
+    "argparse.BooleanOptionalAction": argparse.BooleanOptionalAction,
     "argparse.Namespace": Hook(lambda _run, _args, named: argparse.Namespace(**named)),
     "argparse.ArgumentTypeError": argparse.ArgumentTypeError,
 }

@@ -16,6 +16,7 @@ from backend_caps.capability.kind import Phase
 from backend_caps.engines.model import IS_COMPLETE, Model, model_of
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineError
+from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
 from backend_caps.engines.sglang.asking import ask, ask_launches, flags_of, folder_of, launch_of
 from backend_caps.engines.sglang.read import is_wanted, read_sglang
@@ -376,6 +377,22 @@ def test_source_of_another_shape_is_not_checked(
 
     assert launch.starts is None
     assert words in launch.unchecked[0].message
+
+
+def test_fault_of_the_interpreter_is_no_refusal(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of our own code says nothing of the engine."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("own")
+
+    monkeypatch.setattr(arguments, "facts_of", fail)
+
+    launch = _launch_of(place, {})
+
+    words = "the interpreter fails there (KeyError: 'own')"
+    assert (launch.starts, launch.unchecked[0].message) == (None, words)
 
 
 def test_cache_of_a_dtype_that_is_not_known_is_followed(place: Path) -> None:

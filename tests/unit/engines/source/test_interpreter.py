@@ -315,3 +315,14 @@ def test_program_of_too_many_statements_is_not_followed(monkeypatch: pytest.Monk
 
     with pytest.raises(NotFollowedError, match="more than 20 statements"):
         _run("def f():\n    for x in range(100):\n        y = x")
+
+
+def test_parser_that_cannot_be_followed_says_so() -> None:
+    """What our own parser cannot do is not the program's error."""
+    with pytest.raises(NotFollowedError, match=r"ArgumentError: .* at engine/m\.py:5"):
+        _run("""
+            import argparse
+            def f():
+                parser = argparse.ArgumentParser()
+                return [parser.add_argument("--x"), parser.add_argument("--x")]
+        """)
