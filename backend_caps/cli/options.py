@@ -199,7 +199,7 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
     unread = [flag for flag in flags.unrelated if reads is None or not reads(known, flag)]
-    if unread:
+    if unread and given.get("model_config") is None:  # else the engine's own code reads all
         names = ", ".join(unread) if given["verbose"] else "--verbose names them"
         click.echo(f"server flags that do not matter here: {len(unread)} ({names})", err=True)
     rules: str | RuleSet = given["rules"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from backend_caps.capability.provenance import BY_HAND, Origin
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written, value_of
 from backend_caps.resolution.flips import Flip
-from backend_caps.resolution.plan import Choice, Plan
+from backend_caps.resolution.plan import Cause, Choice, Plan, Resolved
 
 
 def _source_text(source: object) -> str | None:
@@ -34,7 +34,20 @@ class ProblemDocument(Document):
     """What to do."""
 
 
-class CauseDocument(Document):
+class _KnownDocument(Document):
+    """A part whose value is null where it is not known."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, source: object) -> object:
+        """Take the known value of a plan's own objects; JSON has it already."""
+        if not isinstance(source, Cause | Resolved):
+            return source
+        names = [name for name in cls.model_fields if hasattr(source, name)]
+        return {**{name: getattr(source, name) for name in names}, "value": source.known_value}
+
+
+class CauseDocument(_KnownDocument):
     """One contribution to a value."""
 
     kind: Annotated[Literal["backend", "rule", "override", "engine"], WRITTEN]
@@ -45,7 +58,7 @@ class CauseDocument(Document):
     """The role that a backend is used in."""
     phase: Annotated[str | None, WRITTEN]
     """The phase that it counts in."""
-    value: Written = Field(validation_alias="known_value")
+    value: Written
     """What it contributes; null where no limit, or, as its origin says, not known."""
     reason: str
     """Why, in the words of the declaration or the rule."""
@@ -61,10 +74,10 @@ class CauseDocument(Document):
     """That rank's machine."""
 
 
-class ValueDocument(Document):
+class ValueDocument(_KnownDocument):
     """One value of a plan."""
 
-    value: Written = Field(validation_alias="known_value")
+    value: Written
     """The join of every cause's; no limit is null."""
     origin: Annotated[Literal["not-known"] | None, WRITTEN, LEFT_OUT] = None
     """`not-known` where nothing states what decides it; `value` is null then, and the server is

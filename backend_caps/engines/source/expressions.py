@@ -24,7 +24,7 @@ from backend_caps.engines.source.values import (
     Hook,
     Instance,
     Native,
-    OneOf,
+    Options,
     Raised,
     Unknown,
 )
@@ -182,9 +182,9 @@ class Expressions(Calls):
         return self._operated(node.op, left, right)
 
     def _operated(self, op: ast.operator, left: Native, right: Native) -> Native:
-        if isinstance(left, OneOf) and not isinstance(right, Unknown):
+        if isinstance(left, Options) and not isinstance(right, Unknown):
             return all_joined([self._operated(op, each, right) for each in left.options])
-        if isinstance(right, OneOf) and not isinstance(left, Unknown):
+        if isinstance(right, Options) and not isinstance(left, Unknown):
             return all_joined([self._operated(op, left, each) for each in right.options])
         if isinstance(left, Unknown) or isinstance(right, Unknown):
             return Unknown(str(left if isinstance(left, Unknown) else right))
@@ -225,7 +225,7 @@ class Expressions(Calls):
         return result
 
     def _compared(self, op: ast.cmpop, left: Native, right: Native) -> Native:
-        if isinstance(left, OneOf):
+        if isinstance(left, Options):
             truths = {self._compared(op, each, right) for each in left.options}
             return truths.pop() if len(truths) == 1 else None
         match op:

@@ -35,7 +35,7 @@ from backend_caps.engines.source.values import (
     Method,
     ModuleValue,
     Native,
-    OneOf,
+    Options,
     Perhaps,
     Raised,
     Unknown,
@@ -63,7 +63,7 @@ class Objects(State):
         self._readers: Mapping[type, Callable[[Any, str, Native], Native]] = {
             Unknown: self._of_unknown,
             Perhaps: self._of_unknown,
-            OneOf: self._of_options,
+            Options: self._of_options,
             External: self._of_external,
             ModuleValue: self._of_module,
             Instance: self._of_instance,
@@ -120,7 +120,7 @@ class Objects(State):
     def _of_unknown(self, owner: Unknown, name: str, _default: Native) -> Native:
         return Unknown(f"{owner.why}.{name}")
 
-    def _of_options(self, owner: OneOf, name: str, default: Native) -> Native:
+    def _of_options(self, owner: Options, name: str, default: Native) -> Native:
         """Return an attribute that all options have; a method is called on each."""
         found = [self.attribute_or(each, name, default) for each in owner.options]
         if any(each is default or isinstance(each, Unknown) for each in found):
@@ -286,7 +286,7 @@ class Objects(State):
     def truth(self, value: Native) -> bool | None:
         """Return a value's truth; None where it is not known."""
         match value:
-            case OneOf(options=options):
+            case Options(options=options):
                 truths = {self.truth(each) for each in options}
                 return truths.pop() if len(truths) == 1 else None
             case Unknown() | External():

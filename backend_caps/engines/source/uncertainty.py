@@ -14,7 +14,7 @@ from backend_caps.engines.source.values import (
     FunctionValue,
     Instance,
     Native,
-    OneOf,
+    Options,
     Perhaps,
     Unknown,
 )
@@ -31,7 +31,7 @@ def joined(one: Native, other: Native) -> Native:
     if one is other or same(one, other) is True:
         return one
     match one, other:
-        case (Unknown(), _) | (_, Unknown()) if not {type(one), type(other)} & {OneOf}:
+        case (Unknown(), _) | (_, Unknown()) if not {type(one), type(other)} & {Options}:
             return one if isinstance(one, Unknown) else other
         case dict(), dict():
             lacks = [Perhaps("it may be missing", each) for each in ({**one, **other}).values()]
@@ -44,7 +44,7 @@ def joined(one: Native, other: Native) -> Native:
     options = (*_options(one), *_options(other))
     why = " or ".join(dict.fromkeys(map(short, options)))
     if len(options) <= _MOST_OPTIONS and all(isinstance(each, SIMPLE) for each in options):
-        return OneOf(why, tuple(dict.fromkeys(options)))
+        return Options(why, tuple(dict.fromkeys(options)))
     return Unknown(why)
 
 
@@ -66,17 +66,17 @@ def all_joined(values: Sequence[Native]) -> Native:
 
 
 def _options(value: Native) -> tuple[Native, ...]:
-    return value.options if isinstance(value, OneOf) else (value,)
+    return value.options if isinstance(value, Options) else (value,)
 
 
 def same(one: Native, other: Native) -> bool | None:
     """Return whether two values are equal; None where that is not known."""
     if type(one) in EXACT and type(other) in EXACT:
         return bool(one == other)
-    if isinstance(one, OneOf):
+    if isinstance(one, Options):
         truths = {same(each, other) for each in one.options}
         return truths.pop() if len(truths) == 1 else None
-    if isinstance(other, OneOf):
+    if isinstance(other, Options):
         return same(other, one)
     if has_unknown(one) or has_unknown(other):
         return None

@@ -50,7 +50,7 @@ class Perhaps(Unknown):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneOf(Unknown):
+class Options(Unknown):
     """One of a few known values."""
 
     options: tuple[Native, ...] = ()

@@ -90,7 +90,10 @@ def _members(enum: type[Enum]) -> str:
 def enum(name: str) -> str:
     """Give the members of one of the package's enums with their meanings."""
     docs = attribute_docs()[name]
-    return table(("", "meaning"), [(f"`{member.lower()}`", text) for member, text in docs.items()])
+    # A member's value is its name, or has dashes in it, as other words of reports do.
+    members = [(member.lower(), text) for member, text in docs.items()]
+    dashed = [(m.replace("_", "-") if name == "Origin" else m, text) for m, text in members]
+    return table(("", "meaning"), [(f"`{member}`", text) for member, text in dashed])
 
 
 def facts() -> str:
