@@ -114,7 +114,7 @@ def explain(
 @options.server_command(
     "Show which installed backends fit a server, and why not others.",
     "backend-caps select -- --attention-backend auto",
-    "backend-caps select --engine sglang --model-config llama-3.1-8b \\\n  --fact device_name=H100",
+    "backend-caps select --fact device=cuda -- --attention-backend auto",
     name="select",
     engine=options.launch_options,
 )
