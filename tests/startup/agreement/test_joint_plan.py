@@ -229,7 +229,7 @@ def test_statement_of_another_version_is_that_versions(spoken: bytes) -> None:
 _NUM_CASES = 200
 _SIZE = 4
 _Outcome = tuple[str, str]
-"""A kind, and its text: of an error, or `plan` and its fingerprint."""
+"""A kind, and its text: of an error, or `plan` and its digest."""
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,7 @@ def _outcome(case: Case, rank: int, group: dist.ProcessGroup) -> _Outcome:
         plan = case.servers[rank].start(group)
     except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
         return type(error).__name__, str(error)
-    return "plan", plan.fingerprint
+    return "plan", plan.digest
 
 
 def test_cases_are_of_every_kind() -> None:
