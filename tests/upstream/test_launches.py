@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 
 from backend_caps.capability.facts import Facts, text_of
-from backend_caps.capability.gpu import gpus
 from backend_caps.discovery.registry import Registry
-from backend_caps.engines.model import model_of
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch, Refusal
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
-from tests.upstream.launch_trials import RECORDED, read, trials_of
+from tests.upstream.launch_trials import RECORDED, Verdict, read, trials_of
 from tests.upstream.launches import MACHINES, Case
 from tests.upstream.sglang_wheel import find_wheel
 
@@ -86,7 +84,7 @@ def test_reader_agrees_with_recorded_answers(machine: str) -> None:
     wrong = [
         str(trial)
         for trial in trials_of(_VERSION, [_case(line) for line in lines], map(_recorded, lines))
-        if trial.verdict.is_wrong
+        if trial.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}
     ]
 
     assert lines
@@ -107,9 +105,3 @@ def _recorded(line: Mapping[str, Any]) -> Launch:
         values=line.get("values", {}),
         classes={slot: tuple(paths) for slot, paths in line.get("classes", {}).items()},
     )
-
-
-def test_stored_configurations_are_of_the_machines_and_models_that_are_drawn() -> None:
-    """Each drawn model is stored, and each machine is known."""
-    assert {*MACHINES} <= {*gpus()}
-    assert all(model_of(line["model"]) for line in _LINES)
