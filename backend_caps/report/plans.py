@@ -222,7 +222,7 @@ class UncheckedDocument(Document):
 
 
 class LaunchDocument(Document):
-    """What the engine makes of the command line, as its source says."""
+    """What the engine makes of the command line, read from its source or asked."""
 
     engine: str
     """The engine with its version."""

@@ -204,7 +204,8 @@ def _explained(use: Use, capability: str, stated: Stated) -> Stated:
         return value, Origin.INHERITED, words
     if capability in use.unverified:
         return value, Origin.UNVERIFIED, use.unverified[capability].words
-    if reading is None and use.readings:
+    # A class without host lengths is known: SGLang's decision takes a missing flag for True.
+    if reading is None and use.readings and capability != "host_seq_lens":
         return value, Origin.NOT_KNOWN, f"the engine's source does not state {capability}"
     return stated
 

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 _Value: TypeAlias = Any
 """A value of SGLang, whose classes are not known here."""
-_MIB = 1 << 20
 _MISSING = object()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
-from backend_caps.capability.declaration import Part
+from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities, HostSeqLens
@@ -203,6 +203,22 @@ def test_capability_that_a_source_does_not_state_is_not_known() -> None:
     )
     assert overlap.causes[0].known_value is None
     assert "two-batch-overlap-unsupported" not in {each.code for each in plan.problems}
+
+
+def test_class_without_host_lengths_is_taken_for_one_that_needs_them() -> None:
+    """The engine's own decision takes a missing flag for True, so the value is known."""
+    silent = _class("Silent", Origin.DECLARED, OPTS_OUT)
+    assert silent.engine_class is not None
+    other = {"page_sizes": Reading(origin=Origin.DECLARED, words="any")}
+    silent = replace(
+        silent, declaration=Declaration(), engine_class=replace(silent.engine_class, readings=other)
+    )
+    backends = named(silent, installed("lean", parts=[Part("Silent")]))
+    line = flags("--attention-backend lean --speculative-algorithm NGRAM")
+
+    lengths = resolve(uses_of(line, backends), line, rules=RULES_23)["host_seq_lens"]
+
+    assert (lengths.is_known, lengths.value) == (True, HostSeqLens.EXACT)
 
 
 def test_plan_of_a_launch_has_no_flips() -> None:
