@@ -50,7 +50,7 @@ def read_engine(
 
 def _read(engine: str, source: Path | None, python: Path | None) -> EngineReading:
     if engine == "sglang":
-        from backend_caps.engines.sglang.asking import ask_launches, folder_of  # noqa: PLC0415 - load one reader only
+        from backend_caps.engines.sglang.query import ask_launches, folder_of  # noqa: PLC0415 - load one reader only
         from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
 
         if python is not None:

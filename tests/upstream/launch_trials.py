@@ -29,7 +29,7 @@ from rich.table import Table
 from backend_caps.capability.gpu import gpus
 from backend_caps.engines.model import in_folders, model_of
 from backend_caps.engines.sglang.arguments import read_launch, without_model
-from backend_caps.engines.sglang.asking import ask, launch_of
+from backend_caps.engines.sglang.query import ask, launch_of
 from backend_caps.engines.sglang.read import is_wanted
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index

@@ -16,8 +16,8 @@ from multiprocessing import get_context
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import Model, config_of
-from backend_caps.engines.sglang.asking import flags_of
 from backend_caps.engines.sglang.construction import Constructed, Constructions, facts_of
+from backend_caps.engines.sglang.query import flags_of
 from backend_caps.engines.sglang.surroundings import surroundings
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from backend_caps.engines.sglang.query_backends import EAGLE, ONE_DRAFT_BACKEND, PHASES
 from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
@@ -26,11 +27,6 @@ _MODULE = re.compile(r"sglang\.srt\.(?:layers\.attention|hardware_backend)\.")
 _FOLLOWED = (".attention_registry", ".tbo_backend", ".linear.utils", ".qsa.config")
 """Modules beside the backends that decide which are constructed."""
 _CLASS = re.compile(r"\w*Backend\b")
-_EAGLE = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
-_ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
-"""Algorithms whose draft runner has one backend for all that it runs."""
-SLOTS = {"prefill_backend": "prefill", "decode_backend": "decode"}
-"""The arguments of the wrapper of two backends, each with the phase that it runs."""
 _KV_DTYPES = {"fp8_e4m3": "torch.float8_e4m3fn", "fp8_e5m2": "torch.float8_e5m2"}
 
 
@@ -57,7 +53,7 @@ class Constructed(Record):
         """List the classes that run a phase, the outermost first."""
         yield self.path
         for name, part in self.parts:
-            if SLOTS.get(name, phase) == phase:
+            if PHASES.get(name, phase) == phase:
                 yield from part.in_phase(phase)
 
 
@@ -121,8 +117,8 @@ class Constructions(Interpreter):
         target = self._built(self._runner(args, config, values))
         slots = dict.fromkeys(("prefill", "decode"), target)
         algorithm = values["speculative_algorithm"]
-        if algorithm in (*_EAGLE, *_ONE_DRAFT_BACKEND):
-            slots |= self._drafts(args, values, is_one=algorithm in _ONE_DRAFT_BACKEND)
+        if algorithm in (*EAGLE, *ONE_DRAFT_BACKEND):
+            slots |= self._drafts(args, values, is_one=algorithm in ONE_DRAFT_BACKEND)
         return {slot: made for slot, made in slots.items() if made is not None}
 
     def _drafts(

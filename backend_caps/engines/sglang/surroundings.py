@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
+from backend_caps.engines.sglang.query import CUDA, ROCM
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import (
@@ -21,8 +22,6 @@ from backend_caps.engines.source.values import (
 )
 
 _MIB = 1 << 20
-_CUDA, _ROCM = "13.0", "7.0"
-"""The versions that a server's torch is built for."""
 _CONFIGS = "sglang/srt/configs/"
 _REGISTRIES = (
     "sglang/srt/utils/hf_transformers/common.py",
@@ -291,8 +290,8 @@ def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
     names |= {f"torch.{name}": Dtype(name) for name in _DTYPES}
     names["torch.device"] = Hook(lambda _run, args, _named: _device(args[0]))
     names |= {
-        "torch.version.cuda": _CUDA if gpu.rocm_arch is None else None,
-        "torch.version.hip": _ROCM if gpu.rocm_arch else None,
+        "torch.version.cuda": CUDA if gpu.rocm_arch is None else None,
+        "torch.version.hip": ROCM if gpu.rocm_arch else None,
         "torch.version.musa": ABSENT,
         "torch.npu": ABSENT,
         "torch.hpu": ABSENT,

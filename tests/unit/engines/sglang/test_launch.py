@@ -18,7 +18,7 @@ from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineError
 from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
-from backend_caps.engines.sglang.asking import ask, ask_launches, flags_of, folder_of, launch_of
+from backend_caps.engines.sglang.query import ask, ask_launches, flags_of, folder_of, launch_of
 from backend_caps.engines.sglang.read import is_wanted, read_sglang
 from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.source.index import Index

@@ -16,10 +16,10 @@ from backend_caps.engines.reading import EngineError
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 
-_SCRIPT = Path(__file__).with_name("asked.py")
+_SCRIPT = Path(__file__).with_name("query_script.py")
 _LONGEST_S = 600
 """How long importing SGLang and processing may take."""
-_CUDA, _ROCM = "13.0", "7.0"
+CUDA, ROCM = "13.0", "7.0"
 """The versions that a server's torch is built for."""
 _FIND = "import importlib.util as u; print(*u.find_spec('sglang').submodule_search_locations)"
 
@@ -71,7 +71,7 @@ def ask(
     num_gpus: int,
     warm_up: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return the answers of `asked.py` to command lines, in order.
+    """Return the answers of `query_script.py` to command lines, in order.
 
     Args:
         python: the environment's Python.
@@ -133,8 +133,8 @@ def _machine(gpu: Gpu, num_gpus: int) -> dict[str, object]:
         "memory_mib": gpu.memory_mib,
         "num_multiprocessors": gpu.multiprocessors,
         "gcn_arch": gpu.rocm_arch,
-        "cuda": None if is_rocm else _CUDA,
-        "rocm": _ROCM if is_rocm else None,
+        "cuda": None if is_rocm else CUDA,
+        "rocm": ROCM if is_rocm else None,
         "num_gpus": num_gpus,
     }
 

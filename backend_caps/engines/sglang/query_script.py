@@ -1,6 +1,6 @@
 """Runs SGLang's own processing of server arguments, for a machine that is described.
 
-The Python that has SGLang runs it as a script, for `asking`; it imports nothing of this package.
+The Python that has SGLang runs it as a script, for `query`; it imports nothing of this package.
 Standard input has one JSON object: the machine, and the command lines. Each command line is
 answered by a line of JSON on the descriptor that is the script's argument, and runs in a fork of
 its own: SGLang keeps in the process what it found of machine, model and environment.
@@ -47,9 +47,9 @@ def _beside(name: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from backend_caps.engines.sglang import asked_backends, asked_machine
+    from backend_caps.engines.sglang import query_backends, query_machine
 else:
-    asked_machine, asked_backends = map(_beside, ("asked_machine", "asked_backends"))
+    query_machine, query_backends = map(_beside, ("query_machine", "query_backends"))
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
@@ -157,12 +157,12 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
         answer["values"] = values = values_of(args)
         config = _published(args)
         answer["facts"] = facts_of(config, values)
-        with asked_backends.BackendModules().in_place():
-            slots = asked_backends.backends_of(args, config, values)
+        with query_backends.BackendModules().in_place():
+            slots = query_backends.backends_of(args, config, values)
         answer["classes"] = {slot: made.in_slot(slot) for slot, made in slots.items()}
         answer["wrappers"] = sorted({each for made in slots.values() for each in made.wrappers()})
         answer["stage"] = "accepted"
-    except asked_backends.Undecided as error:
+    except query_backends.Undecided as error:
         answer["undecided"] = str(error)
     except ImportError as error:
         answer["undecided"] = f"{type(error).__name__}: {error}"
@@ -220,9 +220,9 @@ def main() -> None:
     out = int(sys.argv[1])
     request = json.load(sys.stdin)
     logging.disable(logging.CRITICAL)
-    asked_machine.stand_in(request["machine"])
+    query_machine.stand_in(request["machine"])
     rocm = request["machine"]["rocm"]
-    sys.meta_path.insert(0, asked_machine.Packages("sgl_kernel", "aiter" if rocm else "flashinfer"))
+    sys.meta_path.insert(0, query_machine.Packages("sgl_kernel", "aiter" if rocm else "flashinfer"))
     try:
         importlib.import_module("sglang.srt.server_args")
         for name in request.get("warm_up", ()):

@@ -1,6 +1,6 @@
 """The machine that is described to SGLang: torch, the programs that list GPUs, and packages.
 
-`asked` loads it into the Python that has SGLang; it imports nothing of this package.
+`query_script` loads it into the Python that has SGLang; it imports nothing of this package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The backends that SGLang constructs for a server: recorded, in place of being constructed.
 
-`asked` loads it into the Python that has SGLang; it imports nothing of this package.
+`query_script` loads it into the Python that has SGLang; it imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any, TypeAlias
 
 _Value: TypeAlias = Any
 """A value of SGLang, whose classes are not known here."""
-_EAGLE = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
-_ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
+EAGLE = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
+ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
 """Algorithms whose draft runner has one backend for all that it runs."""
+PHASES = {"prefill_backend": "prefill", "decode_backend": "decode"}
+"""The arguments of the wrapper of two backends, each with the phase that it runs."""
 
 
 class Undecided(Exception):  # noqa: N818 - it is an answer
@@ -51,7 +53,7 @@ class Backend:
         phase = "prefill" if "prefill" in slot else "decode"
         found = [self._path]
         for name, part in self._parts:
-            if _PHASES.get(name, phase) == phase:
+            if PHASES.get(name, phase) == phase:
                 found += part.in_slot(slot)
         return list(dict.fromkeys(found))
 
@@ -61,10 +63,6 @@ class Backend:
             yield self._path
         for _, part in self._parts:
             yield from part.wrappers()
-
-
-_PHASES = {"prefill_backend": "prefill", "decode_backend": "decode"}
-"""The arguments of the wrapper of two backends, each with the phase that it runs."""
 
 
 class BackendModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -189,8 +187,8 @@ def backends_of(args: _Value, config: _Value, values: Mapping[str, Any]) -> dict
     """Construct the backends as a runner does, and list them by slot."""
     target = _built(Runner(args, config, values))
     slots = {"prefill": target, "decode": target}
-    if values["speculative_algorithm"] in {*_EAGLE, *_ONE_DRAFT_BACKEND}:
-        slots |= _drafts(args, values, is_one=values["speculative_algorithm"] in _ONE_DRAFT_BACKEND)
+    if values["speculative_algorithm"] in {*EAGLE, *ONE_DRAFT_BACKEND}:
+        slots |= _drafts(args, values, is_one=values["speculative_algorithm"] in ONE_DRAFT_BACKEND)
     return {slot: made for slot, made in slots.items() if isinstance(made, Backend)}
 
 
