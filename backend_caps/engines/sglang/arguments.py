@@ -113,10 +113,10 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     except Raised as error:
         found.refusal = Refusal(message=error.message or error.error, at=error.at)
     except NotFollowedError as error:
-        found.unchecked.append(Unchecked(message=str(error), at=run.at, unless=_SHAPE))
+        found.unchecked.append(Unchecked(message=str(error), at=error.at, unless=_SHAPE))
     except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
-        words = f"the interpreter fails there ({type(error).__name__}: {error})"
-        found.unchecked.append(Unchecked(message=words, at=run.at, unless=_SHAPE))
+        words = f"the interpreter fails ({type(error).__name__}: {error})"
+        found.unchecked.append(Unchecked(message=words, at=_ARGUMENTS, unless=_SHAPE))
     found.unchecked += [Unchecked(message=n.text, at=n.at, unless=n.why) for n in run.notes]
     values = {name: plain(value) for name, value in found.values.items()}
     return Launch(
@@ -164,7 +164,7 @@ class _Arguments(Constructions):
         """Parse the arguments, process and check them, and construct the backends."""
         args = self.call(self.found(f"{_ARGUMENTS}.prepare_server_args"), list(argv))
         if not isinstance(args, Instance):
-            raise NotFollowedError(f"{_ARGUMENTS} makes no arguments that are known: {args}")
+            raise NotFollowedError(f"it makes no arguments that are known: {args}", _ARGUMENTS)
         resolve = self.attribute_or(args, "resolve_once", None)
         if resolve is not None:
             self.call(resolve)

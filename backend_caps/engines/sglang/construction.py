@@ -161,7 +161,7 @@ class Constructions(Interpreter):
         else:
             resolve = self.attribute(module, "resolve_attention_backend_strs")
             if not isinstance(resolve, FunctionValue):
-                raise NotFollowedError(f"{_SETUP} has no resolve_attention_backend_strs")
+                raise NotFollowedError("it has no resolve_attention_backend_strs", _SETUP)
             names = self.call(resolve, model_runner=runner)
             for phase in ("prefill", "decode"):
                 name = self.attribute(names, phase)

@@ -46,7 +46,12 @@ class Continued(Exception):  # noqa: N818 - control flow
 
 
 class NotFollowedError(Exception):
-    """The program goes on for too long, or too deep."""
+    """The program cannot be followed: it goes on for too long or too deep, or our code fails."""
+
+    def __init__(self, words: str, at: str) -> None:
+        super().__init__(words)
+        self.at = at
+        """The line that cannot be followed, as `file:line`."""
 
 
 class Calls(Instances):
@@ -115,7 +120,7 @@ class Calls(Instances):
             raise
         except (Exception, SystemExit) as error:
             if is_ours:  # our own code cannot do it, which says nothing of the program
-                raise NotFollowedError(f"{type(error).__name__}: {error} at {self.at}") from error
+                raise NotFollowedError(f"{type(error).__name__}: {error}", self.at) from error
             raise self.raised(error) from error
 
     def _run_function(
@@ -125,7 +130,7 @@ class Calls(Instances):
         if isinstance(replaced, Hook) and function.owner is None:
             return replaced.run(self, args, named)
         if self._depth > _DEEPEST:
-            raise NotFollowedError(f"calls nest more than {_DEEPEST} deep at {self.at}")
+            raise NotFollowedError(f"calls nest more than {_DEEPEST} deep", self.at)
         names = self._arguments(function, args, named)
         outer = function.frame if not function.frame.is_class_body else function.frame.outer
         outer = None if outer is not None and outer.names is outer.module.names else outer

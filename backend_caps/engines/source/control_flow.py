@@ -119,7 +119,7 @@ class ControlFlow(Expressions):
                 return
             except Continued:
                 continue
-        raise NotFollowedError(f"a loop of more than {_MOST_ROUNDS} rounds at {self.at}")
+        raise NotFollowedError(f"a loop of more than {_MOST_ROUNDS} rounds", self.at)
 
     def _raise(self, node: ast.Raise, frame: Frame) -> None:
         at = self.at

@@ -117,7 +117,7 @@ class Interpreter(ControlFlow):
     def _run(self, node: ast.stmt, frame: Frame) -> None:
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise NotFollowedError(f"more than {_MOST_STEPS} statements")
+            raise NotFollowedError(f"more than {_MOST_STEPS} statements", self.at)
         self._place = (frame.module.module.path, node.lineno)
         run = self._statements.get(type(node))
         if run is None:

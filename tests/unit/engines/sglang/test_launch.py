@@ -377,6 +377,7 @@ def test_source_of_another_shape_is_not_checked(
 
     assert launch.starts is None
     assert words in launch.unchecked[0].message
+    assert launch.unchecked[0].at.startswith(("sglang/srt/server_args.py:", "sglang.srt."))
 
 
 def test_fault_of_the_interpreter_is_no_refusal(
@@ -391,8 +392,9 @@ def test_fault_of_the_interpreter_is_no_refusal(
 
     launch = _launch_of(place, {})
 
-    words = "the interpreter fails there (KeyError: 'own')"
+    words = "the interpreter fails (KeyError: 'own')"
     assert (launch.starts, launch.unchecked[0].message) == (None, words)
+    assert launch.unchecked[0].at == "sglang.srt.server_args"
 
 
 def test_cache_of_a_dtype_that_is_not_known_is_followed(place: Path) -> None:

@@ -319,10 +319,12 @@ def test_program_of_too_many_statements_is_not_followed(monkeypatch: pytest.Monk
 
 def test_parser_that_cannot_be_followed_says_so() -> None:
     """What our own parser cannot do is not the program's error."""
-    with pytest.raises(NotFollowedError, match=r"ArgumentError: .* at engine/m\.py:5"):
+    with pytest.raises(NotFollowedError, match="ArgumentError: ") as raised:
         _run("""
             import argparse
             def f():
                 parser = argparse.ArgumentParser()
                 return [parser.add_argument("--x"), parser.add_argument("--x")]
         """)
+
+    assert raised.value.at == "engine/m.py:5"
