@@ -9,7 +9,8 @@ from enum import Enum
 from typing import get_args, get_origin
 
 from backend_caps.capability.facts import CHECKED_AGAINST, Facts, Given
-from backend_caps.capability.kind import EVERY_USE, Kind, Polarity
+from backend_caps.capability.kind import EVERY_USE, Kind, Phase, Polarity
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities
 from docs.tools.markdown import bullets, table
 from docs.tools.sources import attribute_docs
@@ -90,10 +91,8 @@ def _members(enum: type[Enum]) -> str:
 def enum(name: str) -> str:
     """Give the members of one of the package's enums with their meanings."""
     docs = attribute_docs()[name]
-    # A member's value is its name, or has dashes in it, as other words of reports do.
-    members = [(member.lower(), text) for member, text in docs.items()]
-    dashed = [(m.replace("_", "-") if name == "Origin" else m, text) for m, text in members]
-    return table(("", "meaning"), [(f"`{member}`", text) for member, text in dashed])
+    members: type[Enum] = {"Origin": Origin, "Phase": Phase}[name]
+    return table(("", "meaning"), [(f"`{m.value}`", docs[m.name]) for m in members])
 
 
 def facts() -> str:
