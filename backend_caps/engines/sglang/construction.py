@@ -14,7 +14,14 @@ from backend_caps.engines.sglang.surroundings import Record, constructed_config,
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.uncertainty import same
-from backend_caps.engines.source.values import MISSING, ClassValue, FunctionValue, Native, Unknown
+from backend_caps.engines.source.values import (
+    MISSING,
+    ClassValue,
+    FunctionValue,
+    Hook,
+    Native,
+    Unknown,
+)
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
@@ -91,14 +98,12 @@ class Constructions(Interpreter):
             return constructed_config(self, cls, named, is_complete=True)
         return super().construct(cls, args, named)
 
-    def _run_function(
-        self, function: FunctionValue, args: Sequence[Native], named: Mapping[str, Native]
-    ) -> Native:
+    def replacement(self, function: FunctionValue) -> Hook | None:
         """Leave out functions beside a backend's class, which look at the runner's memory."""
         module = function.frame.module.module.name
         if _MODULE.match(module) and not module.endswith(_FOLLOWED):
-            return Unknown(f"{function.name}() of {module}")
-        return super()._run_function(function, args, named)
+            return Hook(lambda *_: Unknown(f"{function.name}() of {module}"))
+        return super().replacement(function)
 
     def published(self, args: Native) -> Native:
         """Publish the arguments to the process as a scheduler does; return the model's config."""

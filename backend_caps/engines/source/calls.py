@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from backend_caps.engines.source.builtin_functions import SPECIAL, listed
 from backend_caps.engines.source.instances import Instances
+from backend_caps.engines.source.module import Module
 from backend_caps.engines.source.uncertainty import all_joined, is_open, joined, merge, short
 from backend_caps.engines.source.values import (
+    NO_TRAITS,
     ClassValue,
     External,
     Frame,
@@ -21,6 +25,7 @@ from backend_caps.engines.source.values import (
     Native,
     Perhaps,
     Raised,
+    Traits,
     Unknown,
 )
 
@@ -54,6 +59,31 @@ class NotFollowedError(Exception):
         """The line that cannot be followed, as `file:line`."""
 
 
+Evaluate: TypeAlias = Callable[[Frame], Native]
+"""Evaluates an expression."""
+Run: TypeAlias = Callable[[Frame], None]
+"""Runs a statement, or several."""
+Store: TypeAlias = Callable[[Native, Frame], None]
+"""Assigns a value to a target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """A function's definition, read once for all of its calls."""
+
+    run: Callable[[Frame], Native]
+    traits: Traits
+    positional: tuple[str, ...]
+    allowed: frozenset[str]
+    """The names of all arguments but `*args` and `**kwargs`."""
+    rest: str | None
+    """The name of `*args`."""
+    named_rest: str | None
+    """The name of `**kwargs`."""
+    replaced: Hook | None
+    """What runs in its place."""
+
+
 class Calls(Instances):
     """Calls what the program calls."""
 
@@ -61,21 +91,29 @@ class Calls(Instances):
         """Take what external names mean, and names of the program that are replaced."""
         super().__init__(natives)
         self._depth = 0
-        self._known_traits: dict[ast.AST, Traits] = {}
+        self._codes: dict[ast.AST, Code] = {}
 
     @abstractmethod
-    def run_body(self, body: Iterable[ast.stmt], frame: Frame) -> None:
-        """Run statements."""
+    def body(self, statements: Sequence[ast.stmt]) -> Run:
+        """Return what runs statements."""
+
+    @abstractmethod
+    def evaluator(self, node: ast.expr) -> Evaluate:
+        """Return what evaluates an expression."""
+
+    @abstractmethod
+    def storer(self, target: ast.expr) -> Store:
+        """Return what assigns to a target."""
 
     def apply(
         self, function: Native, args: Sequence[Native], named: Mapping[str, Native]
     ) -> Native:
         """Call a function, a class or a method."""
+        if type(function) is Method:
+            return self.apply(function.function, (function.owner, *args), named)
+        if type(function) is FunctionValue:
+            return self._run_function(function, args, named)
         match function:
-            case FunctionValue():
-                return self._run_function(function, args, named)
-            case Method(function=inner, owner=owner):
-                return self.apply(inner, (owner, *args), named)
             case Hook(run=run):
                 return run(self, args, named)
             case ClassValue():
@@ -126,73 +164,104 @@ class Calls(Instances):
     def _run_function(
         self, function: FunctionValue, args: Sequence[Native], named: Mapping[str, Native]
     ) -> Native:
-        replaced = self.natives.get(f"{function.frame.module.module.name}.{function.name}")
-        if isinstance(replaced, Hook) and function.owner is None:
-            return replaced.run(self, args, named)
+        code = self._codes.get(function.node)
+        if code is None:
+            code = self._codes[function.node] = self._code_of(function)
+        if code.replaced is not None:
+            return code.replaced.run(self, args, named)
         if self._depth > _DEEPEST:
             raise NotFollowedError(f"calls nest more than {_DEEPEST} deep", self.at)
-        names = self._arguments(function, args, named)
+        names = self._arguments(function, code, args, named)
         outer = function.frame if not function.frame.is_class_body else function.frame.outer
         outer = None if outer is not None and outer.names is outer.module.names else outer
         level = len(self._maybe)
-        frame = Frame(function.frame.module, names, outer, function.owner, function, level)
+        module, owner = function.frame.module, function.owner
+        frame = Frame(module, names, outer, owner, function, level, code.traits)
         self._depth += 1
         place = self._place
         try:
-            result = self._result(function, frame)
+            result = _result(code, frame)
         except Raised as error:
             if len(self._maybe) <= level:
                 raise
             self.note(error.message, error.at)  # it may have returned before
-            result = frame.returned[-1] if frame.returned else Unknown(function.name)
+            result = frame.returned.pop() if frame.returned else Unknown(function.name)
         finally:
             self._depth -= 1
             self._place = place
             del self._maybe[level:]
-        return all_joined([*frame.returned, result])
+        return all_joined([*frame.returned, result]) if frame.returned else result
 
-    def _result(self, function: FunctionValue, frame: Frame) -> Native:
-        if isinstance(function.node, ast.Lambda):
-            return self.value(function.node.body, frame)
-        result: Native = None
-        try:
-            self.run_body(function.node.body, frame)
-        except Returned as end:
-            result = end.value
-        return frame.yielded if self.traits(function.node).yields else result
+    def _code_of(self, function: FunctionValue) -> Code:
+        """Read a function's definition."""
+        node, module = function.node, function.frame.module.module
+        if isinstance(node, ast.Lambda):
+            body: Sequence[ast.AST] = [node.body]
+            run: Callable[[Frame], Native] = self.evaluator(node.body)
+        else:
+            body, run = node.body, self.body(node.body)
+        arguments = node.args
+        positional = tuple(each.arg for each in (*arguments.posonlyargs, *arguments.args))
+        return Code(
+            run=run,
+            traits=Traits.of(body) if may_declare(module, node) else NO_TRAITS,
+            positional=positional,
+            allowed=frozenset({*positional, *(each.arg for each in arguments.kwonlyargs)}),
+            rest=None if arguments.vararg is None else arguments.vararg.arg,
+            named_rest=None if arguments.kwarg is None else arguments.kwarg.arg,
+            replaced=self.replacement(function),
+        )
 
-    def traits(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Traits:
-        """Return what a function's own statements have."""
-        found = self._known_traits.get(node)
-        if found is None:
-            found = self._known_traits[node] = Traits.of(node)
-        return found
+    def replacement(self, function: FunctionValue) -> Hook | None:
+        """Return what runs in place of a function; None where it runs itself."""
+        found = self.natives.get(f"{function.frame.module.module.name}.{function.name}")
+        return found if isinstance(found, Hook) and function.owner is None else None
 
     def _arguments(
-        self, function: FunctionValue, args: Sequence[Native], named: Mapping[str, Native]
+        self,
+        function: FunctionValue,
+        code: Code,
+        args: Sequence[Native],
+        named: Mapping[str, Native],
     ) -> dict[str, Native]:
-        spec = function.node.args
-        positional = [each.arg for each in (*spec.posonlyargs, *spec.args)]
+        positional = code.positional
         names: dict[str, Native] = dict(zip(positional, args, strict=False))
-        defaults = zip(reversed(positional), reversed(function.defaults), strict=False)
-        allowed = {*positional, *(each.arg for each in spec.kwonlyargs)}
-        rest = {name: value for name, value in named.items() if name not in allowed}
-        names |= {name: value for name, value in named.items() if name in allowed}
-        for name, default in [*defaults, *function.keyword_defaults.items()]:
-            names.setdefault(name, default)
-        if spec.vararg is not None:
-            names[spec.vararg.arg] = tuple(args[len(positional) :])
-        if spec.kwarg is not None:
-            names[spec.kwarg.arg] = rest
-        missing = sorted(allowed - names.keys())
+        rest: dict[str, Native] = {}
+        for name, value in named.items():
+            (names if name in code.allowed else rest)[name] = value
+        if len(names) < len(code.allowed):
+            first = len(positional) - len(function.defaults)
+            for name, default in zip(positional[first:], function.defaults, strict=True):
+                names.setdefault(name, default)
+            for name, default in function.keyword_defaults.items():
+                names.setdefault(name, default)
         if (
-            missing
-            or (rest and spec.kwarg is None)
-            or (len(args) > len(positional) and spec.vararg is None)
+            len(names) < len(code.allowed)
+            or (rest and code.named_rest is None)
+            or (len(args) > len(positional) and code.rest is None)
         ):
+            missing = sorted(code.allowed - names.keys())
             words = f"{function.name}() takes other arguments: {missing or sorted(rest)}"
             raise self.raised(TypeError(words))
+        if code.rest is not None:
+            names[code.rest] = tuple(args[len(positional) :])
+        if code.named_rest is not None:
+            names[code.named_rest] = rest
         return names
+
+
+def _result(code: Code, frame: Frame) -> Native:
+    try:
+        result = code.run(frame)
+    except Returned as end:
+        result = end.value
+    return frame.yielded if code.traits.yields else result
+
+
+def may_declare(module: Module, node: ast.stmt | ast.Lambda) -> bool:
+    """Return whether a definition's text has a word that `Traits` are read from; most have none."""
+    lines = module.lines(("yield", "global", "nonlocal"))
+    return bisect_left(lines, node.lineno) < bisect_right(lines, node.end_lineno or node.lineno)
 
 
 def _changes(function: Callable[..., Native]) -> bool:
@@ -224,28 +293,3 @@ def _change_weakly(
 _ADDS = frozenset({"append", "extend", "insert", "add", "update"})
 _CHANGES = _ADDS | {"remove", "pop", "clear", "sort", "reverse", "setdefault", "discard", "popitem"}
 """Methods that change a list, a set or a mapping."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What a function's own statements, without those of inner functions, have."""
-
-    yields: bool
-    nonlocals: frozenset[str]
-
-    @classmethod
-    def of(cls, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Traits:
-        """Read a function."""
-        yields, nonlocals = False, set[str]()
-        found: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else [*node.body]
-        while found:
-            each = found.pop()
-            yields = yields or isinstance(each, ast.Yield | ast.YieldFrom)
-            if isinstance(each, ast.Nonlocal):
-                nonlocals.update(each.names)
-            if not isinstance(each, (*_SCOPES,)):
-                found.extend(ast.iter_child_nodes(each))
-        return cls(yields, frozenset(nonlocals))
-
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

@@ -1,4 +1,4 @@
-"""Control flow of an interpreted program.
+"""Control flow of an interpreted program, each statement compiled to a function of a frame.
 
 Where a condition is unknown, both branches run, and what either would change is joined with what
 was there. An error that is raised in such a branch is recorded as one that may be raised.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from backend_caps.engines.source.calls import Broken, Continued, NotFollowedError, Returned
+from backend_caps.engines.source.calls import Broken, Continued, NotFollowedError, Returned, Run
 from backend_caps.engines.source.expressions import Expressions
 from backend_caps.engines.source.uncertainty import all_joined
 from backend_caps.engines.source.values import ClassValue, Frame, Instance, Native, Raised, Unknown
@@ -21,38 +22,44 @@ _MOST_ROUNDS = 20_000
 class ControlFlow(Expressions):
     """Runs the statements that decide which others run."""
 
-    def controlling(self) -> Mapping[type[ast.stmt], Callable[[Any, Frame], None]]:
-        """List what runs each kind of these statements."""
+    def controlling(self) -> Mapping[type[ast.stmt], Callable[[Any], Run]]:
+        """List what makes a function of each kind of these statements."""
         return {
             ast.Return: self._return,
             ast.If: self._if,
             ast.For: self._for,
             ast.While: self._while,
-            ast.Raise: self._raise,
-            ast.Assert: self._assert,
+            ast.Raise: lambda node: partial(self._raise, node),
+            ast.Assert: lambda node: partial(self._assert, node),
             ast.Try: self._try,
             ast.With: self._with,
-            ast.Break: self._break,
-            ast.Continue: self._continue,
+            ast.Break: lambda _node: _break,
+            ast.Continue: lambda _node: _continue,
         }
 
-    def _return(self, node: ast.Return, frame: Frame) -> None:
-        raise Returned(None if node.value is None else self.value(node.value, frame))
+    def _return(self, node: ast.Return) -> Run:
+        value_of = None if node.value is None else self.evaluator(node.value)
 
-    def _break(self, _node: ast.Break, _frame: Frame) -> None:
-        raise Broken
+        def run(frame: Frame) -> None:
+            raise Returned(None if value_of is None else value_of(frame))
 
-    def _continue(self, _node: ast.Continue, _frame: Frame) -> None:
-        raise Continued
+        return run
 
-    def _if(self, node: ast.If, frame: Frame) -> None:
-        truth = self.truth(self.value(node.test, frame))
-        if truth is None:
-            self._either(ast.unparse(node.test), (node.body, node.orelse), frame)
-        else:
-            self.run_body(node.body if truth else node.orelse, frame)
+    def _if(self, node: ast.If) -> Run:
+        test, then, other = self.evaluator(node.test), self.body(node.body), self.body(node.orelse)
 
-    def _either(self, why: str, bodies: Sequence[Sequence[ast.stmt]], frame: Frame) -> None:
+        def run(frame: Frame) -> None:
+            truth = self.truth(test(frame))
+            if truth is None:
+                self._either(ast.unparse(node.test), (then, other), frame)
+            elif truth:
+                then(frame)
+            else:
+                other(frame)
+
+        return run
+
+    def _either(self, why: str, bodies: Sequence[Run], frame: Frame) -> None:
         """Run branches of which one runs; leave the function where all of them leave it."""
         before = frame.num_leaves
         ends = [self._possibly(why, body, frame) for body in bodies]
@@ -71,12 +78,12 @@ class ControlFlow(Expressions):
             first = next((end for end in ends if isinstance(end, Returned)), None)
             raise first or Returned(Unknown(why))
 
-    def _possibly(self, why: str, body: Sequence[ast.stmt], frame: Frame) -> Exception | None:
+    def _possibly(self, why: str, body: Run, frame: Frame) -> Exception | None:
         """Run statements that may not run; return how they left, or None."""
         depth, place = len(self._maybe), self._place
         self._maybe.append(why)
         try:
-            self.run_body(body, frame)
+            body(frame)
         except Raised as error:
             self.note(error.message, error.at)
             return error
@@ -89,37 +96,49 @@ class ControlFlow(Expressions):
                 self._levels.clear()
         return None
 
-    def _for(self, node: ast.For, frame: Frame) -> None:
-        values = self.iterated(self.value(node.iter, frame))
-        if isinstance(values, Unknown):
-            self.store(node.target, values, frame)
-            self._either(f"for ... in {ast.unparse(node.iter)}", (node.body, ()), frame)
-            return
-        for value in list(values):
-            self.store(node.target, value, frame)
-            try:
-                self.run_body(node.body, frame)
-            except Broken:
-                return
-            except Continued:
-                continue
-        self.run_body(node.orelse, frame)
+    def _for(self, node: ast.For) -> Run:
+        values_of, store = self.evaluator(node.iter), self.storer(node.target)
+        body, orelse = self.body(node.body), self.body(node.orelse)
 
-    def _while(self, node: ast.While, frame: Frame) -> None:
-        for _ in range(_MOST_ROUNDS):
-            truth = self.truth(self.value(node.test, frame))
-            if truth is None:
-                self._either(ast.unparse(node.test), (node.body, ()), frame)
+        def run(frame: Frame) -> None:
+            values = self.iterated(values_of(frame))
+            if isinstance(values, Unknown):
+                store(values, frame)
+                why = f"for ... in {ast.unparse(node.iter)}"
+                self._either(why, (body, nothing), frame)
                 return
-            if not truth:
-                return
-            try:
-                self.run_body(node.body, frame)
-            except Broken:
-                return
-            except Continued:
-                continue
-        raise NotFollowedError(f"a loop of more than {_MOST_ROUNDS} rounds", self.at)
+            for value in values:
+                store(value, frame)
+                try:
+                    body(frame)
+                except Broken:
+                    return
+                except Continued:
+                    continue
+            orelse(frame)
+
+        return run
+
+    def _while(self, node: ast.While) -> Run:
+        test, body = self.evaluator(node.test), self.body(node.body)
+
+        def run(frame: Frame) -> None:
+            for _ in range(_MOST_ROUNDS):
+                truth = self.truth(test(frame))
+                if truth is None:
+                    self._either(ast.unparse(node.test), (body, nothing), frame)
+                    return
+                if not truth:
+                    return
+                try:
+                    body(frame)
+                except Broken:
+                    return
+                except Continued:
+                    continue
+            raise NotFollowedError(f"a loop of more than {_MOST_ROUNDS} rounds", self.at)
+
+        return run
 
     def _raise(self, node: ast.Raise, frame: Frame) -> None:
         at = self.at
@@ -143,29 +162,34 @@ class ControlFlow(Expressions):
         self.note(error.message, at)
         self._maybe.pop()
 
-    def _try(self, node: ast.Try, frame: Frame) -> None:
-        try:
-            self._tried(node, frame)
-        finally:
-            self.run_body(node.finalbody, frame)
+    def _try(self, node: ast.Try) -> Run:
+        body, orelse, final = map(self.body, (node.body, node.orelse, node.finalbody))
+        handlers = [(each, self.body(each.body)) for each in node.handlers]
 
-    def _tried(self, node: ast.Try, frame: Frame) -> None:
-        try:
-            self.run_body(node.body, frame)
-        except Raised as error:
-            for handler in node.handlers:
-                handles = self._handles(handler, error, frame)
-                if handles is not False:
-                    before = frame.names.get("\0handled")
-                    frame.names["\0handled"] = error
-                    if handler.name:
-                        frame.names[handler.name] = error.value
-                    self.run_body(handler.body, frame)
-                    frame.names["\0handled"] = before
-                    return
-            raise
-        else:
-            self.run_body(node.orelse, frame)
+        def tried(frame: Frame) -> None:
+            try:
+                body(frame)
+            except Raised as error:
+                for handler, handle in handlers:
+                    if self._handles(handler, error, frame) is not False:
+                        before = frame.names.get("\0handled")
+                        frame.names["\0handled"] = error
+                        if handler.name:
+                            frame.names[handler.name] = error.value
+                        handle(frame)
+                        frame.names["\0handled"] = before
+                        return
+                raise
+            else:
+                orelse(frame)
+
+        def run(frame: Frame) -> None:
+            try:
+                tried(frame)
+            finally:
+                final(frame)
+
+        return run
 
     def _handles(self, handler: ast.ExceptHandler, error: Raised, frame: Frame) -> bool | None:
         if handler.type is None:
@@ -173,18 +197,35 @@ class ControlFlow(Expressions):
         wanted = self.value(handler.type, frame)
         return self.is_instance(error.value, wanted)
 
-    def _with(self, node: ast.With, frame: Frame) -> None:
-        entered: list[Native] = []
-        for item in node.items:
-            manager = self.value(item.context_expr, frame)
-            value = Unknown(ast.unparse(item.context_expr))
-            if isinstance(manager, Instance) and (enter := manager.cls.lookup("__enter__")):
-                value = self.apply(enter, (manager,), {})
-                entered.append(manager)
-            if item.optional_vars is not None:
-                self.store(item.optional_vars, value, frame)
-        try:
-            self.run_body(node.body, frame)
-        finally:
-            for manager in reversed(entered):
-                self.apply(manager.cls.lookup("__exit__"), (manager, None, None, None), {})
+    def _with(self, node: ast.With) -> Run:
+        body = self.body(node.body)
+
+        def run(frame: Frame) -> None:
+            entered: list[Native] = []
+            for item in node.items:
+                manager = self.value(item.context_expr, frame)
+                value = Unknown(ast.unparse(item.context_expr))
+                if isinstance(manager, Instance) and (enter := manager.cls.lookup("__enter__")):
+                    value = self.apply(enter, (manager,), {})
+                    entered.append(manager)
+                if item.optional_vars is not None:
+                    self.storer(item.optional_vars)(value, frame)
+            try:
+                body(frame)
+            finally:
+                for manager in reversed(entered):
+                    self.apply(manager.cls.lookup("__exit__"), (manager, None, None, None), {})
+
+        return run
+
+
+def nothing(_frame: Frame) -> None:
+    """Run no statement."""
+
+
+def _break(_frame: Frame) -> None:
+    raise Broken
+
+
+def _continue(_frame: Frame) -> None:
+    raise Continued

@@ -13,13 +13,15 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from backend_caps.engines.source.calls import NotFollowedError
-from backend_caps.engines.source.control_flow import ControlFlow
+from backend_caps.engines.source.calls import NotFollowedError, Run, Store, may_declare
+from backend_caps.engines.source.control_flow import ControlFlow, nothing
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.values import (
     MISSING,
+    NO_TRAITS,
     ClassValue,
     Descriptor,
     External,
@@ -31,6 +33,7 @@ from backend_caps.engines.source.values import (
     ModuleValue,
     Native,
     Raised,
+    Traits,
     Unknown,
     is_enum,
 )
@@ -54,21 +57,21 @@ class Interpreter(ControlFlow):
         super().__init__(natives)
         self.index = index
         self._steps = 0
-        self._statements: Mapping[type[ast.stmt], Callable[[Any, Frame], None]] = {
+        self._statements: Mapping[type[ast.stmt], Callable[[Any], Run]] = {
             **self.controlling(),
-            ast.Expr: lambda n, f: self.value(n.value, f) and None,
+            ast.Expr: lambda node: self.evaluator(node.value),
             ast.Assign: self._assign,
             ast.AnnAssign: self._ann_assign,
             ast.AugAssign: self._aug_assign,
-            ast.FunctionDef: self._define,
-            ast.AsyncFunctionDef: self._define,
-            ast.ClassDef: self._class,
-            ast.Import: self._import,
-            ast.ImportFrom: self._import_from,
-            ast.Delete: self._delete,
-            ast.Pass: lambda _n, _f: None,
-            ast.Global: self._global,
-            ast.Nonlocal: lambda _n, _f: None,
+            ast.FunctionDef: lambda node: partial(self._define, node),
+            ast.AsyncFunctionDef: lambda node: partial(self._define, node),
+            ast.ClassDef: lambda node: partial(self._class, node),
+            ast.Import: lambda node: partial(self._import, node),
+            ast.ImportFrom: lambda node: partial(self._import_from, node),
+            ast.Delete: lambda node: partial(self._delete, node),
+            ast.Pass: lambda _node: nothing,
+            ast.Global: lambda _node: nothing,  # `Traits` have it
+            ast.Nonlocal: lambda _node: nothing,
         }
 
     def import_module(self, name: str) -> Native:
@@ -84,7 +87,8 @@ class Interpreter(ControlFlow):
         frame = Frame(value, value.names)
         for statement in module.tree.body:
             try:
-                self._run(statement, frame)
+                self._place = (value, statement.lineno)
+                self._compiled(statement)(frame)
             except (Raised, NotFollowedError) as error:
                 self._forget([statement], frame, f"{name}: {error}")
         self._maybe = certain
@@ -109,21 +113,31 @@ class Interpreter(ControlFlow):
         finally:
             sys.setrecursionlimit(limit)
 
-    def run_body(self, body: Iterable[ast.stmt], frame: Frame) -> None:
-        """Run statements."""
-        for statement in body:
-            self._run(statement, frame)
+    def body(self, statements: Sequence[ast.stmt]) -> Run:
+        """Return what runs statements, which are read when they run first: many never do."""
+        if not statements:
+            return nothing
+        runs: list[tuple[Run, int]] = []
 
-    def _run(self, node: ast.stmt, frame: Frame) -> None:
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            raise NotFollowedError(f"more than {_MOST_STEPS} statements", self.at)
-        self._place = (frame.module.module.path, node.lineno)
-        run = self._statements.get(type(node))
-        if run is None:
-            self._forget([node], frame, f"a statement {type(node).__name__}")
-        else:
-            run(node, frame)
+        def run(frame: Frame) -> None:
+            if not runs:
+                runs.extend((self._compiled(each), each.lineno) for each in statements)
+            self._steps += len(runs)
+            if self._steps > _MOST_STEPS:
+                raise NotFollowedError(f"more than {_MOST_STEPS} statements", self.at)
+            module = frame.module
+            for each, line in runs:
+                self._place = (module, line)
+                each(frame)
+
+        return run
+
+    def _compiled(self, node: ast.stmt) -> Run:
+        make = self._statements.get(type(node))
+        if make is None:
+            why = f"a statement {type(node).__name__}"
+            return lambda frame: self._forget([node], frame, why)
+        return make(node)
 
     def _forget(self, body: Iterable[ast.stmt], frame: Frame, why: str) -> None:
         """Make unknown the names that statements bind."""
@@ -135,49 +149,78 @@ class Interpreter(ControlFlow):
             if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
                 frame.names[statement.name] = Unknown(why)
 
-    def _assign(self, node: ast.Assign, frame: Frame) -> None:
-        value = self.value(node.value, frame)
-        for target in node.targets:
-            self.store(target, value, frame)
+    def _assign(self, node: ast.Assign) -> Run:
+        value_of, stores = self.evaluator(node.value), [*map(self.storer, node.targets)]
 
-    def _ann_assign(self, node: ast.AnnAssign, frame: Frame) -> None:
-        if isinstance(node.target, ast.Name) and frame.is_class_body and frame.owner:
-            frame.owner.annotations[node.target.id] = (node.annotation, frame)
-        if node.value is not None:
-            self.store(node.target, self.value(node.value, frame), frame)
+        def run(frame: Frame) -> None:
+            value = value_of(frame)
+            for store in stores:
+                store(value, frame)
 
-    def _aug_assign(self, node: ast.AugAssign, frame: Frame) -> None:
-        read = ast.copy_location(_loaded(node.target), node)
-        now, by = self.value(read, frame), self.value(node.value, frame)
-        self.store(node.target, self._operated(node.op, now, by), frame)
+        return run
 
-    def store(self, target: ast.expr, value: Native, frame: Frame) -> None:
-        """Assign to a target."""
+    def _ann_assign(self, node: ast.AnnAssign) -> Run:
+        target = node.target
+        value_of = None if node.value is None else self.evaluator(node.value)
+        store = self.storer(target)
+
+        def run(frame: Frame) -> None:
+            if isinstance(target, ast.Name) and frame.is_class_body and frame.owner:
+                frame.owner.annotations[target.id] = (node.annotation, frame)
+            if value_of is not None:
+                store(value_of(frame), frame)
+
+        return run
+
+    def _aug_assign(self, node: ast.AugAssign) -> Run:
+        before = self.evaluator(ast.copy_location(_loaded(node.target), node))
+        by, store, op = self.evaluator(node.value), self.storer(node.target), node.op
+
+        def run(frame: Frame) -> None:
+            now = before(frame)
+            store(self.operated(op, now, by(frame)), frame)
+
+        return run
+
+    def storer(self, target: ast.expr) -> Store:
+        """Return what assigns to a target."""
         match target:
             case ast.Name(id=name):
-                names = self._scope_of(name, frame)
-                level = frame.level if names is frame.names else 0
-                # One that a branch alone binds is used where that branch ran.
-                names[name] = self._weakly(names.get(name, value), value, level)
-            case ast.Attribute(value=owner, attr=name):
-                self.set_attribute(self.value(owner, frame), name, value)
-            case ast.Subscript(value=owner, slice=key):
-                self._set_item(self.value(owner, frame), self.value(key, frame), value)
+                return self._name_storer(name)
+            case ast.Attribute(value=value, attr=name):
+                owner = self.evaluator(value)
+                return lambda value, frame: self.set_attribute(owner(frame), name, value)
+            case ast.Subscript(value=value, slice=key):
+                of, at = self.evaluator(value), self.evaluator(key)
+                return lambda value, frame: self._set_item(of(frame), at(frame), value)
             case ast.Starred(value=inner):
-                self.store(inner, value, frame)
-            case _:
-                assert isinstance(target, ast.Tuple | ast.List), "no other target is left"
-                values = self._unpacked(target.elts, value)
-                for each, own in zip(target.elts, values, strict=True):
-                    self.store(each, own, frame)
+                return self.storer(inner)
+        assert isinstance(target, ast.Tuple | ast.List), "no other target is left"
+        targets, stores = target.elts, [*map(self.storer, target.elts)]
+
+        def unpack(value: Native, frame: Frame) -> None:
+            for store, own in zip(stores, self._unpacked(targets, value), strict=True):
+                store(own, frame)
+
+        return unpack
+
+    def _name_storer(self, name: str) -> Store:
+        def store(value: Native, frame: Frame) -> None:
+            names = self._scope_of(name, frame)
+            level = frame.level if names is frame.names else 0
+            if len(self._maybe) > level:
+                # One that a branch alone binds is used where that branch ran.
+                value = self._weakly(names.get(name, value), value, level)
+            names[name] = value
+
+        return store
 
     def _scope_of(self, name: str, frame: Frame) -> dict[str, Native]:
         """Return the names that an assignment changes: a function's, or what it declares."""
-        declared = frame.names.get("\0global")
-        if declared and name in declared:
+        traits = frame.traits
+        if name in traits.global_names:
             return frame.module.names
-        function = frame.function
-        if function is not None and name in self.traits(function.node).nonlocals:
+        if name in traits.nonlocal_names:
             outer = frame.outer
             while outer is not None and name not in outer.names:
                 outer = outer.outer
@@ -201,14 +244,14 @@ class Interpreter(ControlFlow):
         return values
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> None:
-        function: Native = self.function(node, frame, node.name)
+        function: Native = self.function(node, node.name, frame)
         for decorator in reversed(node.decorator_list):
             function = self.apply(self.value(decorator, frame), (function,), {})
         names = self._scope_of(node.name, frame)
         names[node.name] = function
 
     def function(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame, name: str
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str, frame: Frame
     ) -> FunctionValue:
         """Make a function of its definition."""
         arguments = node.args
@@ -230,8 +273,9 @@ class Interpreter(ControlFlow):
         made.is_enum = any(is_enum(each) for each in made.line)
         made.is_record = made.descends("msgspec.Struct")
         level = len(self._maybe)
-        body = Frame(frame.module, made.names, frame, made, level=level, is_class_body=True)
-        self.run_body(node.body, body)
+        traits = Traits.of(node.body) if may_declare(frame.module.module, node) else NO_TRAITS
+        body = Frame(frame.module, made.names, frame, made, None, level, traits, is_class_body=True)
+        self.body(node.body)(body)
         self._named_by(made)
         if made.is_enum:
             _make_members(made)
@@ -249,9 +293,6 @@ class Interpreter(ControlFlow):
         if hook is not None:
             function = hook.function if isinstance(hook, Descriptor) else hook
             self.apply(function, (made,), made.keywords)
-
-    def _global(self, node: ast.Global, frame: Frame) -> None:
-        frame.names.setdefault("\0global", set()).update(node.names)
 
     def _delete(self, node: ast.Delete, frame: Frame) -> None:
         for target in node.targets:
@@ -340,7 +381,7 @@ def _make_members(cls: ClassValue) -> None:
     last = 0
     for name, value in list(cls.names.items()):
         is_function = isinstance(value, FunctionValue | Descriptor | Hook)
-        if name.startswith("_") or is_function or name == "\0global":
+        if name.startswith("_") or is_function:
             continue
         own = value
         if isinstance(value, External | Unknown) or value is _AUTO:

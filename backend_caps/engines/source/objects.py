@@ -285,6 +285,8 @@ class Objects(State):
 
     def truth(self, value: Native) -> bool | None:
         """Return a value's truth; None where it is not known."""
+        if type(value) in EXACT:
+            return bool(value)
         match value:
             case Options(options=options):
                 truths = {self.truth(each) for each in options}
@@ -292,20 +294,22 @@ class Objects(State):
             case Unknown() | External():
                 return None
             case Instance():
-                for name in ("__bool__", "__len__"):
-                    if value.cls.has(name):
-                        return self.truth(self.apply(value.cls.lookup(name), (value,), {}))
-                if value.cls.is_enum and isinstance(value.attributes["value"], str | int):
-                    mixed = any(each in (str, int) for each in value.cls.externals)
-                    return bool(value.attributes["value"]) if mixed else True
-                return True
+                return self._truth_of_instance(value)
             case ClassValue() | FunctionValue() | Method() | ModuleValue() | Hook():
                 return True
         # What may be there cannot make a container empty that has something else.
-        if isinstance(value, CONTAINERS):
-            sure = [not isinstance(each, Perhaps) for each in values_of(value)]
-            return any(sure) or (None if sure else False)
+        if isinstance(value, CONTAINERS) and {*map(type, values_of(value))} == {Perhaps}:
+            return None
         return bool(value)
+
+    def _truth_of_instance(self, value: Instance) -> bool | None:
+        for name in ("__bool__", "__len__"):
+            if value.cls.has(name):
+                return self.truth(self.apply(value.cls.lookup(name), (value,), {}))
+        if value.cls.is_enum and isinstance(value.attributes["value"], str | int):
+            mixed = any(each in (str, int) for each in value.cls.externals)
+            return bool(value.attributes["value"]) if mixed else True
+        return True
 
     def _equal(self, left: Native, right: Native) -> bool | None:
         if isinstance(left, Instance) and (own := left.cls.lookup("__eq__")):
@@ -323,9 +327,11 @@ class Objects(State):
         if isinstance(container, Unknown | External) or not hasattr(container, "__iter__"):
             return None
         if type(value) in EXACT and isinstance(container, CONTAINERS):
-            values = container.values() if isinstance(container, dict) else ()
-            if EXACT.issuperset(map(type, container)) and Perhaps not in map(type, values):
-                return value in container
+            if value in container:
+                perhaps = isinstance(container, dict) and isinstance(container[value], Perhaps)
+                return None if perhaps else True
+            if EXACT.issuperset(map(type, container)):
+                return False
         found = either([same(each, value) for each in container])
         if found and isinstance(container, dict) and isinstance(container.get(value), Perhaps):
             return None

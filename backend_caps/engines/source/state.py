@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backend_caps.engines.source.uncertainty import joined
-from backend_caps.engines.source.values import MISSING, Native, Perhaps, Raised
+from backend_caps.engines.source.values import MISSING, ModuleValue, Native, Perhaps, Raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class State:
         """Start where everything runs for certain."""
         self.notes: list[Note] = []
         self._maybe: list[str] = []
-        self._place: tuple[str, int] = ("", 0)
+        self._place: tuple[ModuleValue | None, int] = (None, 0)
         self._levels: dict[int, tuple[Native, int]] = {}
 
     @property
@@ -38,7 +38,8 @@ class State:
     @property
     def at(self) -> str:
         """The line that runs now, as `file:line`."""
-        return "{}:{}".format(*self._place)
+        module, line = self._place
+        return ":0" if module is None else f"{module.module.path}:{line}"
 
     def note(self, text: str, at: str) -> None:
         """Record an error that may be raised under the unknown conditions of now."""

@@ -99,7 +99,7 @@ def may_have_more(value: Native) -> bool:
     """Return whether a container may have elements that are not known, or lack some."""
     if not isinstance(value, CONTAINERS):
         return False
-    return any(isinstance(each, Perhaps) for each in value)
+    return Perhaps in map(type, value)
 
 
 def values_of(value: Native) -> Sequence[Native]:

@@ -74,6 +74,36 @@ class Lazy:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the own statements of a function or of a class, without inner ones, declare."""
+
+    yields: bool = False
+    global_names: frozenset[str] = frozenset()
+    nonlocal_names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, body: Sequence[ast.AST]) -> Traits:
+        """Read statements, or the expression of a lambda."""
+        yields, globals_, nonlocals = False, set[str](), set[str]()
+        found: list[ast.AST] = [*body]
+        while found:
+            each = found.pop()
+            yields = yields or isinstance(each, ast.Yield | ast.YieldFrom)
+            if isinstance(each, ast.Global):
+                globals_.update(each.names)
+            if isinstance(each, ast.Nonlocal):
+                nonlocals.update(each.names)
+            if not isinstance(
+                each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+            ):
+                found.extend(ast.iter_child_nodes(each))
+        return cls(yields, frozenset(globals_), frozenset(nonlocals))
+
+
+NO_TRAITS = Traits()
+
+
 @dataclass(eq=False, slots=True, repr=False)
 class ModuleValue:
     """A module of the source that runs, or has run."""
@@ -95,6 +125,8 @@ class Frame:
     function: FunctionValue | None = None
     level: int = 0
     """Under how many unknown conditions it runs."""
+    traits: Traits = NO_TRAITS
+    """What its statements declare."""
     returned: list[Native] = field(default_factory=list)
     """What a branch that may run would have returned."""
     num_leaves: int = 0
@@ -139,13 +171,13 @@ class ClassValue:
         if after is not None:
             line = line[line.index(after) + 1 :]
         for each in line:
-            if isinstance(each, ClassValue) and name in each.names:
+            if type(each) is ClassValue and name in each.names:
                 return each.names[name]
         return None
 
     def has(self, name: str) -> bool:
         """Return whether the class or a base defines a name."""
-        return any(isinstance(each, ClassValue) and name in each.names for each in self.line)
+        return any(type(each) is ClassValue and name in each.names for each in self.line)
 
     @property
     def externals(self) -> Iterator[Native]:
