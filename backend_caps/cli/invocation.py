@@ -28,7 +28,7 @@ from backend_caps.discovery.registry import Registry, discover
 from backend_caps.discovery.scan import PLUGINS, AllowList
 
 if TYPE_CHECKING:
-    from backend_caps.engines.reading import EngineReading
+    from backend_caps.engines.reading import EngineReading, LaunchQuery
     from backend_caps.settings.settings import TracedSettings
     from backend_caps.supervisor import Log
 
@@ -265,7 +265,10 @@ def check_routed(engine: str | None) -> str | None:
 
 
 def reading_of(
-    engine: str | None, source: Path | None, python: Path | None = None
+    engine: str | None,
+    source: Path | None,
+    python: Path | None = None,
+    query: LaunchQuery | None = None,
 ) -> EngineReading | None:
     """Read the engine of `--engine`; without one, load nothing."""
     if engine is None or engine == NO_ENGINE:
@@ -278,7 +281,7 @@ def reading_of(
     from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
 
     with working(f"reading {engine if source is None else source.name}"):
-        reading = read_engine(engine, source, python)
+        reading = read_engine(engine, source, python, query)
     if not any(backend.engine_class for backend in reading.backends):
         why = " ".join(problem.message for problem in reading.problems[:_SHOWN])
         raise click.UsageError(

@@ -16,7 +16,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
 from backend_caps.cli.output import Format, examples, printer
-from backend_caps.cli.request import Request
+from backend_caps.cli.request import Request, query_of
 from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, installed_engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -183,23 +183,30 @@ def check_draft_model(ctx: click.Context) -> None:
         )
 
 
-def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
+def request_of(
+    ctx: click.Context, reads: Reads | None = None, *, follows_line: bool = True
+) -> Request:
     """Read a request from a command's options, the flags after `--` and the environment.
 
     Args:
         ctx: the command's.
         reads: returns whether the command itself reads a flag, so that it matters.
+        follows_line: whether the launch of the command line itself is used, with a model, so that
+            it is followed while the engine is read.
     """
-    given = ctx.params
+    given, facts = ctx.params, _facts(ctx)
+    words = ctx.ensure_object(invocation.Invocation).server_flags
+    model: str | None = given.get("model_config")
     if given["flags_file"] or has_server_flags(ctx):
         invocation.check_routed(given.get("engine"))
     python = given.get("engine_python")
-    reading = invocation.reading_of(given.get("engine"), given.get("source"), python)
+    query = None if model is None or not follows_line else query_of([words], model, facts)
+    reading = invocation.reading_of(given.get("engine"), given.get("source"), python, query)
     line = (None if reading is None else reading.command_line) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
     unread = [flag for flag in flags.unrelated if reads is None or not reads(known, flag)]
-    if unread and given.get("model_config") is None:  # else the engine's own code reads all
+    if unread and model is None:  # else the engine's own code reads all
         names = ", ".join(unread) if given["verbose"] else "--verbose names them"
         click.echo(f"server flags that do not matter here: {len(unread)} ({names})", err=True)
     rules: str | RuleSet = given["rules"]
@@ -209,14 +216,14 @@ def request_of(ctx: click.Context, reads: Reads | None = None) -> Request:
         search=invocation.PluginSearch.from_context(ctx),
         rules=rules,
         policy=Policy(given["policy"]),
-        facts=_facts(ctx),
+        facts=facts,
         override=override_from(given["unsafe_override"]),
         flags=flags,
         show=printer(Format(given["format_"])),
         reading=reading,
         requires_evidence=given["require_evidence"],
-        words=ctx.ensure_object(invocation.Invocation).server_flags,
-        model=given.get("model_config"),
+        words=words,
+        model=model,
     )
 
 

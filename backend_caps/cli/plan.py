@@ -126,7 +126,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     its place. With --engine, they are the engine's own, for --model-config on a GPU. Exit status 1
     where no backend fits.
     """
-    request = options.request_of(ctx)
+    request = options.request_of(ctx, follows_line=False)
     if request.reading is not None:
         _select_of_engine(ctx, request)
         return

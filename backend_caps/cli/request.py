@@ -27,12 +27,32 @@ from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
 
 if TYPE_CHECKING:
-    from backend_caps.engines.reading import EngineReading
+    from backend_caps.engines.reading import EngineReading, LaunchQuery
 
 _NUM_GPUS = 8
 """The GPUs of a machine of which that is not known."""
 STAND_INS = frozenset({"sim"})
 """The devices that stand in for others."""
+
+
+def query_of(lines: Sequence[Sequence[str]], model: str, facts: Facts) -> LaunchQuery | None:
+    """Return what an engine is asked about command lines; None where no GPU is known.
+
+    Raises:
+        EngineError: the model's configuration cannot be read.
+    """
+    if facts.gpu is None:
+        return None
+    # For a launch alone.
+    from backend_caps.engines.model import model_of  # noqa: PLC0415
+    from backend_caps.engines.reading import LaunchQuery  # noqa: PLC0415
+
+    return LaunchQuery(
+        lines=[tuple(line) for line in lines],
+        gpu=facts.gpu,
+        num_gpus=facts.num_gpus or _NUM_GPUS,
+        model=model_of(model),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +116,14 @@ class Request:
         assert self.model is not None, "no model is named"
         if self.reading is None or self.reading.launches is None:
             raise click.UsageError("--model-config is for an engine's start; add --engine sglang.")
-        gpu = self.facts.gpu
-        if gpu is None:
+        query = query_of(lines, self.model, self.facts)
+        if query is None:
             raise click.UsageError(
                 "--model-config needs the machine; add --fact device_name=H100, or another of: "
                 f"{', '.join(gpus())}."
             )
-        from backend_caps.engines.model import model_of  # noqa: PLC0415 - only for a launch
-
-        model = model_of(self.model)
         with working(f"following the command line through {invocation.name_of(self.reading)}"):
-            return self.reading.launches(lines, gpu, self.facts.num_gpus or _NUM_GPUS, model)
+            return self.reading.launches(query)
 
     @cached_property
     def plan(self) -> Plan:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from backend_caps.engines.reading import EngineError, EngineReading
+from backend_caps.engines.ahead import Answer, in_thread
+from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
 from backend_caps.engines.source.files import open_tree, unusable
 
 ENGINES = ("sglang", "vllm")
@@ -16,7 +17,10 @@ ENGINES = ("sglang", "vllm")
 
 
 def read_engine(
-    engine: str, source: Path | None = None, python: Path | None = None
+    engine: str,
+    source: Path | None = None,
+    python: Path | None = None,
+    query: LaunchQuery | None = None,
 ) -> EngineReading:
     """Read an engine's attention backends from its source, without importing it.
 
@@ -25,6 +29,7 @@ def read_engine(
         source: a wheel, or a folder with the package in it; the installed one if None.
         python: the Python of an environment that has SGLang, in place of a source. It is asked
             what becomes of a command line, as this Python is where the installed one is read.
+        query: what the reading's `launches` will be asked, which is followed meanwhile.
 
     Raises:
         EngineError: the engine has no reader or is not installed; or the source does not hold
@@ -40,7 +45,7 @@ def read_engine(
     # Syntax trees are many live objects: each collection would scan all and free none.
     gc.disable()
     try:
-        return _read(engine, source, python)
+        return _read(engine, source, python, query)
     except RecursionError as error:
         raise unusable(engine, source, "is nested deeper than can be read") from error
     finally:
@@ -48,7 +53,9 @@ def read_engine(
             gc.enable()
 
 
-def _read(engine: str, source: Path | None, python: Path | None) -> EngineReading:
+def _read(
+    engine: str, source: Path | None, python: Path | None, query: LaunchQuery | None
+) -> EngineReading:
     if engine == "sglang":
         from backend_caps.engines.sglang.query import ask_launches, folder_of  # noqa: PLC0415 - load one reader only
         from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
@@ -57,10 +64,13 @@ def _read(engine: str, source: Path | None, python: Path | None) -> EngineReadin
             source = folder_of(python)
         elif source is None:
             python = Path(sys.executable)
-        reading = read_sglang(open_tree(engine, source, within=is_wanted))
         if python is None:
-            return reading
-        return replace(reading, launches=partial(ask_launches, python))
+            return read_sglang(open_tree(engine, source, within=is_wanted), query)
+        launches: Answer = partial(ask_launches, python)
+        if query is not None:
+            launches = in_thread(launches, query)
+        reading = read_sglang(open_tree(engine, source, within=is_wanted))
+        return replace(reading, launches=launches)
     from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - load one reader only
 
     # Every file is read, as files of models define attention backends too.

@@ -38,6 +38,20 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchQuery:
+    """Command lines of servers, whose start on a machine is followed."""
+
+    lines: Sequence[Sequence[str]]
+    """The command lines; their `--model-path` is replaced by `model`."""
+    gpu: Gpu
+    """The machine's GPUs."""
+    num_gpus: int
+    """How many it has."""
+    model: Model
+    """The model, by its configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
     """One version of an engine, read without importing it."""
 
@@ -61,11 +75,10 @@ class EngineReading:
     """Python files of the engine."""
     num_parsed: int
     """How many of them were parsed."""
-    launches: Callable[[Sequence[Sequence[str]], Gpu, int, Model], Sequence[Launch]] | None = field(
+    launches: Callable[[LaunchQuery], Sequence[Launch]] | None = field(
         default=None, compare=False, repr=False
     )
-    """Follows command lines on a machine with some of a GPU, for a model; None where the engine's
-    arguments are not followed."""
+    """Follows command lines; None where the engine's arguments are not followed."""
 
     def unread(self, facts: Facts, launch: Launch | None = None) -> tuple[Problem, ...]:
         """List the problems that leave a plan for these facts, and of this launch, uncertain."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,7 +12,7 @@ import torch
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import Model
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.reading import EngineReading, LaunchQuery
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 from tests.cli.conftest import CommandLine
 from tests.unit.report import engine_scene
@@ -24,11 +23,9 @@ _TAKES = ("triton", "fa3")
 """What the engine accepts; the first is its own choice."""
 
 
-def _launches(
-    lines: Sequence[Sequence[str]], gpu: Gpu, num_gpus: int, model: Model
-) -> list[Launch]:
+def _launches(query: LaunchQuery) -> list[Launch]:
     """Answer as an engine would that takes some backends, and may lack a package for one."""
-    return [_launch(list(words), gpu, num_gpus, model) for words in lines]
+    return [_launch(list(words), query.gpu, query.num_gpus, query.model) for words in query.lines]
 
 
 def _launch(words: list[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:
@@ -57,7 +54,9 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path | None, Path
     """Put an engine that was read by hand in the place of those that are installed."""
     asked: list[tuple[str, Path | None, Path | None]] = []
 
-    def read_engine(engine: str, source: Path | None, python: Path | None) -> EngineReading:
+    def read_engine(
+        engine: str, source: Path | None, python: Path | None, _query: LaunchQuery | None
+    ) -> EngineReading:
         asked.append((engine, source, python))
         launches = None if source is not None else _launches
         return replace(engine_scene.SGLANG, launches=launches, problems=())

@@ -51,7 +51,7 @@ def _redeclare(acme: CommandLine, old: str, new: str) -> None:
 def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Put two small engines in the place of their reader: the folders `old` and `new`."""
 
-    def read_engine(engine: str, source: Path | None, _: Path | None) -> EngineReading:
+    def read_engine(engine: str, source: Path | None, *_: object) -> EngineReading:
         if source is None:
             raise EngineError(
                 "engine-not-installed", f"no distribution {engine!r} is installed here."

@@ -53,11 +53,6 @@ VALUES = (
     *("enable_two_batch_overlap", "attn_dp_size", "tp_size", "dp_size", "ep_size"),
 )
 """The final values that are compared, where a release has them."""
-_WARM_UP = (
-    "sglang.srt.configs.model_config",
-    "sglang.srt.layers.attention.attention_registry",
-    "sglang.srt.speculative.draft_utils",
-)
 _CHUNK = 50
 
 
@@ -174,7 +169,7 @@ def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
             place, [words], path = stack.enter_context(in_folders([case.argv], model))
             lines.append([*words, "--model-path", path])
             around.append(f"{place}/")
-        answers = ask(PYTHON, lines, gpu, NUM_GPUS, _WARM_UP)
+        answers = ask(PYTHON, lines, gpu, NUM_GPUS)
     return [
         launch_of(json.loads(json.dumps(answer).replace(place, "")), gpu, case.model)
         for case, answer, place in zip(chunk, answers, around, strict=True)

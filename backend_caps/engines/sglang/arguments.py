@@ -16,6 +16,7 @@ from multiprocessing import get_context
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import Model, config_of
+from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.sglang.construction import Constructed, Constructions, facts_of
 from backend_caps.engines.sglang.query import flags_of
 from backend_caps.engines.sglang.surroundings import surroundings
@@ -62,12 +63,10 @@ class _Outcome:
     backends: Mapping[str, Constructed] = field(default_factory=dict)
 
 
-def read_launches(
-    index: Index, lines: Sequence[Sequence[str]], gpu: Gpu, num_gpus: int, model: Model
-) -> list[Launch]:
+def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """Follow several command lines, each as `read_launch` does, on all cores."""
-    follow = partial(read_launch, index, gpu=gpu, num_gpus=num_gpus, model=model)
-    first, rest = lines[0], lines[1:]
+    follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
+    first, *rest = query.lines
     found = [follow(first)]  # it parses what the others need too
     if not rest:
         return found

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
-from backend_caps.engines.model import Model, in_folders
-from backend_caps.engines.reading import EngineError
+from backend_caps.engines.model import in_folders
+from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 
@@ -43,33 +43,26 @@ def folder_of(python: Path) -> Path:
     return Path(done.stdout.strip()).parent
 
 
-def ask_launches(
-    python: Path, lines: Sequence[Sequence[str]], gpu: Gpu, num_gpus: int, model: Model
-) -> list[Launch]:
+def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
     """Let the SGLang of an environment process command lines; it needs no GPU and no weights.
 
     Args:
         python: the environment's Python.
-        lines: the command lines; their `--model-path` is replaced by `model`.
-        gpu: the machine's GPUs, which torch is made to describe.
-        num_gpus: how many it has.
-        model: the model, by its configuration.
+        query: the command lines, and the machine, which torch is made to describe.
 
     Raises:
         EngineError: Python cannot be started, or gives no answer.
     """
-    with in_folders(lines, model) as (around, named, path):
-        answers = ask(python, [[*words, "--model-path", path] for words in named], gpu, num_gpus)
+    gpu, model = query.gpu, query.model
+    with in_folders(query.lines, model) as (around, named, path):
+        command_lines = [[*words, "--model-path", path] for words in named]
+        answers = ask(python, command_lines, gpu, query.num_gpus)
     texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
 
 
 def ask(
-    python: Path,
-    command_lines: Sequence[Sequence[str]],
-    gpu: Gpu,
-    num_gpus: int,
-    warm_up: Sequence[str] = (),
+    python: Path, command_lines: Sequence[Sequence[str]], gpu: Gpu, num_gpus: int
 ) -> list[dict[str, Any]]:
     """Return the answers of `query_script.py` to command lines, in order.
 
@@ -78,7 +71,6 @@ def ask(
         command_lines: each with its `--model-path`, a folder.
         gpu: the machine's GPUs.
         num_gpus: how many it has.
-        warm_up: modules that are imported once, before all command lines.
 
     Raises:
         EngineError: Python cannot be started, or ends before the last answer.
@@ -86,7 +78,6 @@ def ask(
     request = {
         "machine": _machine(gpu, num_gpus),
         "command_lines": [list(each) for each in command_lines],
-        "warm_up": list(warm_up),
     }
     with _answers() as (read, write):
         try:

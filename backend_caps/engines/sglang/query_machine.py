@@ -23,9 +23,11 @@ def stand_in(machine: Mapping[str, Any]) -> None:
     """Make torch, and the programs that list GPUs, describe this machine's GPUs.
 
     SGLang asks `torch.version`, a few functions of `torch.cuda`, `nvidia-smi` and `rocminfo`;
-    nothing is allocated and no kernel runs.
+    nothing is allocated and no kernel runs. So `torch.compile` leaves functions as they are: its
+    compiler would take a second to import.
     """
     torch = importlib.import_module("torch")
+    vars(torch)["compile"] = _uncompiled
 
     _answer_programs(machine)
     major, minor = machine["compute_capability"]
@@ -57,6 +59,10 @@ def stand_in(machine: Mapping[str, Any]) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, _answering(answer))
+
+
+def _uncompiled(function: _Value = None, **_named: object) -> _Value:
+    return function or (lambda own: own)
 
 
 def _answering(answer: object) -> Callable[..., object]:

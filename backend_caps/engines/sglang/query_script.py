@@ -14,7 +14,9 @@ place of being constructed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import enum
+import gc
 import importlib
 import importlib.abc
 import importlib.metadata
@@ -32,6 +34,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 _Value: TypeAlias = Any
 """A value of SGLang, whose classes are not known here."""
 _MISSING = object()
+_SHARED_MODULES = (
+    "sglang.srt.configs.model_config",
+    "sglang.srt.layers.attention.attention_registry",
+    "sglang.srt.speculative.draft_utils",
+)
+"""What most command lines import; several share one import."""
 
 
 def _beside(name: str) -> ModuleType:
@@ -219,19 +227,21 @@ def main() -> None:
     """Answer each command line that standard input has."""
     out = int(sys.argv[1])
     request = json.load(sys.stdin)
+    gc.disable()  # modules are many live objects: collections would take a fifth of the imports
     logging.disable(logging.CRITICAL)
     query_machine.stand_in(request["machine"])
     rocm = request["machine"]["rocm"]
     sys.meta_path.insert(0, query_machine.Packages("sgl_kernel", "aiter" if rocm else "flashinfer"))
     try:
         importlib.import_module("sglang.srt.server_args")
-        for name in request.get("warm_up", ()):
-            importlib.import_module(name)
     except Exception as error:  # noqa: BLE001 - an engine that is not whole is an answer
         words = f"SGLang's arguments cannot be imported: {type(error).__name__}: {error}"
         for _ in request["command_lines"]:
             _write(out, {"undecided": words})
         return
+    for name in _SHARED_MODULES if len(request["command_lines"]) > 1 else ():
+        with contextlib.suppress(Exception):  # the command line that needs it has the error
+            importlib.import_module(name)
     for argv in request["command_lines"]:
         child = os.fork() or _in_child(out, argv)
         _, status = os.waitpid(child, 0)

@@ -315,12 +315,13 @@ def _answering(value: Native, /) -> Callable[..., Native]:
 def _own_class(run: Objects, index: Index, model_type: object) -> ClassValue | None:
     """Find the class that SGLang registers for a type of model; None where transformers has it."""
     registered = b"".join(index.tree.files.get(path, b"") for path in _REGISTRIES)
-    for path in index.containing(f'model_type = "{model_type}"'.encode()):
-        for module in index.modules([path] if path.startswith(_CONFIGS) else ()):
-            for name in {each.name for each in module.classes if each.name.encode() in registered}:
-                cls = run.attribute(run.import_module(module.name), name)
-                if isinstance(cls, ClassValue) and cls.lookup("model_type") == model_type:
-                    return cls
+    for module in index.modules(
+        index.containing(f'model_type = "{model_type}"'.encode(), _CONFIGS)
+    ):
+        for name in {each.name for each in module.classes if each.name.encode() in registered}:
+            cls = run.attribute(run.import_module(module.name), name)
+            if isinstance(cls, ClassValue) and cls.lookup("model_type") == model_type:
+                return cls
     return None
 
 

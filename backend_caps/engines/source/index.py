@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.gpu import Gpu
 from backend_caps.capability.provenance import Problem, Source
-from backend_caps.engines.model import Model
-from backend_caps.engines.reading import EngineReading, problem
+from backend_caps.engines.reading import EngineReading, LaunchQuery, problem
 from backend_caps.engines.source.files import Tree, UnparsedError, parsed
 from backend_caps.engines.source.guards import Function, Guarded, as_expression, negated, under
 from backend_caps.engines.source.module import (
@@ -102,8 +100,7 @@ class Index:
         backends: Iterable[Backend],
         rules: RuleSet | None = None,
         command_line: Engine | None = None,
-        launches: Callable[[Sequence[Sequence[str]], Gpu, int, Model], Sequence[Launch]]
-        | None = None,
+        launches: Callable[[LaunchQuery], Sequence[Launch]] | None = None,
     ) -> EngineReading:
         """Return the reading of the tree with these records."""
         return EngineReading(
@@ -197,9 +194,10 @@ class Index:
         """Parse files, without those that cannot be parsed."""
         return filter(None, map(self.parse, paths))
 
-    def containing(self, word: bytes) -> list[str]:
-        """List the files whose text contains a word."""
-        return sorted(path for path, text in self.tree.files.items() if word in text)
+    def containing(self, word: bytes, under: str = "") -> list[str]:
+        """List the files, those of one folder or all, whose text contains a word."""
+        files = self.tree.files.items()
+        return sorted(path for path, text in files if path.startswith(under) and word in text)
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
         """Resolve what an expression names; a `Value` where only running code knows it.

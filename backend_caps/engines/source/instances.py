@@ -11,6 +11,8 @@ from backend_caps.engines.source.uncertainty import has_unknown, same, short
 from backend_caps.engines.source.values import (
     MISSING,
     ClassValue,
+    Descriptor,
+    External,
     FieldDefault,
     FunctionValue,
     Hook,
@@ -110,3 +112,17 @@ class Super:
         if outside is not None or name in OF_OBJECT:
             return Method(outside or Hook(OF_OBJECT[name]), self.value)
         return Unknown(f"super().{name}") if default is MISSING else default
+
+
+def make_members(cls: ClassValue) -> None:
+    """Make the values of an enum's body its members."""
+    last = 0
+    for name, value in list(cls.names.items()):
+        is_function = isinstance(value, FunctionValue | Descriptor | Hook)
+        if name.startswith("_") or is_function:
+            continue
+        own = value
+        if isinstance(value, External | Unknown):
+            own = last + 1 if str not in cls.externals else name.lower()
+        last = own if isinstance(own, int) else last
+        cls.names[name] = Instance(cls, {"name": name, "value": own, "_value_": own})

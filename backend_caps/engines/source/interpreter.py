@@ -19,6 +19,7 @@ from typing import Any
 from backend_caps.engines.source.calls import NotFollowedError, Run, Store, may_declare
 from backend_caps.engines.source.control_flow import ControlFlow, nothing
 from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.instances import make_members
 from backend_caps.engines.source.values import (
     MISSING,
     NO_TRAITS,
@@ -27,11 +28,11 @@ from backend_caps.engines.source.values import (
     External,
     Frame,
     FunctionValue,
-    Hook,
     Instance,
     Lazy,
     ModuleValue,
     Native,
+    Perhaps,
     Raised,
     Traits,
     Unknown,
@@ -197,10 +198,13 @@ class Interpreter(ControlFlow):
                 return self.storer(inner)
         assert isinstance(target, ast.Tuple | ast.List), "no other target is left"
         targets, stores = target.elts, [*map(self.storer, target.elts)]
+        has_star = any(isinstance(each, ast.Starred) for each in targets)
 
         def unpack(value: Native, frame: Frame) -> None:
-            for store, own in zip(stores, self._unpacked(targets, value), strict=True):
-                store(own, frame)
+            is_whole = type(value) is tuple and len(value) == len(stores) and not has_star
+            own = value if is_whole and Perhaps not in map(type, value) else None
+            for store, each in zip(stores, own or self._unpacked(targets, value), strict=True):
+                store(each, frame)
 
         return unpack
 
@@ -278,7 +282,7 @@ class Interpreter(ControlFlow):
         self.body(node.body)(body)
         self._named_by(made)
         if made.is_enum:
-            _make_members(made)
+            make_members(made)
         value: Native = made
         for decorator in reversed(node.decorator_list):
             value = self.apply(self.value(decorator, frame), (value,), {})
@@ -375,22 +379,6 @@ class Interpreter(ControlFlow):
         for name in [each for each in names if isinstance(each, str)]:
             if not name.startswith(("_", "\0")) or listed:
                 frame.names[name] = self.member(module, module.module.name, name)
-
-
-def _make_members(cls: ClassValue) -> None:
-    last = 0
-    for name, value in list(cls.names.items()):
-        is_function = isinstance(value, FunctionValue | Descriptor | Hook)
-        if name.startswith("_") or is_function:
-            continue
-        own = value
-        if isinstance(value, External | Unknown) or value is _AUTO:
-            own = last + 1 if str not in cls.externals else name.lower()
-        last = own if isinstance(own, int) else last
-        cls.names[name] = Instance(cls, {"name": name, "value": own, "_value_": own})
-
-
-_AUTO = object()
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -45,9 +45,8 @@ from backend_caps.engines.source.values import (
 
 _SAFE = frozenset({"__name__", "__doc__", "__class__", "__args__", "__qualname__"})
 """Names with two underscores that native values are asked for."""
-_EMPTY_BASES = frozenset(
-    {"msgspec.Struct", "abc.ABC", "typing.Generic", "typing.Protocol", "object"}
-    | {"typing.Generic[]", "typing.Protocol[]"}
+_EMPTY_BASES = frozenset({"msgspec.Struct", "abc.ABC", "object"}).union(
+    *({f"typing.{each}", f"typing.{each}[]"} for each in ("Generic", "Protocol"))
 )
 """Bases outside of the program that bring no attributes."""
 

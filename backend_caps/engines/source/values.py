@@ -196,7 +196,7 @@ class ClassValue:
                 for each in reversed(self.line)
                 if isinstance(each, ClassValue)
                 for name, stated in each.annotations.items()
-                if "ClassVar" not in ast.dump(stated[0])
+                if "ClassVar" not in ast.unparse(stated[0])
             }
         return self._fields
 

@@ -15,7 +15,7 @@ from backend_caps.capability.gpu import gpus
 from backend_caps.capability.kind import Phase
 from backend_caps.engines.model import IS_COMPLETE, Model, model_of
 from backend_caps.engines.read import read_engine
-from backend_caps.engines.reading import EngineError
+from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
 from backend_caps.engines.sglang.query import ask, ask_launches, flags_of, folder_of, launch_of
@@ -87,6 +87,10 @@ def _model(place: Path, name: str) -> Model:
     return model_of(str(place.parent / "models" / name))
 
 
+def _query(lines: Sequence[Sequence[str]], model: Model, num_gpus: int = 1) -> LaunchQuery:
+    return LaunchQuery(lines=lines, gpu=gpus()["H100"], num_gpus=num_gpus, model=model)
+
+
 def _read(place: Path, line: str, gpu: str, model: str) -> Launch:
     index = Index(open_tree("sglang", place, within=is_wanted))
     return read_launch(index, line.split(), gpus()[gpu], _NUM_GPUS, _model(place, model))
@@ -98,8 +102,7 @@ def _asked(place: Path, lines: Sequence[tuple[str, str]], gpu: str) -> list[Laun
         [*line.split(), "--model-path", each.name]
         for (line, _), each in zip(lines, models, strict=True)
     ]
-    warm_up = ["sglang.srt.configs.model_config"]
-    answers = ask(Path(sys.executable), words, gpus()[gpu], _NUM_GPUS, warm_up)
+    answers = ask(Path(sys.executable), words, gpus()[gpu], _NUM_GPUS)
     return [launch_of(a, gpus()[gpu], m.name) for a, m in zip(answers, models, strict=True)]
 
 
@@ -226,7 +229,7 @@ def test_draft_of_a_stored_configuration(importable: Path) -> None:
     )
     model = model_of("llama-3.1-8b")
 
-    asked = ask_launches(Path(sys.executable), [line.split()], gpus()["H100"], 8, model)[0]
+    asked = ask_launches(Path(sys.executable), _query([line.split()], model, 8))[0]
 
     index = Index(open_tree("sglang", importable, within=is_wanted))
     read = read_launch(index, line.split(), gpus()["H100"], 8, model)
@@ -247,8 +250,24 @@ def test_environment_with_the_engine_is_read_and_asked(importable: Path) -> None
     assert folder_of(python) == importable
     assert (reading.version, reading.launches is None) == ("9.0", False)
     assert reading.launches is not None
-    [launch] = reading.launches([[]], gpus()["H100"], 1, _model(importable, "plain"))
+    [launch] = reading.launches(_query([[]], _model(importable, "plain")))
     assert (launch.engine, launch.flags["attention_backend"]) == ("sglang-9.0", "fa3")
+
+
+def test_launch_is_followed_while_the_engine_is_read(importable: Path) -> None:
+    """A query that is known beforehand has the answer that it has afterwards, read and asked."""
+    model = _model(importable, "plain")
+    query, other = _query([[]], model), _query([["--tp", "4"]], model)
+    read = read_engine("sglang", importable)
+    asked = read_engine("sglang", python=Path(sys.executable))
+    for after, before in (
+        (read, read_engine("sglang", importable, query=query)),
+        (asked, read_engine("sglang", python=Path(sys.executable), query=query)),
+    ):
+        assert after.launches is not None
+        assert before.launches is not None
+        for each in (query, other, query):
+            assert before.launches(each) == after.launches(each)
 
 
 def test_engine_that_cannot_be_imported_is_not_decided(tmp_path: Path, place: Path) -> None:
@@ -281,7 +300,7 @@ def test_python_without_an_answer_is_an_error(
         python.chmod(0o755)
 
     with pytest.raises(EngineError, match=words):
-        ask_launches(python, [[]], gpus()["H100"], 1, _model(place / "declares", "plain"))
+        ask_launches(python, _query([[]], _model(place / "declares", "plain")))
 
 
 def test_python_without_the_engine_is_an_error(tmp_path: Path) -> None:
@@ -327,11 +346,11 @@ def test_command_lines_are_followed_side_by_side(place: Path) -> None:
     model = model_of(str(place / "models" / "plain"))
     lines = [["--attention-backend", name] for name in ("triton", "fa4", "flashinfer")]
 
-    found = read_launches(index, lines, gpus()["H100"], 1, model)
+    found = read_launches(index, _query(lines, model))
 
     assert found == [read_launch(index, line, gpus()["H100"], 1, model) for line in lines]
     assert [each.starts for each in found] == [True, False, True]
-    assert read_launches(index, lines[:1], gpus()["H100"], 1, model) == found[:1]
+    assert read_launches(index, _query(lines[:1], model)) == found[:1]
 
 
 def _launch_of(place: Path, files: Mapping[str, str]) -> Launch:
