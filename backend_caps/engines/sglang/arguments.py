@@ -23,7 +23,7 @@ from backend_caps.engines.sglang.surroundings import surroundings
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
-from backend_caps.engines.source.library import library
+from backend_caps.engines.source.library import forget_types, library
 from backend_caps.engines.source.uncertainty import joined
 from backend_caps.engines.source.values import (
     MISSING,
@@ -116,6 +116,8 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
         words = f"the interpreter fails ({type(error).__name__}: {error})"
         found.unchecked.append(Unchecked(message=words, at=_ARGUMENTS, unless=_SHAPE))
+    finally:
+        forget_types()
     found.unchecked += [Unchecked(message=n.text, at=n.at, unless=n.why) for n in run.notes]
     values = {name: plain(value) for name, value in found.values.items()}
     return Launch(

@@ -350,6 +350,12 @@ for _each in ("join", "basename", "dirname", "splitext", "normpath"):
     _KNOWN[f"os.path.{_each}"] = getattr(os.path, _each)
 
 
+def forget_types() -> None:
+    """Empty the caches of `typing`, whose keys are classes of programs and so hold all of them."""
+    for clear in getattr(typing, "_cleanups", ()):
+        clear()
+
+
 def library(environ: Mapping[str, str]) -> dict[str, Native]:
     """Return what names of Python's library mean, in a process with this environment."""
     return {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gc
+from weakref import ref
 
 import pytest
 
 from backend_caps.engines.source import interpreter
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
-from backend_caps.engines.source.library import library
+from backend_caps.engines.source.library import forget_types, library
 from backend_caps.engines.source.uncertainty import has_unknown
 from backend_caps.engines.source.values import (
     ABSENT,
@@ -328,3 +330,17 @@ def test_parser_that_cannot_be_followed_says_so() -> None:
         """)
 
     assert raised.value.at == "engine/m.py:5"
+
+
+def test_interpreter_is_freed_with_the_types_that_it_made() -> None:
+    """`typing` keeps what is made of a program's classes, and with them the whole program."""
+    run, _ = _run("import typing\nclass C:\n    x = 1\ndef f():\n    return typing.Optional[C]\n")
+    held = ref(run)
+    del run, _
+    gc.collect()
+    assert held() is not None
+
+    forget_types()
+
+    gc.collect()
+    assert held() is None
