@@ -30,6 +30,7 @@ UNTRACED := runtime/speculative runtime/graphs kit/test_shipped_evidence.py
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
 SGLANG := .cache/engines/sglang-0.5.23
+RELEASES := 0.5.13 0.5.18 0.5.23
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
@@ -97,10 +98,10 @@ vllm: $(VENV)/developing $(LARGE_WHEELS)
 
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
 # processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
-upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(SGLANG)/installed
+upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed)
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
-	$(BIN)/python -m tests.upstream.launch_trials $(LAUNCHES)
+	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
 
 docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff check docs
@@ -212,13 +213,15 @@ $(VENV)/developing: $(VENV)/installed
 	$(PIP) install --constraint constraints.txt --group dev
 	@mkdir -p .cache && touch $@
 
-# An environment of SGLang's own, for its pins are not this project's; beside it, the project and the
-# plugins that a server there loads. Its path has stand-ins for what is built for CUDA alone.
-$(SGLANG)/installed: $(VENV)/made .cache/wheels/sglang-0.5.23.stamp tests/upstream/sglang-0.5.23.txt constraints.txt pyproject.toml $(SERVED:%=%/pyproject.toml)
-	$(BIN)/python -m venv --clear $(SGLANG)
-	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable '.[kit]' $(SERVED:%=--editable %)
-	$(SGLANG)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-0.5.23-*.whl
-	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
+# An environment for each release of SGLang, for its pins are not this project's; beside it, the
+# project and the plugins that a server there loads. A release's file has what differs from 0.5.23's.
+# Its path has stand-ins for what is built for CUDA alone.
+.cache/engines/sglang-%/installed: $(VENV)/made .cache/wheels/sglang-%.stamp tests/upstream/sglang-%.txt tests/upstream/sglang-0.5.23.txt constraints.txt pyproject.toml $(SERVED:%=%/pyproject.toml)
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable '.[kit]' $(SERVED:%=--editable %)
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/upstream/sglang-$*.txt
+	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-$*-*.whl
+	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 
 # What validates citations has pins of its own too.

@@ -1,17 +1,14 @@
 """What the reader makes of drawn command lines, beside what SGLang's own processing does.
 
-SGLang runs in the environment that `make upstream` builds; of another release, its wheel is put
-before the installed one there.
+Each release of SGLang runs in an environment of its own, that `make upstream` builds.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,13 +33,12 @@ from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
 from tests.process_pool import in_processes
 from tests.upstream.launches import MACHINES, Case, cases
-from tests.upstream.sglang_environment import PYTHON
-from tests.upstream.sglang_wheel import WHEELS, find_wheel
+from tests.upstream.sglang_environment import python_of
+from tests.upstream.sglang_wheel import find_wheel
 
-RECORDED = Path(__file__).with_name("tables") / "launches-0.5.23.jsonl"
-"""Answers of SGLang itself, which `make test-all` compares the reader with."""
-INSTALLED = "0.5.23"
-"""The release that the environment has."""
+TABLES = Path(__file__).with_name("tables")
+RECORDED = "launches-{}.jsonl"
+"""Answers of SGLang itself, by release, which `make test-all` compares the reader with."""
 NUM_GPUS = 8
 VALUES = (
     *("attention_backend", "prefill_attention_backend", "decode_attention_backend"),
@@ -133,8 +129,6 @@ def _listed(value: object) -> object:
 
 def trials(seed: int, number: int, version: str, console: Console) -> Iterator[Trial]:
     """Draw command lines, and give them to SGLang and to the reader."""
-    if version != INSTALLED:
-        _unpacked(version)  # before several processes need it
     drawn = sorted(cases(seed, number), key=lambda case: MACHINES.index(case.machine))
     groups = [[*group] for _, group in groupby(drawn, lambda case: case.machine)]
     starts = [(group, start) for group in groups for start in range(0, len(group), _CHUNK)]
@@ -159,8 +153,6 @@ def trials_of(version: str, chunk: Sequence[Case], answers: Iterable[Launch]) ->
 
 def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
     """Return SGLang's own answers, for cases of one machine."""
-    if version != INSTALLED:
-        os.environ["PYTHONPATH"] = str(_unpacked(version))
     gpu = gpus()[chunk[0].machine]
     lines, around = [], []
     with ExitStack() as stack:
@@ -169,20 +161,11 @@ def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
             place, [words], path = stack.enter_context(in_folders([case.argv], model))
             lines.append([*words, "--model-path", path])
             around.append(f"{place}/")
-        answers = ask(PYTHON, lines, gpu, NUM_GPUS)
+        answers = ask(python_of(version), lines, gpu, NUM_GPUS)
     return [
         launch_of(json.loads(json.dumps(answer).replace(place, "")), gpu, case.model)
         for case, answer, place in zip(chunk, answers, around, strict=True)
     ]
-
-
-def _unpacked(version: str) -> Path:
-    """Return the folder of a release's unpacked wheel; the first call unpacks it."""
-    folder = WHEELS.with_name("engines") / f"unpacked-{version}"
-    if not (folder / "sglang").exists():
-        with zipfile.ZipFile(find_wheel(version)) as archive:
-            archive.extractall(folder)
-    return folder
 
 
 @cache
@@ -205,10 +188,10 @@ def read(version: str, case: Case) -> Launch:
         gc.collect()
 
 
-def record(found: Sequence[Trial]) -> None:
+def record(version: str, found: Sequence[Trial]) -> None:
     """Keep SGLang's answers to the cases that it decides."""
     lines = [json.dumps(_recorded(each)) for each in found if each.asked.starts is not None]
-    RECORDED.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    (TABLES / RECORDED.format(version)).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def _recorded(trial: Trial) -> Mapping[str, object]:
@@ -241,7 +224,7 @@ def main(seed: int, number: int, version: str, *, records: bool) -> None:
     console.print(drawn)
     console.print(f"{sum(each.seconds for each in found) / len(found):.2f} s to read one")
     if records:
-        record(found)
+        record(version, found)
     is_open = any(counts[each] > _OPEN_SHARE * number for each in _OPEN)
     sys.exit(is_open or any(verdict.is_wrong for verdict in counts))
 

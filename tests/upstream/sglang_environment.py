@@ -11,7 +11,6 @@ from pathlib import Path
 from tests.upstream.sglang_wheel import WHEELS
 
 ROOT = WHEELS.parents[1]
-PYTHON = WHEELS.with_name("engines") / "sglang-0.5.23" / "bin" / "python"
 ENTRIES = {
     "simulated-platform": (
         "[sglang.srt.platforms]\nsim = tests.upstream.sglang_platform:activate\n"
@@ -27,6 +26,18 @@ _SIMULATED = {
 }
 
 
+def python_of(version: str) -> Path:
+    """Return the Python that has a release of SGLang.
+
+    Raises:
+        FileNotFoundError: the environment is not built.
+    """
+    python = WHEELS.with_name("engines") / f"sglang-{version}" / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(f"no environment at {python}. Build it: make upstream")
+    return python
+
+
 def run_beside(
     module: str, *words: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, object]:
@@ -35,10 +46,8 @@ def run_beside(
     Raises:
         FileNotFoundError: the environment is not built.
     """
-    if not PYTHON.exists():
-        raise FileNotFoundError(f"no environment at {PYTHON}. Build it: make upstream")
     done = subprocess.run(
-        [str(PYTHON), "-m", module, *words],
+        [str(python_of("0.5.23")), "-m", module, *words],
         capture_output=True,
         text=True,
         check=False,
