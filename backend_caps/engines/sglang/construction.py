@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from backend_caps.engines.sglang.query_backends import EAGLE, ONE_DRAFT_BACKEND, PHASES
+from backend_caps.engines.sglang.query_backends import (
+    EAGLE,
+    ONE_DRAFT_BACKEND,
+    PHASES,
+    RESOLVING_DRAFTS,
+    UNSET_AT_FIRST,
+)
 from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
@@ -25,6 +31,7 @@ from backend_caps.engines.source.values import (
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
+_CONTEXT = "sglang.srt.runtime_context"
 _SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 _RUNNER = "sglang.srt.model_executor.model_runner"
 _CONFIG = "sglang.srt.configs.model_config.ModelConfig"
@@ -74,8 +81,11 @@ class Runner(Record):
 
     def interpreted_attribute(self, name: str, default: Native) -> Native:
         """Return an attribute, or a method; unknown where it is neither."""
-        if name not in self.attributes and self._cls is not None and self._cls.has(name):
-            return self._run.bound(self._cls.lookup(name), self, self._cls)
+        if name not in self.attributes and self._cls is not None:
+            if name in UNSET_AT_FIRST and "_UNSET" in self._cls.module.names:
+                return self._cls.module.names["_UNSET"]
+            if self._cls.has(name):
+                return self._run.bound(self._cls.lookup(name), self, self._cls)
         return super().interpreted_attribute(name, default)
 
     def interpreted_set(self, name: str, value: Native) -> None:
@@ -107,12 +117,17 @@ class Constructions(Interpreter):
 
     def published(self, args: Native) -> Native:
         """Publish the arguments to the process as a scheduler does; return the model's config."""
-        if self.index.module(_OVERRIDES) is None:
+        config_of = self.attribute_or(args, "get_model_config", None)
+        if config_of is None:
+            config = self.call(self.found(f"{_OVERRIDES}.model_config_of"), args)
+        else:
+            config = self.call(config_of)
+        publish = self.found(f"{_CONTEXT}.publish")
+        if isinstance(publish, FunctionValue):
+            self.call(publish, args, role="scheduler")
+        else:
             publish = self.found(f"{_ARGUMENTS}.set_global_server_args_for_scheduler")
             self.call(publish, args)
-            return self.call(self.attribute(args, "get_model_config"))
-        config = self.call(self.found(f"{_OVERRIDES}.model_config_of"), args)
-        self.call(self.found("sglang.srt.runtime_context.publish"), args, role="scheduler")
         return config
 
     def backends(
@@ -137,14 +152,17 @@ class Constructions(Interpreter):
             is_draft_model=True,
         )
         name = values["speculative_draft_attention_backend"]
-        if is_one and self.index.module(_WORKERS) is not None:
-            name = self.call(self.found(f"{_WORKERS}.resolve_draft_worker_attention_backend"))
+        if is_one:
+            name = self._of_one(args)
+            if name is None:
+                return {}
         runner = self._runner(args, config, values, draft_attention_backend=name)
         own = self._built(runner)
         if is_one:
             return dict.fromkeys(("draft_prefill", "draft", "draft_extend"), own)
         factory = self.found(f"{_DRAFTS}.DraftBackendFactory")
-        first = (args, runner) if "server_args" in _parameters(factory) else (runner,)
+        maker = factory.lookup("__init__")
+        first = (args, runner) if "server_args" in _parameters(maker) else (runner,)
         counts = (values["speculative_eagle_topk"], values["speculative_num_steps"])
         made = self.call(factory, *first, *counts)
         decode, extend = (
@@ -156,6 +174,16 @@ class Constructions(Interpreter):
             "draft": decode if isinstance(decode, Constructed) else None,
             "draft_extend": extend if isinstance(extend, Constructed) else own,
         }
+
+    def _of_one(self, args: Native) -> Native:
+        """Return the backend that a draft with one gets; None where its constructor decides it."""
+        module = self.import_module(_WORKERS)
+        known = {"server_args": args, "algo_label": ""}
+        for resolve in [self.attribute(module, each) for each in RESOLVING_DRAFTS]:
+            if isinstance(resolve, FunctionValue):
+                names = _parameters(resolve)
+                return self.call(resolve, **{key: known[key] for key in known if key in names})
+        return None
 
     def _built(self, runner: Runner) -> Constructed | None:
         """Construct a runner's backend as the runner does."""
@@ -210,9 +238,11 @@ def _parts(named: Iterable[tuple[str, Native]]) -> Iterator[tuple[str, Construct
                 yield name, each
 
 
-def _parameters(cls: ClassValue) -> list[str]:
-    maker = cls.lookup("__init__")
-    return [] if maker is None else [each.arg for each in maker.node.args.args]
+def _parameters(function: FunctionValue | None) -> list[str]:
+    if function is None:
+        return []
+    arguments = function.node.args
+    return [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
 
 
 def facts_of(run: Interpreter, config: Native, values: Mapping[str, Native]) -> dict[str, object]:

@@ -13,10 +13,10 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import MethodType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias
 
 _Value: TypeAlias = Any
@@ -24,6 +24,13 @@ _Value: TypeAlias = Any
 EAGLE = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
 ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
 """Algorithms whose draft runner has one backend for all that it runs."""
+UNSET_AT_FIRST = ("_linear_attn_registry_cache",)
+"""Attributes that older runners keep an answer in."""
+RESOLVING_DRAFTS = (
+    "resolve_draft_worker_attention_backend",
+    "_resolve_draft_attention_backend_fallback",
+)
+"""Functions that choose such a backend; before them, the constructor of the draft's worker did."""
 PHASES = {"prefill_backend": "prefill", "decode_backend": "decode"}
 """The arguments of the wrapper of two backends, each with the phase that it runs."""
 
@@ -171,16 +178,19 @@ class Runner:
         return known.get(name, self.dtype)
 
     def __getattr__(self, name: str) -> _Value:
-        """Return a method of the real runner's class.
+        """Return a method of the real runner's class, or the value of a property.
 
         Raises:
             Undecided: it has none; so it is an attribute, which is not known.
         """
-        runner = sys.modules.get("sglang.srt.model_executor.model_runner")
-        method = getattr(getattr(runner, "ModelRunner", None), name, None)
-        if method is None or name.startswith("__"):
+        module = sys.modules.get("sglang.srt.model_executor.model_runner")
+        if name in UNSET_AT_FIRST and hasattr(module, "_UNSET"):
+            return vars(module)["_UNSET"]
+        runner = getattr(module, "ModelRunner", None)
+        member = inspect.getattr_static(runner, name, None)
+        if member is None or name.startswith("__"):
             raise Undecided(f"the runner's {name}")
-        return MethodType(method, self)
+        return member.__get__(self, runner)
 
 
 def backends_of(args: _Value, config: _Value, values: Mapping[str, Any]) -> dict[str, Backend]:
@@ -194,19 +204,42 @@ def backends_of(args: _Value, config: _Value, values: Mapping[str, Any]) -> dict
 
 def _built(runner: Runner) -> _Value:
     """Construct a runner's backend as the runner does."""
-    try:
-        setup = importlib.import_module(
-            "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
-        )
-    except ModuleNotFoundError:
-        importlib.import_module("sglang.srt.model_executor.model_runner")
+    setup = _imported("sglang.srt.model_executor.model_runner_components.attention_backend_setup")
+    if setup is None:
+        _imported("sglang.srt.model_executor.model_runner")
         runner.init_attention_backend()
         return runner.attn_backend
-    vars(setup)["init_cublas"] = lambda: None  # it would multiply on the device
+    setup.init_cublas = lambda: None  # it would multiply on the device
     names = setup.resolve_attention_backend_strs(model_runner=runner)
     runner.prefill_attention_backend_str = names.prefill
     runner.decode_attention_backend_str = names.decode
     return setup.build_attention_backends(model_runner=runner).attn_backend
+
+
+def _imported(name: str) -> _Value:
+    """Import a module; None where this release has none of that name.
+
+    Raises:
+        Undecided: it needs what is not here.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            return None
+        words = f"{name} cannot be imported: {type(error).__name__}: {error}"
+        raise Undecided(words) from error
+
+
+def _of_one(args: _Value) -> str | None:
+    """Return the backend that a draft with one gets; None where its constructor decides it."""
+    module = _imported("sglang.srt.speculative.draft_worker_common")
+    known = {"server_args": args, "algo_label": ""}
+    for resolve in filter(None, (getattr(module, each, None) for each in RESOLVING_DRAFTS)):
+        names = inspect.signature(resolve).parameters
+        found: str = resolve(**{key: known[key] for key in known if key in names})
+        return found
+    return None
 
 
 def _drafts(args: _Value, values: Mapping[str, Any], *, is_one: bool) -> dict[str, _Value]:
@@ -219,10 +252,9 @@ def _drafts(args: _Value, values: Mapping[str, Any], *, is_one: bool) -> dict[st
     )
     name = values["speculative_draft_attention_backend"]
     if is_one:
-        # Older releases have no such function: they fall back in the worker.
-        with suppress(ModuleNotFoundError, AttributeError):
-            common = importlib.import_module("sglang.srt.speculative.draft_worker_common")
-            name = common.resolve_draft_worker_attention_backend()
+        name = _of_one(args)
+        if name is None:
+            return {}
     runner = Runner(args, own_config, values, draft_attention_backend=name)
     own = _built(runner)
     if is_one:

@@ -59,6 +59,7 @@ def stand_in(machine: Mapping[str, Any]) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, _answering(answer))
+    torch.library.register_fake = _register_fake
 
 
 def _uncompiled(function: _Value = None, **_named: object) -> _Value:
@@ -67,6 +68,11 @@ def _uncompiled(function: _Value = None, **_named: object) -> _Value:
 
 def _answering(answer: object) -> Callable[..., object]:
     return lambda *_args, **_named: answer
+
+
+def _register_fake(_name: str, function: _Value = None, /, **_named: object) -> _Value:
+    """Register nothing: the operators of packages that are not here do not exist."""
+    return (lambda own: own) if function is None else function
 
 
 def _answer_programs(machine: Mapping[str, Any]) -> None:

@@ -211,15 +211,17 @@ def facts_of(config: _Value, values: Mapping[str, Any]) -> dict[str, object]:
 
 def _published(args: _Value) -> _Value:
     """Publish the arguments to the process, as a scheduler does, and return the model's config."""
+    if hasattr(args, "get_model_config"):
+        config = args.get_model_config()
+    else:
+        config = importlib.import_module("sglang.srt.arg_groups.overrides").model_config_of(args)
     try:
-        context = importlib.import_module("sglang.srt.runtime_context")
-        overrides = importlib.import_module("sglang.srt.arg_groups.overrides")
-    except ImportError:
+        publish = importlib.import_module("sglang.srt.runtime_context").publish
+    except (ImportError, AttributeError):
         module = importlib.import_module("sglang.srt.server_args")
         module.set_global_server_args_for_scheduler(args)
-        return args.get_model_config()
-    config = overrides.model_config_of(args)
-    context.publish(args, role="scheduler")
+    else:
+        publish(args, role="scheduler")
     return config
 
 

@@ -22,6 +22,7 @@ from backend_caps.engines.source.values import (
 )
 
 _MIB = 1 << 20
+_TORCH = (2, 13, 0)
 _CONFIGS = "sglang/srt/configs/"
 _REGISTRIES = (
     "sglang/srt/utils/hf_transformers/common.py",
@@ -283,6 +284,7 @@ def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
         "torch.cuda.mem_get_info": (memory, memory),
         "torch.xpu.is_available": False,
         "torch.mps.is_available": False,
+        "torch.backends.mps.is_available": False,
         "torch.cpu.is_available": True,
         "torch.cpu._is_amx_tile_supported": False,
     }
@@ -296,7 +298,7 @@ def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
         "torch.npu": ABSENT,
         "torch.hpu": ABSENT,
         "torch.musa": ABSENT,
-        "torch.__version__": "2.13.0",
+        "torch.__version__": ".".join(map(str, _TORCH)),
     }
     return names
 
@@ -355,6 +357,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         f"{hf}.config.get_generation_config": Hook(_answering(None)),
         f"{hf}_utils.get_generation_config": Hook(_answering(None)),
         f"{common}.rank0_log": Hook(_answering(None)),
+        f"{common}.torch_release": _TORCH,
         f"{common}.init_cublas": Hook(_answering(None)),
         f"{common}.is_habana_available": Hook(lambda *_: False),
         f"{common}.get_nvgpu_memory_capacity": Hook(_answering(float(gpu.memory_mib))),

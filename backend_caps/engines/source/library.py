@@ -69,7 +69,7 @@ def _cached(run: Objects, args: Args, named: Named) -> Native:
         return result
 
     del run, named
-    return Hook(call)
+    return Hook(call, {"cache_clear": Hook(lambda *_: kept.clear())})
 
 
 def _partial(_run: Objects, args: Args, named: Named) -> Native:

@@ -68,6 +68,7 @@ class Objects(State):
             Instance: self._of_instance,
             ClassValue: self._of_class,
             FunctionValue: _of_function,
+            Hook: _of_hook,
             Method: self._of_wrapped,
             Descriptor: self._of_wrapped,
         }
@@ -387,6 +388,10 @@ def _of_every_class(cls: ClassValue) -> Mapping[str, Native]:
         "__struct_fields__": tuple(fields),
         "__dataclass_fields__": fields,
     }
+
+
+def _of_hook(owner: Hook, name: str, _default: Native) -> Native:
+    return owner.attributes.get(name, Unknown(f"{name} of a function that is not the program's"))
 
 
 def _of_function(owner: FunctionValue, name: str, default: Native) -> Native:

@@ -298,6 +298,7 @@ class Hook:
 
     run: Callable[[Native, Sequence[Native], Mapping[str, Native]], Native]
     """Takes the interpreter, the arguments, and those that are named."""
+    attributes: Mapping[str, Native] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -132,6 +132,7 @@ _LINES: Mapping[str, Sequence[tuple[str, str]]] = {
     "assigns": (
         ("", "plain"),
         ("--attention-backend fa3", "plain"),
+        ("--attention-backend triton", "linear"),
         ("--prefill-attention-backend triton --attention-backend fa3", "latent"),
         ("--speculative-algorithm EAGLE --attention-backend triton", "plain"),
         ("--speculative-algorithm DFLASH --attention-backend triton", "plain"),
@@ -185,12 +186,42 @@ def test_package_that_may_be_missing_is_not_checked(importable: Path) -> None:
     assert "find_spec('deep_ep') is None" in read.unchecked[0].unless
 
 
+@pytest.mark.parametrize("importable", ["assigns"], indirect=True)
+def test_draft_whose_worker_chooses_its_backend_has_no_classes(importable: Path) -> None:
+    """What the constructor of a draft's worker decides is not known to either side."""
+    place = _other(importable, "chosen", {"sglang/srt/speculative/draft_worker_common.py": ""})
+    line = "--speculative-algorithm DFLASH --attention-backend triton"
+
+    [asked] = _asked(place, [(line, "plain")], "H100")
+    read = _read(place, line, "H100", "plain")
+
+    assert set(read.classes) == {"prefill", "decode"}
+    assert _compared(read) == _compared(asked)
+
+
+@pytest.mark.parametrize("importable", ["assigns"], indirect=True)
+def test_runner_that_cannot_be_imported_is_not_decided(importable: Path) -> None:
+    """An error of what is not here is no refusal."""
+    runner = "sglang/srt/model_executor/model_runner.py"
+    place = _other(importable, "partial", {runner: "raise RuntimeError('no driver')"})
+
+    [asked] = _asked(place, [("", "plain")], "H100")
+
+    words = "sglang.srt.model_executor.model_runner cannot be imported: RuntimeError: no driver"
+    assert _starts(asked) == (None, words)
+
+
+def _other(importable: Path, name: str, files: Mapping[str, str]) -> Path:
+    """Write a shape with other files, and let processes import it."""
+    place = importable.parent / name
+    write_folder(place, {**_files(importable.name), **files})
+    os.environ["PYTHONPATH"] = str(place)
+    return place
+
+
 def test_overlap_of_two_batches_is_wrapped(importable: Path) -> None:
     """A wrapper's own factory runs, and its parts are listed once, inside of it."""
-    values = {**_TEXTS["declares"], "sglang/srt/server_args.py": _without_check()}
-    write_folder(importable.parent / "overlapped", {**_files("declares"), **values})
-    place = importable.parent / "overlapped"
-    os.environ["PYTHONPATH"] = str(place)
+    place = _other(importable, "overlapped", {"sglang/srt/server_args.py": _without_check()})
     line = "--enable-two-batch-overlap --attention-backend triton"
 
     [asked] = _asked(place, [(line, "linear")], "H100")
