@@ -19,7 +19,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch, Refusal
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
-from tests.upstream.launch_trials import RECORDED, Verdict, read, trials_of
+from tests.upstream.launch_trials import RECORDED, TABLES, Verdict, read, trials_of
 from tests.upstream.launches import MACHINES, Case
 from tests.upstream.sglang_wheel import find_wheel
 
@@ -27,7 +27,10 @@ _VERSION = "0.5.23"
 _CASES: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "tables" / "launches.toml").read_text("utf-8")
 )["case"]
-_LINES = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
+_RECORDED = {
+    version: [*map(json.loads, (TABLES / RECORDED.format(version)).read_text("utf-8").splitlines())]
+    for version in ("0.5.13", "0.5.23")
+}
 
 
 @cache
@@ -76,14 +79,16 @@ def test_command_line_is_answered_as_sglang_does(case: Mapping[str, Any]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.upstream
+@pytest.mark.parametrize("version", _RECORDED)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_reader_agrees_with_recorded_answers(machine: str) -> None:
+def test_reader_agrees_with_recorded_answers(version: str, machine: str) -> None:
     """SGLang's own answers, as `make upstream` found them, are the reader's."""
-    lines = [line for line in _LINES if line["machine"] == machine]
+    lines = [line for line in _RECORDED[version] if line["machine"] == machine]
+    cases, answers = map(_case, lines), [_recorded(version, line) for line in lines]
 
     wrong = [
         str(trial)
-        for trial in trials_of(_VERSION, [_case(line) for line in lines], map(_recorded, lines))
+        for trial in trials_of(version, [*cases], answers)
         if trial.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}
     ]
 
@@ -95,10 +100,10 @@ def _case(line: Mapping[str, Any]) -> Case:
     return Case(line["machine"], line["model"], tuple(line["argv"]))
 
 
-def _recorded(line: Mapping[str, Any]) -> Launch:
+def _recorded(version: str, line: Mapping[str, Any]) -> Launch:
     refused = line.get("refused at")
     return Launch(
-        engine=f"sglang-{_VERSION}",
+        engine=f"sglang-{version}",
         machine=line["machine"],
         model=line["model"],
         refusal=None if refused is None else Refusal(message=line["message"], at=refused),
