@@ -14,6 +14,7 @@ from backend_caps.engines.sglang.query_backends import (
     ONE_DRAFT_BACKEND,
     PHASES,
     RESOLVING_DRAFTS,
+    RESOLVING_NAMES,
     UNSET_AT_FIRST,
 )
 from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
@@ -177,6 +178,8 @@ class Constructions(Interpreter):
 
     def _of_one(self, args: Native) -> Native:
         """Return the backend that a draft with one gets; None where its constructor decides it."""
+        if not isinstance(self.found(f"{_SETUP}.{RESOLVING_NAMES}"), FunctionValue):
+            return None
         module = self.import_module(_WORKERS)
         known = {"server_args": args, "algo_label": ""}
         for resolve in [self.attribute(module, each) for each in RESOLVING_DRAFTS]:
@@ -192,13 +195,14 @@ class Constructions(Interpreter):
             self.call(self.attribute(runner, "init_attention_backend"))
             made = self.attribute(runner, "attn_backend")
         else:
-            resolve = self.attribute(module, "resolve_attention_backend_strs")
-            if not isinstance(resolve, FunctionValue):
-                raise NotFollowedError("it has no resolve_attention_backend_strs", _SETUP)
-            names = self.call(resolve, model_runner=runner)
-            for phase in ("prefill", "decode"):
-                name = self.attribute(names, phase)
-                runner.interpreted_set(f"{phase}_attention_backend_str", name)
+            resolve = self.attribute(module, RESOLVING_NAMES)
+            if isinstance(resolve, FunctionValue):
+                names = self.call(resolve, model_runner=runner)
+                for phase in ("prefill", "decode"):
+                    name = self.attribute(names, phase)
+                    runner.interpreted_set(f"{phase}_attention_backend_str", name)
+            elif not isinstance(self.attribute(module, f"_{RESOLVING_NAMES}"), FunctionValue):
+                raise NotFollowedError(f"it has no {RESOLVING_NAMES}", _SETUP)
             build = self.attribute(module, "build_attention_backends")
             made = self.attribute(self.call(build, model_runner=runner), "attn_backend")
         return made if isinstance(made, Constructed) else None

@@ -26,11 +26,15 @@ ONE_DRAFT_BACKEND = ("DFLASH", "DSPARK")
 """Algorithms whose draft runner has one backend for all that it runs."""
 UNSET_AT_FIRST = ("_linear_attn_registry_cache",)
 """Attributes that older runners keep an answer in."""
+_SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
+RESOLVING_NAMES = "resolve_attention_backend_strs"
+"""The function that names a runner's backends; before it, what constructs them did, of the
+arguments alone, which the worker of a draft with one backend rewrote."""
 RESOLVING_DRAFTS = (
     "resolve_draft_worker_attention_backend",
     "_resolve_draft_attention_backend_fallback",
 )
-"""Functions that choose such a backend; before them, the constructor of the draft's worker did."""
+"""Functions that choose the backend of such a draft."""
 PHASES = {"prefill_backend": "prefill", "decode_backend": "decode"}
 """The arguments of the wrapper of two backends, each with the phase that it runs."""
 
@@ -204,15 +208,17 @@ def backends_of(args: _Value, config: _Value, values: Mapping[str, Any]) -> dict
 
 def _built(runner: Runner) -> _Value:
     """Construct a runner's backend as the runner does."""
-    setup = _imported("sglang.srt.model_executor.model_runner_components.attention_backend_setup")
+    setup = _imported(_SETUP)
     if setup is None:
         _imported("sglang.srt.model_executor.model_runner")
         runner.init_attention_backend()
         return runner.attn_backend
     setup.init_cublas = lambda: None  # it would multiply on the device
-    names = setup.resolve_attention_backend_strs(model_runner=runner)
-    runner.prefill_attention_backend_str = names.prefill
-    runner.decode_attention_backend_str = names.decode
+    resolve = getattr(setup, RESOLVING_NAMES, None)
+    if resolve is not None:
+        names = resolve(model_runner=runner)
+        runner.prefill_attention_backend_str = names.prefill
+        runner.decode_attention_backend_str = names.decode
     return setup.build_attention_backends(model_runner=runner).attn_backend
 
 
@@ -233,6 +239,8 @@ def _imported(name: str) -> _Value:
 
 def _of_one(args: _Value) -> str | None:
     """Return the backend that a draft with one gets; None where its constructor decides it."""
+    if not hasattr(_imported(_SETUP), RESOLVING_NAMES):
+        return None
     module = _imported("sglang.srt.speculative.draft_worker_common")
     known = {"server_args": args, "algo_label": ""}
     for resolve in filter(None, (getattr(module, each, None) for each in RESOLVING_DRAFTS)):

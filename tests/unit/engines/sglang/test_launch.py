@@ -186,16 +186,46 @@ def test_package_that_may_be_missing_is_not_checked(importable: Path) -> None:
     assert "find_spec('deep_ep') is None" in read.unchecked[0].unless
 
 
-@pytest.mark.parametrize("importable", ["assigns"], indirect=True)
-def test_draft_whose_worker_chooses_its_backend_has_no_classes(importable: Path) -> None:
+_OLDER_CHOICE = """
+def _resolve_draft_attention_backend_fallback(*, server_args, algo_label):
+    return server_args.attention_backend + algo_label
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        pytest.param(_OLDER_CHOICE, ("draft", "draft_extend", "draft_prefill"), id="a function"),
+        pytest.param("", (), id="a constructor"),
+    ],
+)
+def test_only_backend_of_a_draft_is_the_one_that_a_function_chooses(
+    importable: Path, text: str, slots: Sequence[str]
+) -> None:
     """What the constructor of a draft's worker decides is not known to either side."""
-    place = _other(importable, "chosen", {"sglang/srt/speculative/draft_worker_common.py": ""})
+    place = _other(importable, "chosen", {"sglang/srt/speculative/draft_worker_common.py": text})
     line = "--speculative-algorithm DFLASH --attention-backend triton"
 
     [asked] = _asked(place, [(line, "plain")], "H100")
     read = _read(place, line, "H100", "plain")
 
-    assert set(read.classes) == {"prefill", "decode"}
+    assert {*read.classes} == {"prefill", "decode", *slots}
+    assert _compared(read) == _compared(asked)
+
+
+def test_backends_whose_names_are_not_asked_for_are_constructed(importable: Path) -> None:
+    """Before a runner had its backends' names, what constructs them found these itself."""
+    text = _TEXTS["declares"][_SETUP].replace("def resolve_att", "def _resolve_att")
+    own = "\n    names = _resolve_attention_backend_strs(model_runner=model_runner)"
+    for phase in ("prefill", "decode"):
+        own += f"\n    model_runner.{phase}_attention_backend_str = names.{phase}"
+    place = _other(importable, "unnamed", {_SETUP: text.replace("    init_cublas()", own[1:])})
+    line = "--attention-backend triton"
+
+    [asked] = _asked(place, [(line, "plain")], "H100")
+    read = _read(place, line, "H100", "plain")
+
+    assert read.starts
     assert _compared(read) == _compared(asked)
 
 
