@@ -162,8 +162,8 @@ class Constructions(Interpreter):
         if is_one:
             return dict.fromkeys(("draft_prefill", "draft", "draft_extend"), own)
         factory = self.found(f"{_DRAFTS}.DraftBackendFactory")
-        maker = factory.lookup("__init__")
-        first = (args, runner) if "server_args" in _parameters(maker) else (runner,)
+        is_older = "server_args" in _parameters(factory.lookup("__init__"))
+        first = (args, runner) if is_older else (runner,)
         counts = (values["speculative_eagle_topk"], values["speculative_num_steps"])
         made = self.call(factory, *first, *counts)
         decode, extend = (
@@ -242,9 +242,7 @@ def _parts(named: Iterable[tuple[str, Native]]) -> Iterator[tuple[str, Construct
                 yield name, each
 
 
-def _parameters(function: FunctionValue | None) -> list[str]:
-    if function is None:
-        return []
+def _parameters(function: FunctionValue) -> list[str]:
     arguments = function.node.args
     return [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
 
