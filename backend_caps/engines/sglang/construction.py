@@ -13,7 +13,6 @@ from backend_caps.engines.sglang.query_backends import (
     EAGLE,
     ONE_DRAFT_BACKEND,
     PHASES,
-    RESOLVING_DRAFTS,
     RESOLVING_NAMES,
     UNSET_AT_FIRST,
 )
@@ -38,6 +37,8 @@ _RUNNER = "sglang.srt.model_executor.model_runner"
 _CONFIG = "sglang.srt.configs.model_config.ModelConfig"
 _DRAFTS = "sglang.srt.speculative.draft_utils"
 _WORKERS = "sglang.srt.speculative.draft_worker_common"
+_SPECULATION = "sglang.srt.speculative.spec_info"
+_TP_WORKER = "sglang.srt.managers.tp_worker.TpModelWorker"
 _MODULE = re.compile(r"sglang\.srt\.(?:layers\.attention|hardware_backend)\.")
 _FOLLOWED = (".attention_registry", ".tbo_backend", ".linear.utils", ".qsa.config")
 """Modules beside the backends that decide which are constructed."""
@@ -131,6 +132,11 @@ class Constructions(Interpreter):
             self.call(publish, args)
         return config
 
+    def _function(self, module: Native, name: str) -> FunctionValue | None:
+        """Return a module's function of that name, if it has one."""
+        found = self.attribute_or(module, name, None)
+        return found if isinstance(found, FunctionValue) else None
+
     def backends(
         self, args: Native, config: Native, values: Mapping[str, Native]
     ) -> dict[str, Constructed]:
@@ -154,9 +160,7 @@ class Constructions(Interpreter):
         )
         name = values["speculative_draft_attention_backend"]
         if is_one:
-            name = self._of_one(args)
-            if name is None:
-                return {}
+            args, name = self._given_to_draft(args, values)
         runner = self._runner(args, config, values, draft_attention_backend=name)
         own = self._built(runner)
         if is_one:
@@ -176,17 +180,24 @@ class Constructions(Interpreter):
             "draft_extend": extend if isinstance(extend, Constructed) else own,
         }
 
-    def _of_one(self, args: Native) -> Native:
-        """Return the backend that a draft with one gets; None where its constructor decides it."""
-        if not isinstance(self.found(f"{_SETUP}.{RESOLVING_NAMES}"), FunctionValue):
-            return None
-        module = self.import_module(_WORKERS)
-        known = {"server_args": args, "algo_label": ""}
-        for resolve in [self.attribute(module, each) for each in RESOLVING_DRAFTS]:
-            if isinstance(resolve, FunctionValue):
-                names = _parameters(resolve)
-                return self.call(resolve, **{key: known[key] for key in known if key in names})
-        return None
+    def _given_to_draft(self, args: Native, values: Mapping[str, Native]) -> tuple[Native, Native]:
+        """Return the arguments that a worker gives to its draft's runner, and a backend's name."""
+        self.natives[_TP_WORKER] = made = Hook(_given_to_draft)
+        common = self.import_module(_WORKERS) if self.index.module(_WORKERS) else None
+        maker = None if common is None else self._function(common, "build_draft_tp_worker")
+        if maker is None:
+            algorithms = self.found(f"{_SPECULATION}.SpeculativeAlgorithm")
+            named = self.attribute(algorithms, "from_string")
+            algorithm = self.call(named, values["speculative_algorithm"])
+            maker = self.call(self.attribute(algorithm, "create_worker"), args)
+        takes = _parameters(maker)
+        known = {"server_args": args, "attention_backend_override": None, "draft_worker_cls": made}
+        given = {name: known.get(name, Unknown(name)) for name in takes}
+        try:
+            self.call(maker, **given)
+        except _GivenToDraft as found:
+            return found.args
+        raise NotFollowedError("its worker makes no runner for its draft", _WORKERS)
 
     def _built(self, runner: Runner) -> Constructed | None:
         """Construct a runner's backend as the runner does."""
@@ -195,15 +206,16 @@ class Constructions(Interpreter):
             self.call(self.attribute(runner, "init_attention_backend"))
             made = self.attribute(runner, "attn_backend")
         else:
-            resolve = self.attribute(module, RESOLVING_NAMES)
-            if isinstance(resolve, FunctionValue):
+            # Where the runner has no names of its own yet, the builder resolves them itself.
+            resolve = self._function(module, RESOLVING_NAMES)
+            if resolve is not None:
                 names = self.call(resolve, model_runner=runner)
                 for phase in ("prefill", "decode"):
                     name = self.attribute(names, phase)
                     runner.interpreted_set(f"{phase}_attention_backend_str", name)
-            elif not isinstance(self.attribute(module, f"_{RESOLVING_NAMES}"), FunctionValue):
-                raise NotFollowedError(f"it has no {RESOLVING_NAMES}", _SETUP)
-            build = self.attribute(module, "build_attention_backends")
+            build = self._function(module, "build_attention_backends")
+            if build is None:
+                raise NotFollowedError("it has no build_attention_backends", _SETUP)
             made = self.attribute(self.call(build, model_runner=runner), "attn_backend")
         return made if isinstance(made, Constructed) else None
 
@@ -242,9 +254,24 @@ def _parts(named: Iterable[tuple[str, Native]]) -> Iterator[tuple[str, Construct
                 yield name, each
 
 
-def _parameters(function: FunctionValue) -> list[str]:
-    arguments = function.node.args
-    return [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
+class _GivenToDraft(Exception):  # noqa: N818 - it ends what is followed, and is no error
+    """A worker makes its draft's runner: the arguments, and the backend's name if it has one."""
+
+
+def _given_to_draft(
+    _run: Interpreter, _args: Sequence[Native], named: Mapping[str, Native]
+) -> Native:
+    own = named["server_args"]
+    raise _GivenToDraft(own, named.get("draft_attention_backend"))
+
+
+def _parameters(maker: Native) -> list[str]:
+    """List what a function or a constructor takes; nothing of another value."""
+    function = maker.lookup("__init__") if isinstance(maker, ClassValue) else maker
+    if not isinstance(function, FunctionValue):
+        return []
+    own = function.node.args
+    return [each.arg for each in (*own.args, *own.kwonlyargs) if each.arg != "self"]
 
 
 def facts_of(run: Interpreter, config: Native, values: Mapping[str, Native]) -> dict[str, object]:

@@ -414,12 +414,12 @@ def test_command_lines_are_followed_side_by_side(place: Path) -> None:
     assert read_launches(index, _query(lines[:1], model)) == found[:1]
 
 
-def _launch_of(place: Path, files: Mapping[str, str]) -> Launch:
+def _launch_of(place: Path, files: Mapping[str, str], line: str = "") -> Launch:
     whole = {**_files("declares"), **files}
     texts = {path: str(text).encode() for path, text in whole.items() if is_wanted(path)}
     tree = Tree(package="sglang", version="9.0", source="here", files=texts)
     own = model_of(str(place / "models" / "plain"))
-    return read_launch(Index(tree), [], gpus()["H100"], 1, own)
+    return read_launch(Index(tree), line.split(), gpus()["H100"], 1, own)
 
 
 _ARGS = "sglang/srt/server_args.py"
@@ -439,9 +439,9 @@ _SETUP = "sglang/srt/model_executor/model_runner_components/attention_backend_se
         ),
         pytest.param(
             _SETUP,
-            "def resolve_attention_backend_strs",
-            "def resolve_names",
-            "has no resolve_attention_backend_strs",
+            "def build_attention_backends",
+            "def build_backends",
+            "has no build_attention_backends",
             id="another way to construct",
         ),
     ],
@@ -458,6 +458,42 @@ def test_source_of_another_shape_is_not_checked(
     assert launch.starts is None
     assert words in launch.unchecked[0].message
     assert launch.unchecked[0].at.startswith(("sglang/srt/server_args.py:", "sglang.srt."))
+
+
+def test_builder_that_resolves_names_itself_is_followed(place: Path) -> None:
+    """Older releases have no function for the names of a runner's backends."""
+    text = _TEXTS["declares"][_SETUP]
+    own = "    names = names_of(model_runner=model_runner)\n"
+    for phase in ("prefill", "decode"):
+        own += f"    model_runner.{phase}_attention_backend_str = names.{phase}\n"
+    older = text.replace("resolve_attention_backend_strs", "names_of")
+    older = older.replace("    init_cublas()\n", f"    init_cublas()\n{own}")
+
+    launch = _launch_of(place, {_SETUP: older}, "--attention-backend triton")
+
+    assert launch.starts is True
+    assert launch.classes == _launch_of(place, {}, "--attention-backend triton").classes
+
+
+_COMMON = "sglang/srt/speculative/draft_worker_common.py"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("return TpModelWorker(", "return dict(", id="no runner is made"),
+        pytest.param("def build_draft_tp_worker", "def build", id="no worker is known"),
+    ],
+)
+def test_draft_whose_backend_is_not_found_is_not_checked(place: Path, old: str, new: str) -> None:
+    """Which backend a worker gives to its draft's runner is followed, or not known."""
+    text = _TEXTS["declares"][_COMMON]
+    assert old in text
+
+    launch = _launch_of(place, {_COMMON: text.replace(old, new)}, "--speculative-algorithm DFLASH")
+
+    assert launch.starts is None
+    assert launch.unchecked[0].message == "its worker makes no runner for its draft"
 
 
 def test_fault_of_the_interpreter_is_no_refusal(
