@@ -150,8 +150,8 @@ def _required(kind: str, word: str) -> _Required | None:
 def read_rules(index: Index) -> RuleSet:
     """Read the rules of a version; an unknown one becomes a problem, and stays open."""
     is_known = index.note_unless_known(KNOWN_VERSIONS)
-    expected = RuleSet.builtin(index.label if is_known else ENGINES[-1])
     found = {rule.name: rule for rule in _read(index)}
+    expected = RuleSet.builtin(index.label if is_known else _nearest(found))
     kept: list[Rule] = []
     for rule in expected.rules:
         if rule.name not in IN_SOURCE or rule.name in found:
@@ -164,6 +164,16 @@ def read_rules(index: Index) -> RuleSet:
         rules=(*kept, *found.values()),
         algorithms=expected.algorithms if is_known else frozenset(),
     )
+
+
+def _nearest(found: Collection[str]) -> str:
+    """Return the known version whose function states the most of these rules, and no other."""
+
+    def common(name: str) -> int:
+        stated = {rule.name for rule in RuleSet.builtin(name).rules}.intersection(IN_SOURCE)
+        return len(stated.intersection(found)) - len(stated.difference(found))
+
+    return max(reversed(ENGINES), key=common)
 
 
 def _read(index: Index) -> Iterator[Rule]:
