@@ -145,7 +145,7 @@ def _speculation(draw: random.Random, backends: tuple[str, ...]) -> Iterator[str
 
 
 def trials(seed: int, number: int, version: str) -> Iterator[Trial]:
-    """Draw command lines that start, and compare `number` of them; half of them speculate."""
+    """Draw command lines that are not refused, and compare `number`; half or more speculate."""
     found: Counter[bool] = Counter()
     most = {False: number // 2, True: number}
     for _, case in zip(range(_MOST * number), cases(seed, version), strict=False):
@@ -153,7 +153,7 @@ def trials(seed: int, number: int, version: str) -> Iterator[Trial]:
         if found[speculates] >= most[speculates]:
             continue
         launch = launch_of(version, case)
-        if launch is None or not launch.starts:
+        if launch.refusal is not None or not launch.classes:
             continue
         trial = trial_of(version, case, launch)
         yield trial
@@ -177,7 +177,7 @@ def _reading(version: str) -> EngineReading:
     return read_engine("sglang", find_wheel(version))
 
 
-def launch_of(version: str, case: Case) -> Launch | None:
+def launch_of(version: str, case: Case) -> Launch:
     """Follow a command line, as `backend-caps resolve --engine sglang` does."""
     launches = _reading(version).launches
     assert launches is not None, "SGLang's launches are followed"

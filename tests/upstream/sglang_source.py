@@ -12,7 +12,7 @@ import enum
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from tests.upstream.sglang_wheel import find_wheel
 
@@ -36,18 +36,23 @@ class Bag:
         self.__dict__.update(_values=values, _path=path)
 
     def __getattr__(self, name: str) -> Value:
+        """Return the argument of that name, or what may have arguments below."""
         if name.startswith("__"):
             raise AttributeError(name)
         values = self._values
         return values[name] if name in values else Bag(values, f"{self._path}.{name}")
 
+    def __mul__(self, _other: object) -> Bag:
+        return Bag(self._values, f"{self._path} * ...")
+
     def __call__(self, *_args: object, **_named: object) -> Bag:
+        """Return what may have arguments below, as any call here does."""
         return Bag(self._values, f"{self._path}()")
 
     def __getitem__(self, key: object) -> Bag:
         return Bag(self._values, f"{self._path}[{key!r}]")
 
-    def __enter__(self) -> Bag:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_why: object) -> None:
@@ -238,12 +243,12 @@ def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
 
 
 def _methods(node: ast.ClassDef) -> Iterator[ast.stmt]:
-    """List a class's methods but for its constructor, and an enum's members."""
+    """List a class's methods but for its constructor, and its constants."""
     for each in node.body:
         match each:
             case ast.FunctionDef(name=name) if name != "__init__":
                 yield _bare(each)
-            case ast.Assign(value=ast.Call(func=ast.Name(id="auto"))):
+            case ast.Assign(value=value) if _is_literal(value) or ast.unparse(value) == "auto()":
                 yield each
 
 
@@ -284,7 +289,9 @@ def sliced(function: ast.FunctionDef, wanted: str) -> ast.FunctionDef:
     return made
 
 
-def _kept(body: Sequence[ast.stmt], wanted: set[str]) -> Iterator[ast.stmt]:
+def _kept(  # noqa: C901 - one case for each kind of statement
+    body: Sequence[ast.stmt], wanted: set[str]
+) -> Iterator[ast.stmt]:
     """List the statements that assign what is wanted; of other constructors, all is."""
     for node in body:
         match node:
