@@ -76,6 +76,8 @@ class Launch:
     """The classes of backends that are constructed, by slot, the outermost first."""
     wrappers: frozenset[str] = frozenset()
     """Those of the classes that are constructed around others."""
+    joined: frozenset[str] = frozenset()
+    """The slots with a pair whose need for lengths is also that of its part for prefill."""
 
     @property
     def starts(self) -> bool | None:

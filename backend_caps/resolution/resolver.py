@@ -12,7 +12,7 @@ from functools import reduce
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Stated, added, declared
 from backend_caps.capability.facts import Facts, Situation, Truth, text_of
-from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Scope
+from backend_caps.capability.kind import EVERY_USE, RELAY_LOOP, Phase, Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, IN_PLANS, Capabilities
 from backend_caps.resolution.errors import (
@@ -28,6 +28,11 @@ from backend_caps.resolution.plan import Cause, CauseKind, Choice, Plan, Policy,
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, made_of
+
+_FROM_ABOVE = frozenset({Origin.INHERITED, Origin.UNDECLARED})
+"""What a wrapper has of its base class, whatever its parts say."""
+_PREFILLS = {"prefill": (Role.TARGET, Phase.PREFILL), "draft_prefill": (Role.DRAFT, Phase.PREFILL)}
+"""The uses that a pair in a launch's slot may join."""
 
 
 def resolve(
@@ -150,6 +155,8 @@ def _resolved(plan: Plan, situation: Situation, capability: str, phase: Phase | 
     # At prefill the scheduler knows the lengths, except those of decode rows that are mixed in.
     if counted is RELAY_LOOP and plan.rules.relays_prompts(situation):
         counted = EVERY_USE
+    elif counted is RELAY_LOOP and plan.launch is not None:
+        counted |= {use for slot, use in _PREFILLS.items() if slot in plan.launch.joined}
     uses = [u for u in plan.uses if (u.role, u.phase) in counted and phase in (None, u.phase)]
     of_uses = (cause_of_use(use, capability, situation) for use in uses)
     of_rules = (cause_of_rule(rule, capability, phase, situation) for rule in plan.rules.rules)
@@ -179,7 +186,7 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
     if use.adds_only:
         adds = added(use.declaration, capability, own)
         reading = use.readings.get(capability)
-        if adds is None and reading is not None and reading.origin is Origin.INHERITED:
+        if adds is None and reading is not None and reading.origin in _FROM_ABOVE:
             adds = _explained(use, capability, (kind.worst, Origin.UNDECLARED, ""))
         return None if adds is None else _cause(use, adds, own)
     stated = declared(use.declaration, capability, own)

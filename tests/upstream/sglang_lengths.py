@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.construction import Constructed, Runner
+from backend_caps.engines.source.uncertainty import has_unknown
 from backend_caps.engines.source.values import ClassValue, Instance, Native, Unknown
 from tests.upstream.sglang_source import (
     BACKENDS,
@@ -28,7 +29,6 @@ from tests.upstream.sglang_source import (
 )
 from tests.upstream.sglang_wheel import RuntimeContext, load_overlap_utils
 
-_SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 _COMMON = f"{SPECULATION}draft_worker_common"
 _CONFIG = "sglang.srt.configs.model_config.ModelConfig"
 _MACHINE = {
@@ -78,7 +78,7 @@ class Recording(arguments._Arguments):  # noqa: SLF001 - its runs are recorded
             is_draft_model=True,
         )
         args, own = self.server_args, name or self.final["speculative_draft_attention_backend"]
-        if isinstance(args, Instance) and self.index.module(_SETUP) is None:
+        if isinstance(args, Instance) and name is not None:  # where it goes with the arguments
             args = Instance(args.cls, {**args.attributes})
             args.attributes["speculative_draft_attention_backend"] = own
         return self._runner(args, config, self.final, draft_attention_backend=own)
@@ -96,7 +96,10 @@ class _Server:
     version: str
 
     def __post_init__(self) -> None:
-        final = {k: arguments.plain(v) for k, v in self.run.final.items()}
+        final = {
+            name: Bag({}, name) if has_unknown(value) else arguments.plain(value)
+            for name, value in self.run.final.items()
+        }
         both = final["attention_backend"]
         pair = tuple(final[f"{each}_attention_backend"] or both for each in ("prefill", "decode"))
         self.values = {**final, **_MACHINE, "get_attention_backends": lambda: pair}
@@ -109,6 +112,7 @@ class _Server:
                 "attention_backends": lambda: pair,
                 "get_kv_shard_pool": lambda _: final.get("enable_kv_cache_sharding") or None,
                 "DraftWorkerBundle": SimpleNamespace,
+                "deepcopy": lambda copied: copied,
                 **dict.fromkeys(("_is_cpu", "_is_hip", "_is_npu", "_is_xpu"), False),
             },
         )
@@ -146,7 +150,8 @@ class _Server:
         if not isinstance(cls, type):
             raise NotComparableError(f"no worker is known: {cls}")
         worker = cls.__new__(cls)
-        own = {"_target_worker": SimpleNamespace(model_runner=target), "_hosts_draft": True}
+        of_target = SimpleNamespace(model_runner=target)
+        own = {"_target_worker": of_target, "target_worker": of_target, "_hosts_draft": True}
         vars(worker).update(own, **self._draft(cls))
         slots = getattr(worker, "spec_v2_attn_backends", (target.attn_backend,))
         return tuple(slots)
@@ -170,6 +175,9 @@ class _Server:
             build = self.source.found(_COMMON, "build_draft_tp_worker")
             names = build.__code__.co_varnames[: build.__code__.co_kwonlyargcount]
             given: dict[str, object] = {each: Bag(self.values, each) for each in names}
+            server_args = SimpleNamespace(**self.values)
+            server_args.override = lambda _why, **own: vars(server_args).update(own)
+            given["server_args"] = server_args
             defaults = {"attention_backend_override": None, "draft_worker_cls": self._worker}
             given |= {name: own for name, own in defaults.items() if name in names}
             return {"draft_model_runner": build(**given).draft_model_runner}
@@ -226,6 +234,8 @@ class _Server:
     def _worker(self, *_args: object, **named: object) -> SimpleNamespace:
         """Stand in for the worker of a draft's runner."""
         name = named.get("draft_attention_backend")
+        if name is None:
+            name = getattr(named["server_args"], "speculative_draft_attention_backend", None)
         assert name is None or isinstance(name, str), name
         return SimpleNamespace(model_runner=self._runner(name), draft_runner=None)
 

@@ -134,6 +134,7 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
         wrappers=frozenset(
             chain.from_iterable(each.wrappers() for each in found.backends.values())
         ),
+        joined=frozenset(slot for slot, made in found.backends.items() if made.asks_prefill()),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from backend_caps.engines.sglang.backends import NEEDS
 from backend_caps.engines.sglang.query_backends import (
     EAGLE,
     ONE_DRAFT_BACKEND,
@@ -26,6 +27,7 @@ from backend_caps.engines.source.values import (
     FunctionValue,
     Hook,
     Native,
+    Raised,
     Unknown,
 )
 
@@ -40,7 +42,13 @@ _WORKERS = "sglang.srt.speculative.draft_worker_common"
 _SPECULATION = "sglang.srt.speculative.spec_info"
 _TP_WORKER = "sglang.srt.managers.tp_worker.TpModelWorker"
 _MODULE = re.compile(r"sglang\.srt\.(?:layers\.attention|hardware_backend)\.")
-_FOLLOWED = (".attention_registry", ".tbo_backend", ".linear.utils", ".qsa.config")
+_FOLLOWED = (
+    ".attention_registry",
+    ".hybrid_attn_backend",
+    ".tbo_backend",
+    ".linear.utils",
+    ".qsa.config",
+)
 """Modules beside the backends that decide which are constructed."""
 _CLASS = re.compile(r"\w*Backend\b")
 _KV_DTYPES = {"fp8_e4m3": "torch.float8_e4m3fn", "fp8_e5m2": "torch.float8_e5m2"}
@@ -53,6 +61,12 @@ class Constructed(Record):
         super().__init__(attn_backends=(), sparse_layer_ids=())
         self.path = path
         self.parts = parts
+
+    def asks_prefill(self) -> bool:
+        """Return whether a pair in it joins the lengths of what runs prefill."""
+        return self.attributes.get("asks_prefill") is True or any(
+            part.asks_prefill() for _, part in self.parts
+        )
 
     def in_slot(self, slot: str) -> tuple[str, ...]:
         """List the classes that run a slot, each once, the outermost first."""
@@ -103,12 +117,38 @@ class Constructions(Interpreter):
     ) -> Native:
         """Record the construction of a backend."""
         if _MODULE.match(cls.module.module.name) and _CLASS.fullmatch(cls.name) and not cls.is_enum:
-            return Constructed(
-                cls.path, [*_parts([("", each) for each in args]), *_parts(named.items())]
-            )
+            parts = [*_parts([("", each) for each in args]), *_parts(named.items())]
+            made = Constructed(cls.path, parts)
+            if any(name in PHASES for name, _ in parts):
+                made.attributes["asks_prefill"] = self._asks_prefill(cls, args, named, parts)
+            return made
         if any(map(is_base_config, cls.externals)):
             return constructed_config(self, cls, named, is_complete=True)
         return super().construct(cls, args, named)
+
+    def _asks_prefill(
+        self,
+        cls: ClassValue,
+        args: Sequence[Native],
+        named: Mapping[str, Native],
+        parts: Sequence[tuple[str, Constructed]],
+    ) -> bool:
+        """Return whether a pair needs lengths where its part for prefill alone does.
+
+        Its own constructor tells; where that cannot be followed, it counts as if it did.
+        """
+        for name, part in parts:
+            part.attributes[NEEDS] = PHASES.get(name) == "prefill"
+        before = [*self.notes]
+        try:
+            made = super().construct(cls, args, named)
+            return self.attribute(made, NEEDS) is not False
+        except (Raised, NotFollowedError):
+            return True
+        finally:
+            self.notes[:] = before
+            for _, part in parts:
+                del part.attributes[NEEDS]
 
     def replacement(self, function: FunctionValue) -> Hook | None:
         """Leave out functions beside a backend's class, which look at the runner's memory."""

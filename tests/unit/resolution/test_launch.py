@@ -89,6 +89,7 @@ _CLASSES = named(
     _class("Unbounded", Origin.DECLARED, Capabilities(needs_cpu_seq_lens=False)),
     _class("Joins", Origin.CONDITIONAL),
     _class("Inherits", Origin.INHERITED),
+    _class("Bare", Origin.UNDECLARED),
     installed("lean", parts=[Part("Lean")]),
 )
 _SPECULATING = "--attention-backend lean --speculative-algorithm DFLASH"
@@ -103,7 +104,7 @@ def _with_classes(**classes: str) -> Launch:
     paths = {
         slot: tuple(f"engine.{name}" for name in names.split()) for slot, names in classes.items()
     }
-    wrappers = frozenset({"engine.Joins", "engine.Inherits"})
+    wrappers = frozenset({"engine.Joins", "engine.Inherits", "engine.Bare"})
     return replace(_launch(), classes=paths, wrappers=wrappers)
 
 
@@ -174,6 +175,7 @@ def test_class_that_was_not_read_counts_as_the_worst() -> None:
         ),
         pytest.param("Unbounded", HostSeqLens.EXACT, Origin.UNDECLARED, id="no part has it"),
         pytest.param("Inherits Lean", HostSeqLens.EXACT, Origin.INHERITED, id="it inherits"),
+        pytest.param("Bare Lean", HostSeqLens.EXACT, Origin.UNDECLARED, id="the base's own"),
     ],
 )
 def test_wrapper_adds_what_it_says_itself(decode: str, value: HostSeqLens, origin: Origin) -> None:
@@ -187,6 +189,27 @@ def test_wrapper_adds_what_it_says_itself(decode: str, value: HostSeqLens, origi
     lengths = plan["host_seq_lens"]
     assert lengths.value is value
     assert lengths.causes[0].origin is origin
+
+
+@pytest.mark.parametrize(
+    ("joined", "value"),
+    [
+        pytest.param(set(), HostSeqLens.NONE, id="the pair asks decode alone"),
+        pytest.param({"prefill"}, HostSeqLens.EXACT, id="it asks both"),
+        pytest.param({"draft_prefill"}, HostSeqLens.NONE, id="the draft's asks both"),
+    ],
+)
+def test_pair_counts_for_prefill_where_it_asks_for_it(joined: set[str], value: HostSeqLens) -> None:
+    """Releases differ in whether a pair needs lengths that its part for prefill alone needs."""
+    line = f"{_SPECULATING} --speculative-attention-mode decode --disable-piecewise-cuda-graph"
+    slots = dict.fromkeys(("decode", "draft_prefill", "draft", "draft_extend"), "Lean")
+    launch = replace(_with_classes(prefill="Reads", **slots), joined=frozenset(joined))
+
+    plan = resolve(
+        uses_of(flags(line), _CLASSES, launch), flags(line), rules=RULES_23, launch=launch
+    )
+
+    assert plan["host_seq_lens"].value is value
 
 
 def test_capability_that_a_source_does_not_state_is_not_known() -> None:

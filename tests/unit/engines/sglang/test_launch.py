@@ -154,7 +154,8 @@ def test_interpreted_launch_is_what_python_gives(importable: Path, gpu: str) -> 
 
 
 def _compared(launch: Launch) -> object:
-    plain: object = json.loads(json.dumps(asdict(launch), default=sorted))
+    decided = replace(launch, joined=frozenset())  # of it, a process is not asked
+    plain: object = json.loads(json.dumps(asdict(decided), default=sorted))
     return plain
 
 
@@ -473,6 +474,32 @@ def test_builder_that_resolves_names_itself_is_followed(place: Path) -> None:
 
     assert launch.starts is True
     assert launch.classes == _launch_of(place, {}, "--attention-backend triton").classes
+
+
+_PAIR = "sglang/srt/layers/attention/hybrid_attn_backend.py"
+
+
+@pytest.mark.parametrize(
+    ("needs", "joined"),
+    [
+        pytest.param("decode_backend.needs_cpu_seq_lens", set(), id="of decode"),
+        pytest.param(
+            "prefill_backend.needs_cpu_seq_lens or decode_backend.needs_cpu_seq_lens",
+            {"prefill", "decode"},
+            id="of both",
+        ),
+        pytest.param("None[0]", {"prefill", "decode"}, id="not followed"),
+    ],
+)
+def test_pair_that_asks_for_prefill_is_found(place: Path, needs: str, joined: set[str]) -> None:
+    """A pair's own constructor says whether lengths count that prefill alone needs."""
+    text = _TEXTS["declares"][_PAIR].replace("decode_backend.needs_cpu_seq_lens", needs)
+    line = "--prefill-attention-backend triton --decode-attention-backend flashinfer"
+
+    launch = _launch_of(place, {_PAIR: text}, line)
+
+    assert launch.starts is True
+    assert launch.joined == joined
 
 
 _COMMON = "sglang/srt/speculative/draft_worker_common.py"
