@@ -31,6 +31,7 @@ WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
 SGLANG := .cache/engines/sglang-0.5.23
 RELEASES := 0.5.13 0.5.18 0.5.23
+EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
@@ -98,10 +99,12 @@ vllm: $(VENV)/developing $(LARGE_WHEELS)
 
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
 # processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
-upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed)
+# Then host lengths of each release, beside its own decision.
+upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed)
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
+	$(BIN)/python -m tests.upstream.host_lengths $(LENGTHS)
 
 docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff check docs
