@@ -65,7 +65,8 @@ class Verdict(Enum):
     """How two answers compare."""
 
     EQUAL = "equal"
-    NAMED = "pessimistic by a rule of our own"
+    NAMED = "named"
+    """Pessimistic by a rule of our own, which no release states."""
     PESSIMISTIC = "pessimistic"
     OPTIMISTIC = "optimistic"
     NOT_COMPARABLE = "not comparable"
