@@ -155,6 +155,7 @@ def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:
         facts=answer.get("facts", {}),
         classes={slot: tuple(paths) for slot, paths in answer.get("classes", {}).items()},
         wrappers=frozenset(answer.get("wrappers", ())),
+        joined=frozenset(answer.get("joined", ())),
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
 _Value: TypeAlias = Any
@@ -47,6 +47,8 @@ class Backend:
     """A backend in whose place SGLang constructs this."""
 
     _path = ""
+    pairs: _Value = None
+    """The constructor of a wrapper of two backends."""
 
     def __init__(self, *args: object, **named: object) -> None:
         self.attn_backends: tuple[object, ...] = ()
@@ -58,6 +60,30 @@ class Backend:
             for each in (value if isinstance(value, list | tuple) else (value,))
             if isinstance(each, Backend)
         ]
+        is_pair = any(name in PHASES for name, _ in self._parts)
+        self._asks_prefill = is_pair and self._joins(args, named)
+
+    def _joins(self, args: Sequence[object], named: Mapping[str, object]) -> bool:
+        """Return whether a pair needs lengths where its part for prefill alone does.
+
+        Its own constructor tells; where that cannot be executed, it counts as if it did.
+        """
+
+        def own(value: object, name: str = "") -> object:
+            if isinstance(value, Backend):
+                return SimpleNamespace(needs_cpu_seq_lens=PHASES.get(name) == "prefill")
+            return _Known(value)
+
+        pair = SimpleNamespace()
+        try:
+            type(self).pairs(pair, *map(own, args), **{k: own(v, k) for k, v in named.items()})
+        except Exception:  # noqa: BLE001 - whatever it raises, it does not tell
+            return True
+        return getattr(pair, "needs_cpu_seq_lens", True) is not False
+
+    def asks_prefill(self) -> bool:
+        """Return whether a pair in it joins the lengths of what runs prefill."""
+        return self._asks_prefill or any(part.asks_prefill() for _, part in self._parts)
 
     def in_slot(self, slot: str) -> list[str]:
         """List the classes that run a slot, each once, the outermost first."""
@@ -74,6 +100,44 @@ class Backend:
             yield self._path
         for _, part in self._parts:
             yield from part.wrappers()
+
+
+class _Known:
+    """What is known of a value; a test of what is not is undecided."""
+
+    def __init__(self, value: object = None) -> None:
+        self._value = value
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return getattr(self._value, name)
+        except (AttributeError, Undecided):
+            return _Known()
+
+    def __bool__(self) -> bool:
+        raise Undecided("a value of the runner")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, _other: object) -> bool:
+        raise Undecided("a value of the runner")
+
+
+class _Imported(dict[str, _Value]):
+    """The names that a module imports, each imported where it is used."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        super().__init__()
+        self._from = {
+            alias.asname or alias.name: (str(node.module), alias.name)
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def __missing__(self, name: str) -> _Value:
+        module, own = self._from[name]
+        return getattr(importlib.import_module(module), own)
 
 
 class BackendModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -138,18 +202,28 @@ class BackendModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__getattr__ = other  # type: ignore[method-assign]
 
     def _class(self, module: ModuleType, node: ast.ClassDef) -> type:
-        kept: list[ast.stmt] = []
-        for each in node.body:
-            if isinstance(each, ast.FunctionDef) and _decorators(each) == ["classmethod"]:
-                each.returns, each.args.defaults = None, []
-                for argument in each.args.args:
-                    argument.annotation = None
-                kept.append(each)
         names: dict[str, Any] = {}
-        exec(  # noqa: S102 - SGLang's own lines, in its own process
-            compile(ast.Module(kept, []), module.__name__, "exec"), module.__dict__, names
-        )
+        for each in node.body:
+            if not isinstance(each, ast.FunctionDef):
+                continue
+            if _decorators(each) == ["classmethod"]:
+                names |= _executed(each, module.__dict__)
+            if each.name == "__init__" and PHASES.keys() & {own.arg for own in each.args.args}:
+                assert module.__spec__ is not None, "the import system sets it"
+                imported = _Imported(module.__spec__.loader_state)
+                names["pairs"] = _executed(each, imported)["__init__"]
         return type(node.name, (Backend,), {**names, "_path": f"{module.__name__}.{node.name}"})
+
+
+def _executed(function: ast.FunctionDef, scope: dict[str, Any]) -> Mapping[str, Any]:
+    """Define a function in a scope, without annotations and defaults."""
+    function.returns, function.args.defaults = None, []
+    for argument in function.args.args:
+        argument.annotation = None
+    names: dict[str, Any] = {}
+    code = compile(ast.Module([function], []), "backend", "exec")
+    exec(code, scope, names)  # noqa: S102 - SGLang's own lines, in its own process
+    return names
 
 
 def _decorators(node: ast.FunctionDef) -> list[str]:

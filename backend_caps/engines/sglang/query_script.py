@@ -169,6 +169,7 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
             slots = query_backends.backends_of(args, config, values)
         answer["classes"] = {slot: made.in_slot(slot) for slot, made in slots.items()}
         answer["wrappers"] = sorted({each for made in slots.values() for each in made.wrappers()})
+        answer["joined"] = sorted(slot for slot, made in slots.items() if made.asks_prefill())
         answer["stage"] = "accepted"
     except query_backends.Undecided as error:
         answer["undecided"] = str(error)

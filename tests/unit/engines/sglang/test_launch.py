@@ -134,6 +134,7 @@ _LINES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("--attention-backend fa3", "plain"),
         ("--attention-backend triton", "linear"),
         ("--prefill-attention-backend triton --attention-backend fa3", "latent"),
+        ("--prefill-attention-backend fa3 --attention-backend triton", "latent"),
         ("--speculative-algorithm EAGLE --attention-backend triton", "plain"),
         ("--speculative-algorithm DFLASH --attention-backend triton", "plain"),
     ),
@@ -154,8 +155,7 @@ def test_interpreted_launch_is_what_python_gives(importable: Path, gpu: str) -> 
 
 
 def _compared(launch: Launch) -> object:
-    decided = replace(launch, joined=frozenset())  # of it, a process is not asked
-    plain: object = json.loads(json.dumps(asdict(decided), default=sorted))
+    plain: object = json.loads(json.dumps(asdict(launch), default=sorted))
     return plain
 
 
@@ -500,6 +500,32 @@ def test_pair_that_asks_for_prefill_is_found(place: Path, needs: str, joined: se
 
     assert launch.starts is True
     assert launch.joined == joined
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("if model_runner.pool:\n            pass", id="a test"),
+        pytest.param("self.is_first = model_runner.pool == 1", id="a comparison"),
+        pytest.param("super().__init__(model_runner)", id="another class"),
+    ],
+)
+def test_process_counts_prefill_where_a_pair_does_not_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """What the process has no value for may be what makes a pair ask for prefill."""
+    before = "        self.needs_cpu_seq_lens"
+    text = _TEXTS["declares"][_PAIR].replace(before, f"        {statement}\n{before}")
+    write_folder(tmp_path / "declares", {**_files("declares"), _PAIR: text})
+    own = {**_CONFIGS["plain"], "architectures": ["Small"], IS_COMPLETE: True}
+    write_folder(tmp_path, {"models/plain/config.json": json.dumps(own)})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "declares"))
+    line = "--prefill-attention-backend triton --decode-attention-backend flashinfer"
+
+    [asked] = _asked(tmp_path / "declares", [(line, "plain")], "H100")
+
+    assert asked.starts is True
+    assert asked.joined == {"prefill", "decode"}
 
 
 _COMMON = "sglang/srt/speculative/draft_worker_common.py"
