@@ -16,8 +16,9 @@ from types import SimpleNamespace
 
 from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.construction import Constructed, Runner
+from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.uncertainty import has_unknown
-from backend_caps.engines.source.values import ClassValue, Instance, Native, Unknown
+from backend_caps.engines.source.values import ClassValue, Instance, Native, Raised, Unknown
 from tests.upstream.sglang_source import (
     BACKENDS,
     SPECULATION,
@@ -102,7 +103,11 @@ class _Server:
         }
         both = final["attention_backend"]
         pair = tuple(final[f"{each}_attention_backend"] or both for each in ("prefill", "decode"))
-        self.values = {**final, **_MACHINE, "get_attention_backends": lambda: pair}
+        self.values: dict[str, Value] = {
+            **final,
+            **_MACHINE,
+            "get_attention_backends": lambda: pair,
+        }
         self.source = Source(
             self.version,
             self.values,
@@ -149,12 +154,13 @@ class _Server:
         cls = algorithm.create_worker(Bag(self.values, "server_args"))
         if not isinstance(cls, type):
             raise NotComparableError(f"no worker is known: {cls}")
-        worker = cls.__new__(cls)
+        worker: Value = object.__new__(cls)
         of_target = SimpleNamespace(model_runner=target)
         own = {"_target_worker": of_target, "target_worker": of_target, "_hosts_draft": True}
-        vars(worker).update(own, **self._draft(cls))
-        slots = getattr(worker, "spec_v2_attn_backends", (target.attn_backend,))
-        return tuple(slots)
+        worker.__dict__.update(own, **self._draft(cls))
+        if not hasattr(cls, "spec_v2_attn_backends"):
+            return (target.attn_backend,)
+        return tuple(worker.spec_v2_attn_backends)
 
     def _draft(self, cls: type) -> Mapping[str, object]:
         """Return a worker's attributes for its draft."""
@@ -197,10 +203,10 @@ class _Server:
 
     def _set_up(self, cls: type) -> object:
         """Make a draft worker, and let it construct its backends."""
-        draft = cls.__new__(cls)
+        draft: Value = object.__new__(cls)
         runner = self._runner(None)
         steps = self.values["speculative_num_steps"]
-        vars(draft).update(
+        draft.__dict__.update(
             draft_runner_list=[self._runner(None) for _ in range(steps)],
             server_args=Bag(self.values, "server_args"),
             topk=self.values["speculative_eagle_topk"],
@@ -288,5 +294,8 @@ def sglangs_answer(run: Recording, version: str) -> bool:
     """
     try:
         return _Server(run, version).answer
-    except (ValueError, NotImplementedError, AssertionError, TypeError) as error:
+    except (
+        *(ValueError, NotImplementedError, AssertionError, TypeError, AttributeError),
+        *(Raised, NotFollowedError),
+    ) as error:
         raise NotComparableError(f"its code fails here: {error}") from error
