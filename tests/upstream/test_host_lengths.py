@@ -1,20 +1,44 @@
-"""Host lengths of drawn command lines, beside what SGLang's own code decides."""
+"""Host lengths of command lines, beside what SGLang's own code decides."""
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.upstream.host_lengths import Verdict, trials
+from tests.upstream.host_lengths import Verdict, launch_of, trial_of, trials
+from tests.upstream.launches import Case
+from tests.upstream.sglang_wheel import WHEELS
+
+pytestmark = [pytest.mark.slow, pytest.mark.upstream]
+
+_CASES: list[dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "tables" / "host_lengths.toml").read_text("utf-8")
+)["case"]
+_NUMBER = 8
 
 
-@pytest.mark.slow
-@pytest.mark.upstream
 @pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
 def test_host_lengths_are_what_the_release_decides(release: str) -> None:
     """A plan copies lengths where the release does; a rule of our own may add to it."""
-    found = list(trials(1, 8, release))
+    found = list(trials(1, _NUMBER, release))
 
-    wrong = [each for each in found if each.verdict in {Verdict.PESSIMISTIC, Verdict.OPTIMISTIC}]
+    counts = Counter(each.verdict for each in found)
+    assert [str(each) for each in found if each.verdict.is_wrong] == []
+    assert counts[Verdict.EQUAL] == _NUMBER
 
-    assert len(found) >= 8
-    assert [str(each) for each in wrong] == []
+
+@pytest.mark.parametrize("known", [pytest.param(each, id=each["id"]) for each in _CASES])
+def test_line_once_planned_wrongly_is_what_the_release_decides(known: dict[str, Any]) -> None:
+    """Each was a difference between a plan and the release's own decision."""
+    release = known["release"]
+    if not any(WHEELS.glob(f"sglang-{release}-*.whl")):
+        pytest.skip(f"the wheel of SGLang {release} is not here; `make upstream` fetches it")
+    case = Case(known["machine"], known["model"], tuple(known["line"].split()))
+
+    trial = trial_of(release, case, launch_of(release, case))
+
+    assert trial.verdict is Verdict.EQUAL, trial
