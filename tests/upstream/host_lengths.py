@@ -23,7 +23,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.model import model_of
 from backend_caps.engines.read import read_engine
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.reading import EngineReading, LaunchQuery
 from backend_caps.engines.sglang import arguments
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch
@@ -203,7 +203,14 @@ def launch_of(version: str, case: Case) -> Launch:
     gc.disable()
     try:
         with patch.object(arguments, "_Arguments", Recording):
-            [launch] = launches([case.argv], gpus()[case.machine], 8, model_of(case.model))
+            [launch] = launches(
+                LaunchQuery(
+                    lines=[case.argv],
+                    gpu=gpus()[case.machine],
+                    num_gpus=8,
+                    model=model_of(case.model),
+                )
+            )
     finally:
         gc.enable()
     return launch
