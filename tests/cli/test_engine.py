@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from backend_caps.engines.reading import EngineError, EngineReading
+from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
 from tests.cases import cases_of, compare
 from tests.cli.conftest import CASES, CommandLine
 from tests.unit.report import engine_scene
@@ -31,7 +31,9 @@ class Reader:
 
     asked: list[tuple[str, Path | None]] = field(default_factory=list)
 
-    def read_engine(self, engine: str, source: Path | None, _python: Path | None) -> EngineReading:
+    def read_engine(
+        self, engine: str, source: Path | None, _python: Path | None, _query: LaunchQuery | None
+    ) -> EngineReading:
         """Return one of the small engines."""
         self.asked.append((engine, source))
         return {"sglang": engine_scene.SGLANG, "vllm": engine_scene.VLLM}[engine]
@@ -169,7 +171,7 @@ def test_engine_that_is_not_installed_is_said(
 ) -> None:
     """Where nothing can be read, the reader's own sentence is printed."""
 
-    def refuse(engine: str, *_: Path | None) -> EngineReading:
+    def refuse(engine: str, *_: object) -> EngineReading:
         raise EngineError("engine-not-installed", f"no distribution {engine!r} is installed here.")
 
     monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)
