@@ -55,8 +55,6 @@ _SWITCHES = {
     "disable-overlap-schedule": 0.05,
 }
 """Switches, and how often they are drawn where the release has them."""
-_OWN_RULES = {"mixed-chunk-with-speculation"}
-"""Rules of the built-in sets that no release's decision states: there plans are pessimistic."""
 _MOST = 40
 """Draws for one comparable line, before a release counts as one that starts nothing."""
 
@@ -65,8 +63,6 @@ class Verdict(Enum):
     """How two answers compare."""
 
     EQUAL = "equal"
-    NAMED = "named"
-    """Pessimistic by a rule of our own, which no release states."""
     PESSIMISTIC = "pessimistic"
     OPTIMISTIC = "optimistic"
     NOT_COMPARABLE = "not comparable"
@@ -100,11 +96,7 @@ class Trial:
             return Verdict.NOT_COMPARABLE
         if ours is self.theirs:
             return Verdict.EQUAL
-        if not ours:
-            return Verdict.OPTIMISTIC
-        causes = self.plan["host_seq_lens"].causes
-        deciding = {each.name for each in causes if each.value is not HostSeqLens.NONE}
-        return Verdict.NAMED if deciding <= _OWN_RULES else Verdict.PESSIMISTIC
+        return Verdict.PESSIMISTIC if ours else Verdict.OPTIMISTIC
 
     def __str__(self) -> str:
         case, causes = self.case, self.plan["host_seq_lens"].causes

@@ -23,7 +23,7 @@ _NUMBER = 8
 
 @pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
 def test_host_lengths_are_what_the_release_decides(release: str) -> None:
-    """A plan copies lengths where the release does; a rule of our own may add to it."""
+    """A plan copies lengths where the release does, and nowhere else."""
     found = list(trials(1, _NUMBER, release))
 
     counts = Counter(each.verdict for each in found)

@@ -190,7 +190,7 @@ class Objects(State):
     def _of_class(self, owner: ClassValue, name: str, default: Native) -> Native:
         if owner.has(name):
             return self.bound(owner.lookup(name), None, owner)
-        if name.startswith("__") and (known := _of_every_class(owner)) and name in known:
+        if name.startswith("__") and name in (known := owner.special_attributes):
             return known[name]
         if owner.is_enum and name == "__members__":
             return {each.attributes["name"]: each for each in members(owner)}
@@ -372,22 +372,6 @@ def _is_of(value: Instance, wanted: Native) -> bool:
         return value.cls.descends(wanted.path)
     bases = (each for each in value.cls.externals if isinstance(each, type))
     return wanted is object or any(issubclass(each, wanted) for each in bases)
-
-
-def _of_every_class(cls: ClassValue) -> Mapping[str, Native]:
-    fields = cls.record_fields() if cls.is_record else {}
-    return {
-        "__name__": cls.name,
-        "__qualname__": cls.name,
-        "__module__": cls.module.module.name,
-        "__dict__": cls.names,
-        "__mro__": tuple(cls.line),
-        "__bases__": cls.bases,
-        "__doc__": None,
-        "__annotations__": cls.names.setdefault("\0annotations", {}),
-        "__struct_fields__": tuple(fields),
-        "__dataclass_fields__": fields,
-    }
 
 
 def _of_hook(owner: Hook, name: str, _default: Native) -> Native:

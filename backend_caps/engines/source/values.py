@@ -200,6 +200,23 @@ class ClassValue:
             }
         return self._fields
 
+    @property
+    def special_attributes(self) -> Mapping[str, Native]:
+        """What every class has, by name."""
+        fields = self.record_fields() if self.is_record else {}
+        return {
+            "__name__": self.name,
+            "__qualname__": self.name,
+            "__module__": self.module.module.name,
+            "__dict__": self.names,
+            "__mro__": tuple(self.line),
+            "__bases__": self.bases,
+            "__doc__": None,
+            "__annotations__": self.names.setdefault("\0annotations", {}),
+            "__struct_fields__": tuple(fields),
+            "__dataclass_fields__": fields,
+        }
+
 
 class Instance:
     """An object of a class of the source."""

@@ -346,7 +346,7 @@ def test_flips_do_not_list_what_a_plan_by_hand_has_better_by_its_flags() -> None
     assert _told(flips(plan, backends, read)) == []
 
 
-_THREE = f"{_ON_FA3} {_DRAFTS} --enable-mixed-chunk"
+_THREE = f"{_ON_FA3} {_DRAFTS} {_TBO}"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ def _rule(
 
 _TWO = f"{_NO_PIECEWISE} --enable-two-batch-overlap"
 _MIXED = "--enable-mixed-chunk --speculative-algorithm"
-_WITH_DRAFTS = "mixed-chunk-with-speculation"
 _ENFORCED = f"{_NO_PIECEWISE} --enforce-piecewise-cuda-graph --pp-size 2"
 
 
@@ -46,8 +45,8 @@ _ENFORCED = f"{_NO_PIECEWISE} --enforce-piecewise-cuda-graph --pp-size 2"
         (RULES_13, _TWO, ["two-batch-overlap"]),
         (RULES_13, f"{_NO_PIECEWISE} --speculative-algorithm NGRAM", []),
         (RULES_13, f"{_NO_PIECEWISE} --enable-mixed-chunk", []),
-        (RULES_13, f"{_NO_PIECEWISE} {_MIXED} EAGLE", [_WITH_DRAFTS]),
-        (RULES_13, f"{_MIXED} EAGLE3", [_WITH_DRAFTS, "piecewise-cuda-graph"]),
+        (RULES_13, f"{_NO_PIECEWISE} {_MIXED} EAGLE", []),
+        (RULES_13, f"{_MIXED} EAGLE3", ["piecewise-cuda-graph"]),
         # SGLang 0.5.13 switches the piecewise graph off under these.
         *((RULES_13, line, []) for line in ("--enable-dp-attention", "--pp-size 2")),
         *((RULES_13, line, []) for line in ("--disaggregation-mode decode", "--device npu")),
@@ -55,7 +54,7 @@ _ENFORCED = f"{_NO_PIECEWISE} --enforce-piecewise-cuda-graph --pp-size 2"
         (RULES_23, "", []),
         (RULES_23, "--enable-two-batch-overlap", ["two-batch-overlap"]),
         (RULES_23, "--speculative-algorithm NGRAM", ["ngram"]),
-        (RULES_23, f"{_MIXED} DSPARK", [_WITH_DRAFTS]),
+        (RULES_23, f"{_MIXED} DSPARK", []),
     ],
 )
 def test_builtin_rules_force_the_mirror(rules: RuleSet, line: str, forcing: list[str]) -> None:

@@ -12,7 +12,6 @@ from backend_caps.engines.source.index import Index
 from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of, read_class
 from tests.unit.engines.tables import table
 
-MIXED = "mixed-chunk-with-speculation"
 ENFORCED = "piecewise-cuda-graph-enforced"
 JOIN = "    return any(getattr(each, 'needs_cpu_seq_lens', True) for each in backends)\n"
 
@@ -129,7 +128,7 @@ def test_vanished_rule_of_a_known_version_is_a_problem() -> None:
 
     rules = read_rules(index)
 
-    assert _names(rules) == ["two-batch-overlap", ENFORCED, MIXED]
+    assert _names(rules) == ["two-batch-overlap", ENFORCED]
     assert [problem.message for problem in index.problems] == [
         (
             f"sglang 0.5.13 has no rule 'piecewise-cuda-graph' in {DECIDES}, "
