@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,6 @@ import click
 from click.core import ParameterSource
 from click.decorators import FC
 
-from backend_caps.capability.backend import Backend
-from backend_caps.capability.provenance import Problem, Status
 from backend_caps.cli.output import Format, working
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading
 from backend_caps.discovery.registry import Registry, discover
@@ -285,39 +283,7 @@ def reading_of(
     if not any(backend.engine_class for backend in reading.backends):
         why = " ".join(problem.message for problem in reading.problems[:_SHOWN])
         raise click.UsageError(
-            f"no class of a backend could be read of {name_of(reading)}. {why} Expected --source "
+            f"no class of a backend could be read of {reading.title}. {why} Expected --source "
             f"or --engine-python with a whole {engine}."
         )
     return reading
-
-
-def merged(reading: EngineReading, plugins: Registry) -> Registry:
-    """Join an engine's own backends with the installed plugins; the engine's win a shared name."""
-    engines_own = reading.registry
-    beside = Registry.of(
-        (*engines_own.entries, *_beside(reading, plugins)),
-        rules=plugins.third_party_rules,
-        problems=(*engines_own.problems, *plugins.problems),
-    )
-    return replace(beside, rule_problems=plugins.rule_problems, remarks=plugins.remarks)
-
-
-def _beside(reading: EngineReading, plugins: Registry) -> Iterator[Backend]:
-    names = {backend.name for backend in reading.backends}
-    for entry in plugins.entries:
-        if entry.name not in names or entry.status is Status.SKIPPED:
-            yield entry
-            continue
-        plugin = replace(entry.source, declared_at=None)
-        problem = Problem(
-            code="engines-own",
-            message=f"backend {entry.name!r} of {plugin} has the name of one that "
-            f"{name_of(reading)} has itself, and the engine's goes before it.",
-            remedy="Rename the plugin's, or leave --engine out.",
-        )
-        yield replace(entry, status=Status.SKIPPED, problems=(*entry.problems, problem))
-
-
-def name_of(reading: EngineReading) -> str:
-    """Name an engine, with its version where the source has one."""
-    return " ".join(part for part in (reading.engine, reading.version) if part)

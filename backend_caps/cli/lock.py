@@ -214,7 +214,7 @@ def _side(named: str) -> tuple[Side, str]:
     except BackendCapsError as error:
         raise click.UsageError(str(error)) from error
     assert reading is not None, f"{engine} was asked for"
-    return Side.of_reading(reading), invocation.name_of(reading)
+    return Side.of_reading(reading), reading.title
 
 
 def _of_lock(path: Path) -> Side:

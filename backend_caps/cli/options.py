@@ -6,25 +6,34 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
+from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
 from backend_caps.cli.output import Format, examples, printer
 from backend_caps.cli.request import Request, query_of
-from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, installed_engine
+from backend_caps.resolution.engine import (
+    ENGINES,
+    RULE_SETS,
+    Engine,
+    engine,
+    installed_engine,
+    option_of,
+    read_flags,
+    without_options,
+    words_of,
+)
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import RuleSet
-
-if TYPE_CHECKING:
-    pass
+from backend_caps.resolution.selection import BACKEND_FLAGS
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _OPTIONS = (
@@ -195,8 +204,8 @@ def request_of(
             it is followed while the engine is read.
     """
     given, facts = ctx.params, _facts(ctx)
-    words = ctx.ensure_object(invocation.Invocation).server_flags
     model: str | None = given.get("model_config")
+    words = () if model is None else _launch_words(ctx)
     if given["flags_file"] or has_server_flags(ctx):
         invocation.check_routed(given.get("engine"))
     python = given.get("engine_python")
@@ -204,6 +213,9 @@ def request_of(
     reading = invocation.reading_of(given.get("engine"), given.get("source"), python, query)
     line = (None if reading is None else reading.command_line) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
+    left_to_engine = [name for name in BACKEND_FLAGS if dict(flags)[name] == AUTO]
+    if reading is not None and left_to_engine:
+        flags = flags.updated(dict.fromkeys(left_to_engine))
     known = line if isinstance(line, Engine) else engine(line)
     unread = [flag for flag in flags.unrelated if reads is None or not reads(known, flag)]
     if unread and model is None:  # else the engine's own code reads all
@@ -225,6 +237,20 @@ def request_of(
         words=words,
         model=model,
     )
+
+
+def _launch_words(ctx: click.Context) -> tuple[str, ...]:
+    """Return the command line that an engine starts with, flags of files and environment first.
+
+    `auto` leaves a backend to the engine, whose own command line has no such word.
+    """
+    traced, file = invocation.traced_in(ctx), ctx.params["flags_file"]
+    words = [
+        *words_of({} if traced is None else traced.server_values()),
+        *words_of({} if file is None else read_flags(file)),
+        *ctx.ensure_object(invocation.Invocation).server_flags,
+    ]
+    return tuple(without_options(words, [*map(option_of, BACKEND_FLAGS)], AUTO))
 
 
 def has_server_flags(ctx: click.Context) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from backend_caps.report.plan_views import (
     relay_view,
     selection_view,
 )
+from backend_caps.resolution.engine import without_options
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.launch import Launch
@@ -162,7 +162,7 @@ def _select_of_engine(ctx: click.Context, request: Request) -> None:
     assert request.reading is not None, "an engine is read"
     line = request.reading.command_line
     names = sorted(line.attention_backends) if line else []
-    words = _without_backends(request.words)
+    words = without_options(request.words, _NAMING)
     own, *tried = request.launches([words, *([*words, f"--{_SHARED}", name] for name in names)])
     default = own.flags.get("attention_backend") if own.starts else None
     found = [
@@ -190,19 +190,6 @@ _STARTS = (True, None, False)
 _SHARED = "attention-backend"
 _NAMING = tuple(f"--{each}{_SHARED}" for each in ("", "prefill-", "decode-"))
 """The options that name a backend of the target."""
-
-
-def _without_backends(words: Sequence[str]) -> list[str]:
-    """Leave out what names the target's backends."""
-    kept: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word in _NAMING:
-            del rest[:1]
-        elif not word.startswith(tuple(f"{option}=" for option in _NAMING)):
-            kept.append(word)
-    return kept
 
 
 def _engine_candidate(

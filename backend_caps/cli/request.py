@@ -22,7 +22,6 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
 
@@ -72,7 +71,7 @@ class Request:
     requires_evidence: bool = False
     """Whether what is not verified counts as undeclared."""
     words: tuple[str, ...] = ()
-    """The server's command line."""
+    """The command line that the engine is started with, where its launch is followed."""
     model: str | None = None
     """The model that the server is started with, where its launch is followed."""
 
@@ -89,9 +88,11 @@ class Request:
     @cached_property
     def found(self) -> Registry:
         """The plugins, joined with an engine's own backends."""
-        return (
-            self.plugins if self.reading is None else invocation.merged(self.reading, self.plugins)
-        )
+        if self.reading is None:
+            return self.plugins
+        from backend_caps.engines.start import beside  # noqa: PLC0415 - only for --engine
+
+        return beside(self.reading, self.plugins)
 
     @cached_property
     def registry(self) -> Registry:
@@ -122,7 +123,7 @@ class Request:
                 "--model-config needs the machine; add --fact device_name=H100, or another of: "
                 f"{', '.join(gpus())}."
             )
-        with working(f"following the command line through {invocation.name_of(self.reading)}"):
+        with working(f"following the command line through {self.reading.title}"):
             return self.reading.launches(query)
 
     @cached_property
@@ -135,20 +136,15 @@ class Request:
     def launched_plan(self, launch: Launch | None, policy: Policy) -> Plan:
         """Resolve the flags, or the engine's final ones, with the engine's own backends."""
         assert self.reading is not None, "an engine is read"
-        flags, facts = self.flags, self.facts
-        if launch is not None:
-            flags, facts = launch.over(flags), launch.with_facts(facts)
-        rules = self.registry.rules(self.rules)
-        uses = self.registry.uses(flags, launch)
-        open_ = (*self.reading.unread(facts, launch), *self.reading.known_faults(uses))
-        return resolve(  # an engine chooses classes for its names itself, auto included
-            uses,
-            flags,
-            rules=rules.with_problems(open_),
-            facts=facts,
+        from backend_caps.engines.start import EngineStart  # noqa: PLC0415 - only for --engine
+
+        return EngineStart(reading=self.reading, launch=launch).plan(
+            self.registry,
+            self.flags,
+            rules=self.registry.rules(self.rules),
+            facts=self.facts,
             policy=policy,
             unsafe_override=self.override,
-            launch=launch,
         )
 
     def routed_plan(self, facts: Facts, stand_ins: Collection[str]) -> Plan:
@@ -170,5 +166,5 @@ class Request:
 
     def written(self, plan: Plan) -> PlanDocument:
         """Make the document of a plan of these flags, with the flips that would change it."""
-        engine = None if self.reading is None else invocation.name_of(self.reading)
+        engine = None if self.reading is None else self.reading.title
         return plan_document(plan, flips(plan, self.registry, plan.flags), engine=engine)

@@ -109,6 +109,11 @@ class EngineReading:
                     )
 
     @property
+    def title(self) -> str:
+        """The engine, with its version where the source has one."""
+        return " ".join(part for part in (self.engine, self.version) if part)
+
+    @property
     def registry(self) -> Registry:
         """The backends, to look up by name and to resolve a server's flags with."""
         return Registry.of(self.backends, problems=self.problems)

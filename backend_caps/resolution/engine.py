@@ -7,7 +7,7 @@ The options are data, extracted from each version's source. The values read here
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -58,6 +58,42 @@ class Engine:
 def option_of(field: str) -> str:
     """Write a field's name as its option on the command line."""
     return "--" + field.replace("_", "-")
+
+
+def words_of(flags: Mapping[str, object]) -> Iterator[str]:
+    """Write flags of a file as words of a command line; a switch that is off has none."""
+    for name, value in flags.items():
+        if value is False:
+            continue
+        yield option_of(name.removeprefix("--"))
+        if isinstance(value, Mapping):
+            yield json.dumps(value)
+        elif value is not True:
+            yield from map(str, value if isinstance(value, list | tuple) else [value])
+
+
+def without_options(
+    words: Sequence[str], options: Collection[str], value: str | None = None
+) -> list[str]:
+    """Leave options out of a command line, with the value of each.
+
+    Args:
+        words: the command line.
+        options: what is left out, in full.
+        value: leave an option out only where it has this value.
+    """
+    kept: list[str] = []
+    rest = list(reversed(words))
+    while rest:
+        word = rest.pop()
+        option, equals, text = word.partition("=")
+        if option not in options:
+            kept.append(word)
+            continue
+        own = [word] if equals or not rest else [word, text := rest.pop()]
+        if value not in {None, text}:
+            kept += own
+    return kept
 
 
 def read_data(name: str) -> str:
@@ -184,16 +220,7 @@ class Reader:
 
     def file(self, path: str | PathLike[str]) -> CommandLine:
         """Read a YAML or JSON mapping; a flag that is `null` is not given."""
-        import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
-
-        try:
-            loaded = yaml.safe_load(Path(path).read_bytes())
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise _unreadable(path, " ".join(str(error).split())) from error
-        values = {} if loaded is None else loaded
-        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise _unreadable(path, f"it holds a {type(values).__name__}, or keys that are no text")
-        return self.mapping({key: value for key, value in values.items() if value is not None})
+        return self.mapping(read_flags(path))
 
     def environ(self, environ: Mapping[str, str]) -> CommandLine:
         """Read the variables with our prefix; a switch takes yes or no."""
@@ -233,6 +260,24 @@ class Reader:
                 return None
         line.unrelated += (option,)
         return None
+
+
+def read_flags(path: str | PathLike[str]) -> dict[str, object]:
+    """Read a YAML or JSON mapping of flags; one that is `null` is not given.
+
+    Raises:
+        FlagsError: the file is not there, or is no such mapping.
+    """
+    import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
+
+    try:
+        loaded = yaml.safe_load(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise _unreadable(path, " ".join(str(error).split())) from error
+    values = {} if loaded is None else loaded
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise _unreadable(path, f"it holds a {type(values).__name__}, or keys that are no text")
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _unknown(flag: str, meant: str) -> FlagsError:

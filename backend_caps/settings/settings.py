@@ -259,6 +259,16 @@ class TracedSettings:
             traced.put(flags, sources.SettingLayer.ENVIRONMENT, variables)
         return traced
 
+    def server_values(self) -> Mapping[str, object]:
+        """List the flags of file and environment by name, the environment's over the file's.
+
+        Raises:
+            BackendCapsError: a variable is refused; several come as one group.
+        """
+        section = self.server_section().items()
+        own = {name.removeprefix("--").replace("-", "_"): value for name, value in section}
+        return {**own, **ServerFlags.from_environ(self._environ).given()}
+
     def server_section(self) -> Mapping[str, object]:
         """List the file's server flags before validation; a null flag is not given."""
         section = self._file_values.section(sources.SERVER)

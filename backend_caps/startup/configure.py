@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from backend_caps.capability.facts import Facts, text_of
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover
+from backend_caps.engines.start import EngineStart, beside
 from backend_caps.relay import DraftShape
 from backend_caps.relay.host_lengths import unknown_accept_tokens
 from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams
@@ -52,6 +54,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
     group: ProcessGroup | Ranks | None = None,
     debug: bool = False,
     streams: DeviceStreams | None = None,
+    engine: EngineStart | None = None,
 ) -> Configuration:
     """Discover backends, resolve the plan, and make the server's configuration.
 
@@ -77,6 +80,9 @@ def configure(  # noqa: PLR0913 - what a server is started with
             single rank.
         debug: check every row that is written and read; slow.
         streams: the device's streams, where the declared traits are not the ones to use.
+        engine: SGLang, read or asked, with what it makes of the server's command line: its own
+            backends join the registry's, its final flags go before `flags`, its rules hold unless
+            `rules` are given, and what it refuses is a problem.
 
     Returns:
         The plan, its FutureMap, how each kind of batch runs, and where barriers are released. With
@@ -98,14 +104,18 @@ def configure(  # noqa: PLR0913 - what a server is started with
         if streams is None:
             check_device(device)
         known = discover() if registry is None else registry
-        plan = plan_for(
+        resolved: Callable[..., Plan] = partial(plan_for, stand_ins=stand_ins(device))
+        named = rules
+        if engine is not None:
+            known, resolved = beside(engine.reading, known), engine.plan
+            named = rules or engine.reading.rules
+        plan = resolved(
             known,
             flags,
-            rules=known.rules(rules),
+            rules=known.rules(named),
             facts=with_device(facts or Facts(), device),
             policy=policy,
             unsafe_override=unsafe_override,
-            stand_ins=stand_ins(device),
         )
         plan = with_bound(plan, draft)
         # No backend declares a stand-in device by name, so naming it is no mistake to report.
@@ -118,8 +128,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
         plan = decide()
     else:
         sizes = {role.value: graph_sizes[role] for role in Role if role in graph_sizes}
-        named = policy.value if isinstance(policy, Policy) else policy
-        compared = {"pool_size": pool_size, "draft": draft, "graph_sizes": sizes, "policy": named}
+        treated = policy.value if isinstance(policy, Policy) else policy
+        compared = {"pool_size": pool_size, "draft": draft, "graph_sizes": sizes, "policy": treated}
         plan = agree(
             decide,
             Ranks.of(group),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cache
 
 from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
@@ -36,7 +37,7 @@ _SWITCHES = frozenset(
         "enable_two_batch_overlap",
     }
 )
-_ALGORITHMS = {"is_dspark": "DSPARK", "is_ngram": "NGRAM"}
+_ALGORITHMS = {"is_dflash": "DFLASH", "is_dspark": "DSPARK", "is_ngram": "NGRAM"}
 """Methods of SGLang's `SpeculativeAlgorithm` that test for one algorithm."""
 _ARGS = (
     r"(?:(?:self\.)?(?:\w*runner\.)?server_args|args|get_global_server_args\(\)"
@@ -140,11 +141,18 @@ def _required(kind: str, word: str) -> _Required | None:
         case "arch":
             return {"attention_arch": {"mla"}}, {"attention_arch": _ARCHITECTURES - {"mla"}}
         case "algorithm":
-            return {"speculative_algorithm": {_ALGORITHMS[word]}}, None
+            own = frozenset({_ALGORITHMS[word]})
+            return {"speculative_algorithm": own}, {"speculative_algorithm": _every_algorithm() - own}
         case "sharding":
             return {"enable_kv_cache_sharding": True}, None
         case flag:
             return {flag: {word}}, None
+
+
+@cache
+def _every_algorithm() -> frozenset[str]:
+    """Return the algorithms of the newest known version, and that of a server without any."""
+    return RuleSet.builtin(ENGINES[-1]).algorithms | {"NONE"}
 
 
 def read_rules(index: Index) -> RuleSet:
