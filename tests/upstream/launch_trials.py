@@ -211,8 +211,9 @@ def _recorded(trial: Trial) -> Mapping[str, object]:
 def main(seed: int, number: int, version: str, *, records: bool) -> None:
     """Exit with 1 where the reader breaks a promise, or where too much is not decided."""
     console = Console(highlight=False, soft_wrap=True)
-    found = list(trials(seed, number, version, console))
-    for each in found:
+    found: list[Trial] = []
+    for each in trials(seed, number, version, console):
+        found.append(each)
         if each.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}:
             console.print(str(each), markup=False)
     counts = Counter(each.verdict for each in found)
