@@ -17,6 +17,7 @@ from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight import run_documents
 from backend_caps.insight.dry_run import dry_start
+from backend_caps.insight.errors import InsightError
 from backend_caps.insight.run_sizes import ServerSizes
 from backend_caps.insight.stand_ins import RunPlan, run_plan
 from backend_caps.kit.models import SmallModels
@@ -138,6 +139,10 @@ class SmallServer:
     def decide(self) -> Plan:
         """Find, resolve and compare with the lock; refuse a plan that cannot run here."""
         check_device(self.given["device"])
+        launch = self.request.launch
+        if launch is not None and launch.refusal is not None:
+            told = next(launch.problems())
+            raise InsightError("engine-refuses", f"{told.message} {told.remedy}")
         plan = self.request.plan
         if self.given["lock"] is not None:
             check_locked(self.given["lock"], plan, self.request.registry)

@@ -16,6 +16,7 @@ class InsightError(CodedError):
         "not-measured": "`explain --measure`: the plan cannot be run on the simulated device",
         "cannot-run": "`dry-run`, `trace`: backends that the server uses cannot run here",
         "unfit-stand-in": "`dry-run`, `trace`: with a stand-in it would be another server",
+        "engine-refuses": "`dry-run`: the engine itself does not start such a server",
         "no-engine": "`dry-run`, `trace`: the engine could not be made for the plan",
         "no-timeline": "`trace`: the device has no streams, or its records are not read",
         "too-many-steps": "`trace`: the server's longest request has fewer decode steps",

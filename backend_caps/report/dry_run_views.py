@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 from backend_caps.report import dry_run_documents as documents
 from backend_caps.report.generate_views import graph_modes_view, size_words
-from backend_caps.report.plan_views import flips_view, mirror_lines, plan_problems_view
+from backend_caps.report.plan_views import flips_view, launch_view, mirror_lines, plan_problems_view
 from backend_caps.report.sections import Heading, Lines, Section, Table
 
 _NOTHING = "—"
@@ -76,6 +76,8 @@ def _decision(document: documents.DryRunDocument) -> Iterator[Section]:
             f"barrier: shared reads end in {', '.join(ends)}{effect}",
         )
     )
+    if plan.launch is not None:
+        yield from launch_view(plan.launch)
     yield from plan_problems_view(plan)
     yield from flips_view([flip for flip in plan.flips if flip.capability in plan.server])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -29,10 +30,8 @@ def _launches(query: LaunchQuery) -> list[Launch]:
 
 
 def _launch(words: list[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:
-    named = (
-        words[words.index("--attention-backend") + 1] if "--attention-backend" in words else None
-    )
-    backend = named or _TAKES[0]
+    named = [own for option, own in pairwise(words) if option == "--attention-backend"]
+    backend = [_TAKES[0], *named][-1]
     at = "sglang/srt/server_args.py:7"
     own = Launch(
         engine="sglang-0.5.23",
@@ -105,6 +104,50 @@ def test_strict_refuses_what_the_engine_may_refuse(
 
     assert refusal.startswith("1 error: ")
     assert words in refusal
+
+
+def test_auto_is_the_engines_own_choice(acme: CommandLine) -> None:
+    """The word is left out of the command line that the engine gets."""
+    document = acme.json(
+        f"resolve --path @ {_MODEL} {_H100} --format json -- --attention-backend auto"
+    )
+
+    assert document["launch"]["starts"] is True
+    assert document["launch"]["flags"]["attention_backend"] == "triton"
+    assert document["problems"] == []
+
+
+def test_flags_of_files_and_environment_are_in_the_command_line(
+    acme: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine gets what a file of flags, the settings and the environment say."""
+    flags, settings = tmp_path / "flags.yaml", tmp_path / "settings.yaml"
+    flags.write_text("attention_backend: wave\ntrust-remote-code: false\n")
+    settings.write_text("server: {attention-backend: hpc_ops}\n")
+    line = f"resolve --path @ {_MODEL} {_H100} --policy strict"
+
+    by_file = acme.refusal(f"{line} --flags-file {flags}")
+    by_settings = acme.refusal(f"{line} --config {settings}")
+    over = acme.run(f"{line} --flags-file {flags} -- --attention-backend triton")
+    monkeypatch.setenv("BACKEND_CAPS_FLAG_ATTENTION_BACKEND", "flashmla")
+    by_environment = acme.refusal(f"{line} --config {settings}")
+
+    assert "no wave here" in by_file
+    assert "no hpc_ops here" in by_settings
+    assert "no flashmla here" in by_environment
+    assert over.exit_code == 0
+
+
+def test_dry_run_starts_what_the_engine_starts(acme: CommandLine) -> None:
+    """The plan that runs small is of the engine's own choice; what it refuses does not start."""
+    line = f"dry-run --plugins backend-caps-torch-native --steps 2 {_MODEL} {_H100}"
+
+    ran = acme.run(f"{line} --stand-in torch_native")
+    refusal = acme.refusal(f"{line} -- --attention-backend wave")
+
+    assert "sglang-0.5.23 starts llama-3.1-8b on 8 H100" in ran.stdout.splitlines()
+    assert "stand-in: torch_native in place of triton" in ran.stdout
+    assert refusal.startswith("2 error: sglang-0.5.23 does not start llama-3.1-8b on 8 H100")
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,16 @@ from backend_caps import (
     discover,
 )
 from backend_caps.capability.backend import Backend, Status
+from backend_caps.engines.start import EngineStart
 from backend_caps.relay import DraftShape
 from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
+from backend_caps.resolution.launch import Launch, Refusal
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
 from backend_caps.startup.errors import StartupError
 from tests.unit.building import install_sglang
+from tests.unit.report import engine_scene
 
 ROLES = frozenset(Role)
 EXACT = Capabilities(host_seq_lens=HostSeqLens.EXACT, roles=ROLES)
@@ -131,6 +134,34 @@ def test_configure_takes_rules_of_no_known_version() -> None:
     rules = replace(RuleSet.builtin("sglang-0.5.23"), name="sglang-9.9")
 
     assert configured(FLAGS, registry=_registry(EXACT), rules=rules).plan.rules == rules
+
+
+_LAUNCH = Launch(
+    engine="sglang-0.5.23",
+    machine="H100",
+    model="llama-3.1-8b",
+    flags={"attention_backend": "triton", "page_size": 64},
+)
+
+
+def test_configure_takes_what_an_engine_ends_with() -> None:
+    """The engine's own backend, page size and rules hold."""
+    start = EngineStart(reading=engine_scene.SGLANG, launch=_LAUNCH)
+
+    plan = configured(ServerFlags(), registry=_registry(NONE), engine=start).plan
+
+    assert {use.named for use in plan.uses} == {"triton"}
+    assert (plan.flags.page_size, plan.launch) == (64, _LAUNCH)
+    assert plan.rules.name == "sglang-0.5.23"
+
+
+def test_configure_refuses_what_an_engine_refuses() -> None:
+    """Its own words and line are the problem; strict raises it."""
+    refusal = Refusal(message="no triton here", at="sglang/srt/server_args.py:7")
+    start = EngineStart(reading=engine_scene.SGLANG, launch=replace(_LAUNCH, refusal=refusal))
+
+    with pytest.raises(PlanRefusedError, match=r"no triton here \(sglang/srt/server_args.py:7\)"):
+        configured(ServerFlags(), registry=_registry(NONE), engine=start, policy="strict")
 
 
 def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:

@@ -142,7 +142,8 @@ def _required(kind: str, word: str) -> _Required | None:
             return {"attention_arch": {"mla"}}, {"attention_arch": _ARCHITECTURES - {"mla"}}
         case "algorithm":
             own = frozenset({_ALGORITHMS[word]})
-            return {"speculative_algorithm": own}, {"speculative_algorithm": _every_algorithm() - own}
+            others = _every_algorithm() - own
+            return {"speculative_algorithm": own}, {"speculative_algorithm": others}
         case "sharding":
             return {"enable_kv_cache_sharding": True}, None
         case flag:
