@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.provenance import Problem, Status
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.discovery.registry import Registry
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.read import read_engine
+from backend_caps.engines.reading import EngineReading, LaunchQuery
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Plan, Policy
@@ -62,6 +64,25 @@ class EngineStart:
             unsafe_override=unsafe_override,
             launch=self.launch,
         )
+
+
+def read_start(
+    query: LaunchQuery, *, source: Path | None = None, python: Path | None = None
+) -> EngineStart:
+    """Read SGLang, and follow the start of the first server of a query.
+
+    Args:
+        query: its command line, the machine and the model.
+        source: a wheel, or a folder with the package in it, which is read.
+        python: the Python of an environment that has SGLang, which is asked; without either, the
+            SGLang of this Python is.
+
+    Raises:
+        EngineError: as `read_engine` does, or the engine does not answer.
+    """
+    reading = read_engine("sglang", source, python, query)
+    assert reading.launches is not None, "SGLang's launches are followed"
+    return EngineStart(reading=reading, launch=reading.launches(query)[0])
 
 
 def beside(reading: EngineReading, plugins: Registry) -> Registry:

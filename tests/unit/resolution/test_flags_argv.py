@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.resolution.engine import without_options, words_of
 from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.flags import ServerFlags
 from tests.unit.building import error_of, errors_of, flags, rows
@@ -148,6 +149,38 @@ an empty name | --attention-backend= | --attention-backend is ''; {_LETTER}
 def test_argv_refuses(line: str, text: str) -> None:
     """A fault is one sentence on what is wrong, what was expected and what to do."""
     assert error_of(lambda: flags(line)) == text
+
+
+def test_flags_of_a_file_are_words() -> None:
+    """A switch that is off has no word, a list one for each element, a mapping its JSON."""
+    given: dict[str, object] = {
+        "page_size": 64,
+        "--enable-mixed-chunk": True,
+        "disable-cuda-graph": False,
+        "cuda_graph_bs": [1, 2],
+        "json_model_override_args": {"rope": 1},
+    }
+
+    words = [*words_of(given)]
+
+    assert words == [
+        *("--page-size", "64", "--enable-mixed-chunk", "--cuda-graph-bs", "1", "2"),
+        *("--json-model-override-args", '{"rope": 1}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "kept"),
+    [
+        ("--a 1 --b=2 --c 3", None, "--c 3"),
+        ("--a 1 --a=2 --b 2", "2", "--a 1"),
+        ("--c 3 --a", None, "--c 3"),
+        ("--c 3 --a", "2", "--c 3 --a"),
+    ],
+)
+def test_options_are_left_out_with_their_values(line: str, value: str | None, kept: str) -> None:
+    """Each with its value, joined or not; with a value named, only where it has that one."""
+    assert without_options(line.split(), {"--a", "--b"}, value) == kept.split()
 
 
 def test_argv_tells_of_every_fault_at_once(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
 from backend_caps.engines.source.values import ModuleValue
+from backend_caps.engines.start import read_start
 from backend_caps.resolution.launch import Launch
 from tests.unit.building import use
 from tests.unit.engines.source.trees import write_folder
@@ -343,6 +344,7 @@ def test_launch_is_followed_while_the_engine_is_read(importable: Path) -> None:
         assert before.launches is not None
         for each in (query, other, query):
             assert before.launches(each) == after.launches(each)
+        assert read_start(query, source=importable).launch == after.launches(query)[0]
 
 
 def test_engine_that_cannot_be_imported_is_not_decided(tmp_path: Path, place: Path) -> None:
