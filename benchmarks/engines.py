@@ -3,17 +3,23 @@
 The three are measured in turn, round by round, in one process. The reader takes the files from
 the disk, as an installed engine has them, or out of the wheel; the parser gets them in memory.
 It is given twice: with Python's garbage collector held, as the reader holds it, and as it comes.
+
+Before them whole commands: `resolve` of a command line that is followed through the engine, beside
+`resolve` without; and where `make upstream` has built an environment of the version, `resolve` that
+asks it, beside importing its arguments.
 """
 
 from __future__ import annotations
 
 import ast
 import gc
+import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -26,6 +32,11 @@ from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 VERSIONS = ("0.5.13", "0.5.23")
 NUM_ROUNDS = 7
+LINE = (
+    *("--speculative-algorithm", "EAGLE3"),
+    *("--speculative-draft-model-path", "eagle3-llama-3.1-8b"),
+)
+FOLLOWED = ("--model-config", "llama-3.1-8b", "--fact", "device_name=H100")
 WHEELS = Path(__file__).resolve().parents[1] / ".cache" / "wheels"
 
 
@@ -78,11 +89,39 @@ def measured(version: str, folder: Path) -> Iterator[Ratio]:
         for name, work in sides.items():
             seconds[name].append(timed(work))
     files = f"{len(needed)} of {len(every):,} files parsed"
+    yield from _of_plans(version, wheel)
     for ours in ("installed", "wheel"):
         for theirs in ("needed", "needed, collector on", "every file"):
             what = f"SGLang {version}, {ours} / ast.parse of {theirs}"
             told = f"{1e3 * median(seconds[ours]):.0f} ms; {files}"
             yield Ratio.from_rounds(what, seconds[ours], seconds[theirs], told)
+
+
+def _of_plans(version: str, wheel: Path) -> Iterator[Ratio]:
+    """Measure whole commands: what following a command line adds, and what asking for it does."""
+    python = WHEELS.with_name("engines") / f"sglang-{version}" / "bin" / "python"
+    read, asked = ("--source", str(wheel)), ("--engine-python", str(python))
+    importing = (str(python), "-c", "import sglang.srt.server_args")
+    sides = [("resolve, followed / resolve", _resolve(*read, *FOLLOWED), _resolve(*read))]
+    if python.exists():
+        what = "resolve, asked / importing its arguments"
+        sides.append((what, _resolve(*asked, *FOLLOWED), importing))
+    for what, ours, theirs in sides:
+        rounds = [
+            (timed(partial(_run, ours)), timed(partial(_run, theirs))) for _ in range(NUM_ROUNDS)
+        ]
+        own, other = ([*each] for each in zip(*rounds, strict=True))
+        told = f"{1e3 * median(own):.0f} ms / {1e3 * median(other):.0f} ms"
+        yield Ratio.from_rounds(f"SGLang {version}, {what}", own, other, told)
+
+
+def _resolve(*options: str) -> tuple[str, ...]:
+    command = (sys.executable, "-m", "backend_caps", "resolve", "--engine", "sglang")
+    return (*command, *options, "--", *LINE)
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def _is_read(name: str) -> bool:

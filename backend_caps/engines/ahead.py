@@ -4,40 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from typing import TypeAlias
 
-from backend_caps.engines.reading import LaunchQuery
+from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.resolution.launch import Launch
 
 Answer: TypeAlias = Callable[[LaunchQuery], Sequence[Launch]]
 """Returns what an engine makes of command lines."""
 
 
-def in_thread(answer: Answer, query: LaunchQuery) -> Answer:
-    """Begin to answer a query in a thread, for what waits for another process."""
+def in_thread(ahead: Answer, query: LaunchQuery) -> Callable[[Answer], Answer]:
+    """Begin to answer a query in a thread, for what waits for another process.
+
+    Arguments and result are those of `in_fork`; the answer is kept.
+    """
     executor = ThreadPoolExecutor(1)
-    found = executor.submit(answer, query)
+    found = executor.submit(ahead, query)
     executor.shutdown(wait=False)
-    return lambda other: found.result() if other == query else answer(other)
+    return lambda answer: lambda other: found.result() if other == query else answer(other)
 
 
-def in_fork(answer: Answer, query: LaunchQuery) -> Answer:
+def in_fork(ahead: Answer, query: LaunchQuery) -> Callable[[Answer], Answer]:
     """Begin to answer a query in a fork of this process, for what computes.
 
-    Where there are no forks, or this one ends without an answer, the query is answered when it is
-    asked.
+    Args:
+        ahead: answers it in the fork.
+        query: what will be asked.
+
+    Returns:
+        A function that takes what answers queries in this process, and returns what takes the
+        answer of the fork for its query, once. Where there are no forks, or this one ends without
+        an answer, the query is answered in this process.
     """
     if "fork" not in get_all_start_methods():
-        return answer
+        return lambda answer: answer
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, answer, query), daemon=True)
+    process = context.Process(target=_send, args=(sender, ahead, query), daemon=True)
     process.start()
     sender.close()
 
-    def answered(other: LaunchQuery) -> Sequence[Launch]:
+    def answered(answer: Answer, other: LaunchQuery) -> Sequence[Launch]:
         if other != query or receiver.closed:
             return answer(other)
         try:
@@ -49,8 +60,9 @@ def in_fork(answer: Answer, query: LaunchQuery) -> Answer:
             process.join()
         return found
 
-    return answered
+    return lambda answer: partial(answered, answer)
 
 
-def _send(sender: Connection, answer: Answer, query: LaunchQuery) -> None:
-    sender.send(answer(query))
+def _send(sender: Connection, ahead: Answer, query: LaunchQuery) -> None:
+    with suppress(EngineError):  # reading the engine raises it too
+        sender.send(ahead(query))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from backend_caps.engines.ahead import Answer, in_thread
+from backend_caps.engines.ahead import Answer, in_fork, in_thread
 from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
 from backend_caps.engines.source.files import open_tree, unusable
+from backend_caps.engines.source.index import Index
+from backend_caps.resolution.launch import Launch
 
 ENGINES = ("sglang", "vllm")
 """Engines that have a reader."""
@@ -57,21 +60,35 @@ def _read(
     engine: str, source: Path | None, python: Path | None, query: LaunchQuery | None
 ) -> EngineReading:
     if engine == "sglang":
-        from backend_caps.engines.sglang.query import ask_launches, folder_of  # noqa: PLC0415 - load one reader only
-        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
-
-        if python is not None:
-            source = folder_of(python)
-        elif source is None:
-            python = Path(sys.executable)
-        if python is None:
-            return read_sglang(open_tree(engine, source, within=is_wanted), query)
-        launches: Answer = partial(ask_launches, python)
-        if query is not None:
-            launches = in_thread(launches, query)
-        reading = read_sglang(open_tree(engine, source, within=is_wanted))
-        return replace(reading, launches=launches)
+        return _read_sglang(source, python, query)
     from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - load one reader only
 
     # Every file is read, as files of models define attention backends too.
     return read_vllm(open_tree(engine, source))
+
+
+def _read_sglang(
+    source: Path | None, python: Path | None, query: LaunchQuery | None
+) -> EngineReading:
+    from backend_caps.engines.sglang.arguments import read_launches  # noqa: PLC0415 - load one reader only
+    from backend_caps.engines.sglang.query import ask_launches, folder_of  # noqa: PLC0415
+    from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
+
+    if python is not None:
+        source = folder_of(python)
+    elif source is None:
+        python = Path(sys.executable)
+    tree_of = partial(open_tree, "sglang", source, within=is_wanted)
+
+    def follow(asked: LaunchQuery) -> Sequence[Launch]:
+        return read_launches(Index(tree_of(lazily=True)), asked)
+
+    answer: Answer | None = None if python is None else partial(ask_launches, python)
+    begun: Callable[[Answer], Answer] | None = None
+    if query is not None:
+        begun = in_fork(follow, query) if answer is None else in_thread(answer, query)
+    reading = read_sglang(tree_of())
+    launches = answer or reading.launches
+    if begun is not None and launches is not None:
+        launches = begun(launches)
+    return replace(reading, launches=launches)

@@ -14,8 +14,7 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.engines.ahead import Answer, in_fork
-from backend_caps.engines.reading import EngineReading, Fault, LaunchQuery
+from backend_caps.engines.reading import EngineReading, Fault
 from backend_caps.engines.sglang.arguments import read_launches
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
@@ -57,17 +56,10 @@ def is_wanted(path: str) -> bool:
     return path.startswith(_RUNTIME) or path in _BESIDE
 
 
-def read_sglang(tree: Tree, query: LaunchQuery | None = None) -> EngineReading:
-    """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read.
-
-    Args:
-        tree: its files.
-        query: what its launches will be asked, which is followed meanwhile.
-    """
+def read_sglang(tree: Tree) -> EngineReading:
+    """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read."""
     index = Index(tree)
-    launches: Answer = partial(read_launches, index)
-    if query is not None:
-        launches = in_fork(launches, query)
+    launches = partial(read_launches, index)
     records = list(_Records(index).all())
     reading = index.reading(records, read_rules(index), read_engine_options(index), launches)
     return replace(reading, faults=tuple(_known_faults(tree.version)))

@@ -12,8 +12,8 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from functools import partial
@@ -69,7 +69,7 @@ class Tree:
     version: str | None = None
     source: str
     """Where it was read: a folder's or a wheel's name, or `installed`."""
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
     """By path, with slashes, from the folder that the package is imported from."""
     is_wanted: Callable[[str], bool] = lambda _: True
     """Whether the file of a path is read."""
@@ -80,13 +80,20 @@ class Tree:
         """Record a problem of the source."""
         self.problems.append(problem(code, **values))
 
-    def add(self, path: str, opened: _Opener) -> None:
+    def add(self, openers: Mapping[str, _Opener], *, lazily: bool) -> None:
+        """Read Python files, each of `lazily` when its text is asked for."""
+        if lazily:
+            self.files = _LazyTexts(self, openers)
+            return
+        texts = {path: self.text(path, opened) for path, opened in openers.items()}
+        self.files = {path: text for path, text in texts.items() if text is not None}
+
+    def text(self, path: str, opened: _Opener) -> bytes | None:
         """Read a Python file, with line ends as the parser counts them."""
         text = self.read(path, opened)
-        if text is not None:
-            if b"\r" in text:
-                text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            self.files[path] = text
+        if text is not None and b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return text
 
     def read(self, path: str, opened: _Opener) -> bytes | None:
         """Read a file up to the limit; None, and a problem, where it cannot be read."""
@@ -118,8 +125,35 @@ class Tree:
                 return
 
 
+class _LazyTexts(Mapping[str, bytes]):
+    """Texts by path that are read when they are asked for; one that cannot be read is empty."""
+
+    def __init__(self, tree: Tree, openers: Mapping[str, _Opener]) -> None:
+        self._tree = tree
+        self._openers = openers
+        self._texts: dict[str, bytes] = {}
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self._texts:
+            self._texts[path] = self._tree.text(path, self._openers[path]) or b""
+        return self._texts[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._openers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._openers)
+
+    def __len__(self) -> int:
+        return len(self._openers)
+
+
 def open_tree(
-    package: str, source: Path | None, *, within: Callable[[str], bool] = lambda _: True
+    package: str,
+    source: Path | None,
+    *,
+    within: Callable[[str], bool] = lambda _: True,
+    lazily: bool = False,
 ) -> Tree:
     """Read a package's Python files.
 
@@ -128,6 +162,8 @@ def open_tree(
         source: a wheel, or a folder that has the package's folder in it or is it; the
             installed package if None.
         within: returns whether the file of a path is read.
+        lazily: read each file when its text is asked for, for a reader of few of them. The
+            problems of a file come then too.
 
     Raises:
         EngineError: `engine-not-installed`, or `engine-source-unusable`.
@@ -136,11 +172,11 @@ def open_tree(
     tree = Tree(package=package, source=name, is_wanted=within)
     try:
         if source is None:
-            _read_installed(tree)
+            _read_installed(tree, lazily=lazily)
         elif not source.is_dir():
-            _read_wheel(tree, source)
+            _read_wheel(tree, source, lazily=lazily)
         elif (folder := _package_folder(package, source)) is not None:
-            _read_package(tree, folder, (folder.parent,))
+            _read_package(tree, folder, (folder.parent,), lazily=lazily)
         else:
             raise unusable(package, source, f"has no {package}/ in it")
     except OSError as error:
@@ -163,7 +199,7 @@ def _cause(error: Exception) -> str:
     return known or str(error) or type(error).__name__
 
 
-def _read_wheel(tree: Tree, source: Path) -> None:
+def _read_wheel(tree: Tree, source: Path, *, lazily: bool) -> None:
     package = tree.package
     try:
         open_regular(str(source)).close()  # zipfile would wait for a pipe
@@ -172,13 +208,12 @@ def _read_wheel(tree: Tree, source: Path) -> None:
         raise unusable(package, source, "is not there") from error
     except _DAMAGE as error:
         raise unusable(package, source, f"is no zip file ({_cause(error)})") from error
-    with archive:
+    with nullcontext() if lazily else archive:
         openers = dict(_openers(tree, archive))
         ours = [n for n in sorted(openers) if n.startswith(f"{package}/") and n.endswith(".py")]
         if not ours:
             raise unusable(package, source, f"has no Python file of {package} in it")
-        for name in filter(tree.is_wanted, ours):
-            tree.add(name, openers[name])
+        tree.add({name: openers[name] for name in filter(tree.is_wanted, ours)}, lazily=lazily)
         metadata = [n for n in openers if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
         stated = [f"{package}/{name}" for name in _VERSION_FILES]
         tree.read_version((n, openers[n]) for n in (*metadata, *stated) if n in openers)
@@ -206,10 +241,10 @@ def _open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(entry)
 
 
-def _read_installed(tree: Tree) -> None:
+def _read_installed(tree: Tree, *, lazily: bool) -> None:
     site = [Path(folder) for folder in sys.path]
     for folder in _installed_folders(tree.package, site):
-        _read_package(tree, folder, site)
+        _read_package(tree, folder, site, lazily=lazily)
         if tree.files or tree.problems:
             return
     raise EngineError(
@@ -252,10 +287,11 @@ def _package_folder(package: str, source: Path) -> Path | None:
     return source if is_it and (source / "__init__.py").is_file() else None
 
 
-def _read_package(tree: Tree, folder: Path, metadata_folders: Iterable[Path]) -> None:
-    for path, entry in _python_files(tree, folder):
-        tree.add(path, partial(open_regular, entry))
-    tree.files = dict(sorted(tree.files.items()))
+def _read_package(
+    tree: Tree, folder: Path, metadata_folders: Iterable[Path], *, lazily: bool
+) -> None:
+    entries = sorted(_python_files(tree, folder))
+    tree.add({path: partial(open_regular, entry) for path, entry in entries}, lazily=lazily)
     pattern = f"{tree.package}-*.dist-info/METADATA"
     metadata = [path for place in metadata_folders for path in place.glob(pattern)]
     stated = [folder / name for name in _VERSION_FILES if (folder / name).is_file()]

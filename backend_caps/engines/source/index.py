@@ -87,13 +87,13 @@ class Index:
         self.heads = Heads(tree.files)
         """The class statements in the text of all files, parsed or not."""
         self._modules: dict[str, Module | None] = {}
-        self._problems: dict[Problem, None] = dict.fromkeys(tree.problems)
+        self._problems: dict[Problem, None] = {}
         self._num_steps = 0
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The distinct problems so far."""
-        return tuple(self._problems)
+        """The distinct problems so far, those of opening files first."""
+        return tuple(dict.fromkeys((*self.tree.problems, *self._problems)))
 
     def reading(
         self,
@@ -196,8 +196,8 @@ class Index:
 
     def containing(self, word: bytes, under: str = "") -> list[str]:
         """List the files, those of one folder or all, whose text contains a word."""
-        files = self.tree.files.items()
-        return sorted(path for path, text in files if path.startswith(under) and word in text)
+        files = self.tree.files
+        return sorted(path for path in files if path.startswith(under) and word in files[path])
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
         """Resolve what an expression names; a `Value` where only running code knows it.

@@ -38,7 +38,7 @@ def _where(answer: ahead.Answer, query: LaunchQuery = _QUERY) -> str:
 
 def test_fork_answers_its_query_once() -> None:
     """The query is answered by the fork; another one, or the same again, here."""
-    answer = ahead.in_fork(_Answer(), _QUERY)
+    answer = ahead.in_fork(_Answer(), _QUERY)(_Answer())
 
     assert _where(answer, replace(_QUERY, num_gpus=2)) == "here"
     assert [_where(answer), _where(answer)] == ["fork", "here"]
@@ -46,11 +46,11 @@ def test_fork_answers_its_query_once() -> None:
 
 def test_fork_that_ends_without_an_answer_loses_nothing() -> None:
     """Where the fork is killed, the query is answered when it is asked."""
-    assert _where(ahead.in_fork(_Answer(ends_forks=True), _QUERY)) == "here"
+    assert _where(ahead.in_fork(_Answer(ends_forks=True), _QUERY)(_Answer())) == "here"
 
 
 def test_query_is_answered_where_there_are_no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a platform without forks nothing begins beforehand."""
     monkeypatch.setattr(ahead, "get_all_start_methods", lambda: ["spawn"])
 
-    assert _where(ahead.in_fork(_Answer(), _QUERY)) == "here"
+    assert _where(ahead.in_fork(_Answer(), _QUERY)(_Answer())) == "here"

@@ -8,7 +8,9 @@ import sys
 import tracemalloc
 import zipfile
 import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +118,27 @@ def test_the_files_of_one_source_are_limited_together() -> None:
     """Many files that are each small enough cannot fill the memory."""
     tree = Tree(package=PACKAGE, source="here", num_bytes_left=100_000)
 
-    for name in ("a.py", "b.py", "c.py"):
-        tree.add(name, lambda: io.BytesIO(b"#" * 70_000))
+    large = partial(io.BytesIO, b"#" * 70_000)
+    tree.add(dict.fromkeys(("a.py", "b.py", "c.py"), large), lazily=False)
 
     assert list(tree.files) == ["a.py"]
     assert [problem.code for problem in tree.problems] == ["engine-file-too-large"] * 2
+
+
+@pytest.mark.parametrize("write", [write_wheel, write_folder])
+def test_lazy_tree_has_the_same_texts(
+    write: Callable[[Path, Mapping[str, str | bytes]], Path], tmp_path: Path
+) -> None:
+    """Each is read when it is asked for, once; one that cannot be read is empty, and a problem."""
+    source = write(tmp_path, {INIT: b"A = 1\r\n", MODULE: b"#" * (LARGEST_BYTES + 1)})
+
+    tree = open_tree(PACKAGE, source, lazily=True)
+
+    assert sorted(tree.files) == [INIT, MODULE]
+    assert (len(tree.files), MODULE in tree.files, "other.py" in tree.files) == (2, True, False)
+    assert "engine-file-too-large" not in {problem.code for problem in tree.problems}
+    assert [tree.files[path] for path in (INIT, MODULE, MODULE)] == [b"A = 1\n", b"", b""]
+    assert [p.code for p in tree.problems].count("engine-file-too-large") == 1
 
 
 def _lying(wheel: bytes) -> bytes:
