@@ -29,6 +29,8 @@ MIRRORS := architecture unit cli discovery startup insight kit relay simulator r
 UNTRACED := runtime/speculative runtime/graphs kit/test_shipped_evidence.py
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
+# Releases of which single command lines are compared, of 60 MB together.
+BETWEEN := $(patsubst %,.cache/wheels/sglang-%.stamp,0.5.13.post1 0.5.15 0.5.16 0.5.17)
 SGLANG := .cache/engines/sglang-0.5.23
 RELEASES := 0.5.13 0.5.18 0.5.23
 EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23
@@ -53,7 +55,7 @@ run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps resolve --rules backend-caps-1 -- $(SERVER)
 	$(BIN)/backend-caps relay --rules backend-caps-1 -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
-	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_padded -- $(DEPLOYMENT)
+	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_padded $(H100) -- $(DEPLOYMENT)
 	$(BIN)/backend-caps resolve --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --policy strict $(H100) -- $(DEPLOYMENT)
 
 # Types are checked beside the tests, on what those leave of two cores.
@@ -83,7 +85,7 @@ types: $(VENV)/developing
 unit: $(VENV)/developing $(WHEELS)
 	$(PYTEST)
 
-slow: $(VENV)/developing $(WHEELS)
+slow: $(VENV)/developing $(WHEELS) $(BETWEEN)
 	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not vllm_wheel and not sglang and not soak'
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
