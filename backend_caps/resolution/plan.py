@@ -283,7 +283,8 @@ class Plan:
         """A digest of the values, and of the backends, flags and rules that they come from."""
         sources = {use: str(replace(use.source, declared_at=None)) for use in self.uses}
         uses = {(u.role.value, u.phase.value, u.backend, text) for u, text in sources.items()}
-        flags = {name: text_of(value) for name, value in self.flags.given().items()}
+        decisive = self.flags.model_dump(exclude_defaults=True)
+        flags = {name: text_of(value) for name, value in decisive.items()}
         return _digest([self.rules.name, sorted(uses), flags, self._written_values()])
 
     def _written_values(self) -> list[tuple[str, str, str]]:

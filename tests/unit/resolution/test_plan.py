@@ -111,6 +111,7 @@ _SYNC_FREE = OPTS_OUT.model_copy(update={"sync_free_prepare": True})
     [
         pytest.param(_plan(), True, id="nothing"),
         pytest.param(replace(_plan(), problems=(_PROBLEM,)), True, id="problems"),
+        pytest.param(_plan(line=f"{SPECULATING} --tp-size 1"), True, id="a default that is given"),
         pytest.param(_plan(line="--disable-piecewise-cuda-graph"), False, id="flags"),
         pytest.param(_plan(backend="mla"), False, id="a backend"),
         pytest.param(_of_version("2"), False, id="a backend's version"),
