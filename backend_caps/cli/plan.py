@@ -187,6 +187,8 @@ def _select_of_engine(ctx: click.Context, request: Request) -> None:
 
 
 _STARTS = (True, None, False)
+_FAULTS = frozenset({"engine-known-fault", "engine-other-hardware"})
+"""Problems of a backend that fails although the engine's arguments take it."""
 _SHARED = "attention-backend"
 _NAMING = tuple(f"--{each}{_SHARED}" for each in ("", "prefill-", "decode-"))
 """The options that name a backend of the target."""
@@ -197,13 +199,16 @@ def _engine_candidate(
 ) -> plans.EngineCandidateDocument:
     said = launch.refusal or next(iter(launch.unchecked), None)
     plan = request.launched_plan(launch, Policy.QUIET) if launch.starts else None
+    why = None if said is None else said.message
+    if plan is not None and (faults := [each for each in plan.problems if each.code in _FAULTS]):
+        plan, why = None, faults[0].message
     lengths = None if plan is None else plan["host_seq_lens"]
     page_size = launch.flags.get("page_size")
     return plans.EngineCandidateDocument(
         name=name,
         is_default=is_default,
-        starts=launch.starts,
-        why=None if said is None else said.message,
+        starts=None if launch.starts is None else plan is not None,
+        why=why,
         at=None if said is None else said.at,
         host_seq_lens=text_of(lengths.value) if lengths is not None and lengths.is_known else None,
         costs=None if lengths is None else lengths.effect.text,

@@ -30,11 +30,19 @@ class Fault:
 
     path: str
     """The class, with its module."""
-    phase: str
-    """The phase that fails."""
+    phase: str | None = None
+    """The phase that fails; None is each."""
     at: str
     """The engine's `file:line`."""
     message: str
+    """What fails there, or what the class imports that other hardware lacks."""
+    devices: frozenset[str] = frozenset()
+    """The torch device types, or `rocm`, on which it does not fail."""
+
+    def holds(self, path: str | None, phase: str, device: str | None) -> bool:
+        """Return whether a class fails in a phase, on a device; an unknown device is none."""
+        on_other = not self.devices or (device is not None and device not in self.devices)
+        return path == self.path and self.phase in {None, phase} and on_other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +101,22 @@ class EngineReading:
         )
         return (*self.problems, unchecked)
 
-    def known_faults(self, uses: Iterable[Use]) -> Iterator[Problem]:
-        """List what is known to fail among uses."""
+    def known_faults(self, uses: Iterable[Use], facts: Facts) -> Iterator[Problem]:
+        """List what is known to fail among uses, on the machine of these facts."""
         paths = {each.name: each.engine_class.path for each in self.backends if each.engine_class}
+        device = "rocm" if facts.rocm else facts.device
         for use in uses:
             for fault in self.faults:
-                if (paths.get(use.backend), use.phase.value) == (fault.path, fault.phase):
+                if fault.holds(paths.get(use.backend), use.phase.value, device):
                     yield problem(
-                        "engine-known-fault",
-                        engine=f"{self.engine} {self.version}",
+                        "engine-other-hardware" if fault.devices else "engine-known-fault",
+                        engine=self.title,
                         name=use.backend,
-                        phase=fault.phase,
+                        phase=use.phase.value,
                         message=fault.message,
                         at=fault.at,
+                        device=device,
+                        devices=" or ".join(sorted(fault.devices)),
                     )
 
     @property

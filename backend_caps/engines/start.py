@@ -54,7 +54,7 @@ class EngineStart:
         if self.launch is not None:
             flags, facts = self.launch.over(flags), self.launch.with_facts(facts)
         uses = registry.uses(flags, self.launch)
-        open_ = (*self.reading.unread(facts, self.launch), *self.reading.known_faults(uses))
+        open_ = (*self.reading.unread(facts, self.launch), *self.reading.known_faults(uses, facts))
         return resolve(  # an engine chooses classes for its names itself, auto included
             uses,
             flags,

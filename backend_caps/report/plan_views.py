@@ -235,7 +235,11 @@ def engine_selection_view(selection: plans.EngineSelectionDocument) -> Iterator[
         yield table_of(can, _ENGINE_CANDIDATES)
         yield Lines((_ACCEPTED,))
     rows = [
-        (each.name, "no" if each.starts is False else "not known", f"{each.why} ({each.at})")
+        (
+            each.name,
+            "no" if each.starts is False else "not known",
+            str(each.why) if each.at is None else f"{each.why} ({each.at})",
+        )
         for each in selection.candidates
         if not each.starts
     ]

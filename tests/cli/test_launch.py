@@ -13,7 +13,7 @@ import torch
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import Model
-from backend_caps.engines.reading import EngineReading, LaunchQuery
+from backend_caps.engines.reading import EngineReading, Fault, LaunchQuery
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 from tests.cli.conftest import CommandLine
 from tests.unit.report import engine_scene
@@ -210,6 +210,30 @@ def test_selection_has_every_backend_of_the_engine(acme: CommandLine) -> None:
     shown = acme.run(f"{line} {flags}").stdout
     assert "sglang-0.5.23 takes triton for llama-3.1-8b on 8 H100" in shown
     assert "triton (default)" in shown
+
+
+def test_selection_leaves_out_what_is_for_other_hardware(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's arguments take the name, and the class imports what the machine lacks."""
+    classes = {each.name: each.engine_class for each in engine_scene.SGLANG.backends}
+    path = classes["TritonAttnBackend"]
+    assert path is not None
+    fault = Fault(path=path.path, at="a.py:7", message="import aiter", devices=frozenset({"rocm"}))
+    monkeypatch.setattr(engine_scene, "SGLANG", replace(engine_scene.SGLANG, faults=(fault,)))
+
+    line = f"select --path @ {_MODEL} {_H100} --fact device=cuda"
+    [found] = [
+        each
+        for each in acme.json(f"{line} --format json")["candidates"]
+        if each["name"] == "triton"
+    ]
+
+    assert (found["starts"], found["at"], found["page_size"]) == (False, None, None)
+    assert "is for rocm, by what it imports at a.py:7: import aiter" in found["why"]
+    shown = " ".join(acme.run(line).stdout.split())
+    assert "import aiter; here it is cuda." in shown
+    assert "None" not in shown
 
 
 def test_selection_where_nothing_starts_has_status_1(acme: CommandLine) -> None:

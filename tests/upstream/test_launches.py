@@ -50,7 +50,7 @@ def _plan(case: Mapping[str, Any], launch: Launch) -> Plan:
     )
     facts = launch.with_facts(Facts(device_name=case["machine"]))
     uses = Registry.of(reading.backends).uses(flags, launch)
-    open_ = (*reading.unread(facts, launch), *reading.known_faults(uses))
+    open_ = (*reading.unread(facts, launch), *reading.known_faults(uses, facts))
     rules = reading.rules.with_problems(open_)
     return resolve(uses, flags, rules=rules, facts=facts, launch=launch, policy="quiet")
 

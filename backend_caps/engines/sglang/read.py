@@ -62,14 +62,25 @@ def read_sglang(tree: Tree) -> EngineReading:
     launches = partial(read_launches, index)
     records = list(_Records(index).all())
     reading = index.reading(records, read_rules(index), read_engine_options(index), launches)
-    return replace(reading, faults=tuple(_known_faults(tree.version)))
+    return replace(reading, faults=tuple(_known_faults(tree)))
 
 
-def _known_faults(version: str | None) -> Iterator[Fault]:
+def _known_faults(tree: Tree) -> Iterator[Fault]:
     stored = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
     for each in stored["fault"]:
-        if version in each.pop("versions"):
+        if tree.version in each.pop("versions"):
             yield Fault(**each)
+    for each in stored["hardware"]:
+        file = each["path"].rpartition(".")[0].replace(".", "/") + ".py"
+        lines = tree.files.get(file, b"").decode("utf-8", "replace").splitlines()
+        found = (at for at, line in enumerate(lines, 1) if line.startswith(each["imports"]))
+        if (at := next(found, None)) is not None:
+            yield Fault(
+                path=each["path"],
+                at=f"{file}:{at}",
+                message=lines[at - 1].partition("#")[0].strip(" ("),
+                devices=frozenset(each["devices"]),
+            )
 
 
 class _Records:

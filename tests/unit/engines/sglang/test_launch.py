@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.gpu import gpus
 from backend_caps.capability.kind import Phase
 from backend_caps.engines.model import IS_COMPLETE, Model, model_of
@@ -646,8 +647,33 @@ def test_fault_that_a_check_found_is_a_problem_of_the_plan() -> None:
     reading = read_sglang(tree)
     used = use("TorchNativeAttnBackend")
 
-    [problem] = reading.known_faults([used, replace(used, phase=Phase.VERIFY)])
+    [problem] = reading.known_faults([used, replace(used, phase=Phase.VERIFY)], Facts())
 
     assert problem.code == "engine-known-fault"
     assert "TorchNativeAttnBackend of sglang 0.5.23 fails in verify" in problem.message
     assert read_sglang(replace(tree, version="0.5.13")).faults == ()
+
+
+def test_class_for_other_hardware_is_a_problem_of_the_plan() -> None:
+    """The line that imports what the machine lacks is named; on its own hardware nothing is."""
+    path = "sglang/srt/hardware_backend/npu/attention/ascend_backend.py"
+    files = {
+        "sglang/srt/layers/attention/base_attn_backend.py": b"class AttentionBackend: pass\n",
+        path: (
+            b"import torch_npu\n"
+            b"from sglang.srt.layers.attention.base_attn_backend import AttentionBackend\n"
+            b"class AscendAttnBackend(AttentionBackend): pass\n"
+        ),
+    }
+    reading = read_sglang(Tree(package="sglang", version="0.5.23", source="here", files=files))
+    used = [use("AscendAttnBackend")]
+
+    [problem] = reading.known_faults(used, Facts(device="cuda", rocm=True))
+
+    assert problem.code == "engine-other-hardware"
+    assert problem.message == (
+        "AscendAttnBackend of sglang 0.5.23 is for npu, by what it imports at "
+        f"{path}:1: import torch_npu; here it is rocm."
+    )
+    assert [*reading.known_faults(used, Facts(device="npu"))] == []
+    assert [*reading.known_faults(used, Facts())] == []
