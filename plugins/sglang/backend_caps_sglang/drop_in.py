@@ -21,8 +21,7 @@ from backend_caps.capability.facts import text_of
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.resolution.errors import FlagValueError
 from backend_caps.resolution.flags import ServerFlags, without_flags
-from backend_caps.resolution.flips import undo
-from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, in_order
+from backend_caps.resolution.plan import Cause, Plan, Policy, in_order
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps_sglang.errors import DecisionError
@@ -32,8 +31,6 @@ _LOG = logging.getLogger("backend_caps_sglang")
 _RULES_WITH_ARGS = "sglang-0.5.13"
 _RULES_WITH_CONTEXT = "sglang-0.5.23"
 _ABSENT = object()
-_SGLANGS_OWN = frozenset({"two-batch-overlap", "piecewise-cuda-graph", "ngram"})
-"""The rules that SGLang's function applies too."""
 _CONTEXT = "sglang.srt.runtime_context"
 _WHEN_REFUSED: Mapping[str, object] = {
     "enable_two_batch_overlap": True,
@@ -150,23 +147,8 @@ def _explained(server_args: object, attn_backends: object, rules: str | None) ->
     uses = uses_of_slots(tuple(attn_backends), flags)
     plan = resolve(uses, flags, rules=rule_set, policy=Policy.QUIET)
     doubts = (use.problem for use in uses if use.problem is not None)
-    found = {*plan.problems, *doubts, *refused, *_of_rules(plan)}
+    found = {*plan.problems, *doubts, *refused}
     return replace(plan, problems=in_order(found))
-
-
-def _of_rules(plan: Plan) -> Iterator[Problem]:
-    """List the rules that hold here and that SGLang's own function does not apply."""
-    causes = {cause.name: cause for cause in _forcing(plan) if cause.kind is CauseKind.RULE}
-    for rule in plan.rules.rules:
-        if rule.name in causes and rule.name not in _SGLANGS_OWN:
-            remedy = undo(rule)
-            assert remedy is not None, f"rule {rule.name} asks for no switch"
-            yield Problem(
-                code="live-rule-added",
-                message=f"rule {rule.name!r} forces needs_cpu_seq_lens=True, and SGLang does not "
-                f"apply it: {causes[rule.name].reason}.",
-                remedy=f"{remedy.text} Otherwise the copy stays on.",
-            )
 
 
 def _forcing(plan: Plan) -> list[Cause]:

@@ -214,18 +214,17 @@ def test_rule_is_named_in_the_answer(lines: Callable[[], list[str]]) -> None:
     assert lines() == [f"INFO {_FORCED}"]
 
 
-def test_rule_that_sglang_does_not_apply_is_a_warning(lines: Callable[[], list[str]]) -> None:
-    """Mixed chunks with speculation force the mirror here alone, so a warning says so."""
+def test_mixed_steps_copy_lengths_by_themselves(lines: Callable[[], list[str]]) -> None:
+    """With speculation they do in 0.5.23, so the decision is SGLang's own, and the line says so."""
     args = _args(enable_mixed_chunk=True, speculative_algorithm="EAGLE")
 
-    needs = decide_needs_cpu_seq_lens(args, (OptsOut(),))
+    needs = decide_needs_cpu_seq_lens(args, (OptsOut(),), rules="sglang-0.5.23")
 
-    assert needs
-    assert lines()[0] == (
-        "WARNING rule 'mixed-chunk-with-speculation' forces needs_cpu_seq_lens=True, and SGLang "
-        "does not apply it: a mixed chunk carries speculative rows, whose prefix lengths are read "
-        "on the host (speculative_algorithm in DFLASH, DSPARK, EAGLE, EAGLE3 and "
-        "enable_mixed_chunk on). Leave out --enable-mixed-chunk. Otherwise the copy stays on."
+    assert needs is False
+    assert lines()[-1].endswith(
+        "rule 'mixed-chunk-with-speculation': a mixed step copies the lengths of its speculative "
+        "rows itself and waits for them, whatever backends need (speculative_algorithm in DFLASH, "
+        "DSPARK, EAGLE, EAGLE3 and enable_mixed_chunk on)"
     )
 
 
