@@ -26,6 +26,7 @@ from backend_caps.resolution.engine import (
     installed_engine,
     option_of,
     read_flags,
+    value_in,
     without_options,
     words_of,
 )
@@ -151,7 +152,7 @@ def launch_options(command: click.Command) -> click.Command:
         metavar="MODEL",
         help="With --engine sglang and a GPU's fact, follow the command line through the engine's "
         "own arguments, for this model: a folder with a config.json, or a stored one such as "
-        "llama-3.1-8b.",
+        "llama-3.1-8b; by default that of --model-path.",
     )(command)
     return invocation.routed_engine_options(command)
 
@@ -204,8 +205,7 @@ def request_of(
             it is followed while the engine is read.
     """
     given, facts = ctx.params, _facts(ctx)
-    model: str | None = given.get("model_config")
-    words = () if model is None else _launch_words(ctx)
+    model, words = _model_and_words(ctx, facts)
     if given["flags_file"] or has_server_flags(ctx):
         invocation.check_routed(given.get("engine"))
     python = given.get("engine_python")
@@ -237,6 +237,28 @@ def request_of(
         words=words,
         model=model,
     )
+
+
+def _model_and_words(ctx: click.Context, facts: Facts) -> tuple[str | None, tuple[str, ...]]:
+    """Return the model of a launch, and its command line; None where it is not followed.
+
+    Without --model-config it is the model that the command line names, where its configuration is
+    known, and the GPU is.
+    """
+    given = ctx.params
+    named: str | None = given.get("model_config")
+    has_engine = given.get("engine") not in {None, invocation.NO_ENGINE}
+    if named is None and ("model_config" not in given or not has_engine or facts.gpu is None):
+        return None, ()
+    words = _launch_words(ctx)
+    if named is None:
+        # For a launch alone.
+        from backend_caps.engines.model import MODEL_OPTIONS, config_of  # noqa: PLC0415
+
+        named = value_in(words, MODEL_OPTIONS)
+        if named is None or config_of(named) is None:
+            return None, ()
+    return named, words
 
 
 def _launch_words(ctx: click.Context) -> tuple[str, ...]:

@@ -25,6 +25,10 @@ OWN_KEYS = frozenset({IS_COMPLETE, _IDS})
 """Keys that are ours, and not of a model's file."""
 
 
+MODEL_OPTIONS = frozenset({"--model-path", "--model"})
+"""The options of a server that name its model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model by its configuration."""

@@ -96,6 +96,16 @@ def without_options(
     return kept
 
 
+def value_in(words: Sequence[str], options: Collection[str]) -> str | None:
+    """Return the value of options on a command line, the last; None where none is given."""
+    found: str | None = None
+    for word, after in pairwise((*words, "")):
+        option, equals, text = word.partition("=")
+        if option in options:
+            found = text if equals else after
+    return found
+
+
 def read_data(name: str) -> str:
     """Read one of the data files that come with the package."""
     return (Path(__file__).parent / "data" / name).read_text("utf-8")

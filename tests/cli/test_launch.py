@@ -106,6 +106,26 @@ def test_strict_refuses_what_the_engine_may_refuse(
     assert words in refusal
 
 
+@pytest.mark.parametrize(
+    ("given", "line", "launched"),
+    [
+        (f"--engine sglang {_H100}", "--model-path meta-llama/Llama-3.1-8B", True),
+        (f"--engine sglang {_H100}", "--model=llama-3.1-8b", True),
+        (f"--engine sglang {_H100}", "--model-path acme/own", False),
+        (f"--engine sglang {_H100}", "--tp 2", False),
+        ("--engine sglang", "--model-path llama-3.1-8b", False),
+        (_H100, "--model-path llama-3.1-8b", False),
+    ],
+)
+def test_model_is_that_of_the_command_line(
+    acme: CommandLine, given: str, line: str, *, launched: bool
+) -> None:
+    """Where its configuration is known, and a GPU is, the command line is followed."""
+    document = acme.json(f"resolve --path @ {given} --format json -- {line}")
+
+    assert (document.get("launch") is not None) is launched
+
+
 def test_auto_is_the_engines_own_choice(acme: CommandLine) -> None:
     """The word is left out of the command line that the engine gets."""
     document = acme.json(

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, dropwhile
 from multiprocessing import get_context
 
 from backend_caps.capability.gpu import Gpu
-from backend_caps.engines.model import Model, config_of
+from backend_caps.engines.model import MODEL_OPTIONS, Model, config_of
 from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.sglang.construction import Constructed, Constructions, facts_of
 from backend_caps.engines.sglang.query import flags_of
@@ -37,6 +37,7 @@ from backend_caps.engines.source.values import (
     Raised,
     Unknown,
 )
+from backend_caps.resolution.engine import without_options
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 
 _ARGUMENTS = "sglang.srt.server_args"
@@ -48,7 +49,6 @@ _OUTSIDE = re.compile(
 )
 """Modules that are not followed: what runs the model, and not what decides how."""
 _SHAPE = "what the interpreter can follow"
-_MODEL_OPTIONS = frozenset({"--model-path", "--model"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,18 +140,8 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
 
 def without_model(argv: Sequence[str]) -> list[str]:
     """Leave the model's path out of a command line, and what starts the program."""
-    kept: list[str] = []
-    words = list(argv)
-    while words and not words[0].startswith("--"):
-        del words[0]
-    while words:
-        word = words.pop(0)
-        if word.partition("=")[0] in _MODEL_OPTIONS:
-            if "=" not in word and words:
-                del words[0]
-            continue
-        kept.append(word)
-    return kept
+    flags = dropwhile(lambda word: not word.startswith("--"), argv)
+    return without_options([*flags], MODEL_OPTIONS)
 
 
 class _Arguments(Constructions):

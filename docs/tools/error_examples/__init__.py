@@ -48,7 +48,8 @@ PLANS = Occasion(
             code="engine-default",
             problem="the backend for decode is the engine's own choice (no --attention-backend); "
             "nothing is known of it, so it counts as undeclared.",
-            remedy="Name it with --attention-backend.",
+            remedy="Name it with --attention-backend, or follow its choice: --engine sglang with "
+            "--model-config and --fact device_name.",
         ),
     ),
 )

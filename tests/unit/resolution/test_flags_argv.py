@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.resolution.engine import without_options, words_of
+from backend_caps.resolution.engine import value_in, without_options, words_of
 from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.flags import ServerFlags
 from tests.unit.building import error_of, errors_of, flags, rows
@@ -181,6 +181,14 @@ def test_flags_of_a_file_are_words() -> None:
 def test_options_are_left_out_with_their_values(line: str, value: str | None, kept: str) -> None:
     """Each with its value, joined or not; with a value named, only where it has that one."""
     assert without_options(line.split(), {"--a", "--b"}, value) == kept.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "value"), [("--a 1 --b=2 --c 3", "2"), ("--b=2 --a", ""), ("--c 3", None), ("", None)]
+)
+def test_last_value_of_options_is_found(line: str, value: str | None) -> None:
+    """Joined or not; an option that ends the line has an empty one."""
+    assert value_in(line.split(), {"--a", "--b"}) == value
 
 
 def test_argv_tells_of_every_fault_at_once(tmp_path: Path) -> None:

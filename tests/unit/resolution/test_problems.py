@@ -48,7 +48,10 @@ def test_engine_default_is_a_problem() -> None:
 
     own = "the backend for decode, prefill is the engine's own choice (no --attention-backend)"
     message = f"{own}; nothing is known of it, so it counts as undeclared."
-    remedy = "Name it with --attention-backend."
+    remedy = (
+        "Name it with --attention-backend, or follow its choice: --engine sglang with "
+        "--model-config and --fact device_name."
+    )
     assert list(problems) == [Problem(code="engine-default", message=message, remedy=remedy)]
 
 
