@@ -19,7 +19,7 @@ DEPLOYMENT := python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8
   --speculative-draft-model-path yuhuili/EAGLE3-LLaMA3.1-Instruct-8B --speculative-num-steps 3 \
   --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --chunked-prefill-size 4096 \
   --max-running-requests 128
-H100 := --model-config llama-3.1-8b --fact device_name=H100 --fact num_gpus=2
+H100 := --fact device_name=H100 --fact num_gpus=2
 THIRD_PARTY := --path .cache/headline --device sim
 HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --context-length 128
