@@ -105,7 +105,9 @@ vllm: $(VENV)/developing $(LARGE_WHEELS)
 upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed)
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
+	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
+	$(BIN)/python -m tests.upstream.launch_trials --hub $(LAUNCHES)
 	$(BIN)/python -m tests.upstream.host_lengths $(LENGTHS)
 
 docs: $(VENV)/developing $(WHEELS)

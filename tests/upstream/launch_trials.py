@@ -32,7 +32,7 @@ from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
 from tests.process_pool import in_processes
-from tests.upstream.launches import MACHINES, Case, cases
+from tests.upstream.launches import HUB, MACHINES, MODELS, Case, cases
 from tests.upstream.sglang_environment import python_of
 from tests.upstream.sglang_wheel import find_wheel
 
@@ -127,9 +127,11 @@ def _listed(value: object) -> object:
     return json.loads(json.dumps(value, default=str))
 
 
-def trials(seed: int, number: int, version: str, console: Console) -> Iterator[Trial]:
+def trials(
+    seed: int, number: int, version: str, console: Console, models: Sequence[str] = MODELS
+) -> Iterator[Trial]:
     """Draw command lines, and give them to SGLang and to the reader."""
-    drawn = sorted(cases(seed, number), key=lambda case: MACHINES.index(case.machine))
+    drawn = sorted(cases(seed, number, models), key=lambda case: MACHINES.index(case.machine))
     groups = [[*group] for _, group in groupby(drawn, lambda case: case.machine)]
     starts = [(group, start) for group in groups for start in range(0, len(group), _CHUNK)]
     chunks = [(version, group[start : start + _CHUNK]) for group, start in starts]
@@ -207,12 +209,13 @@ def _recorded(trial: Trial) -> Mapping[str, object]:
 @click.option("--seed", default=1, show_default=True, help="Where to begin drawing.")
 @click.option("--number", default=100, show_default=True, help="How many command lines.")
 @click.option("--version", default="0.5.23", show_default=True, help="The release of SGLang.")
+@click.option("--hub", "of_hub", is_flag=True, help="Models by their own files on the hub.")
 @click.option("--record", "records", is_flag=True, help="Keep SGLang's answers for `test-all`.")
-def main(seed: int, number: int, version: str, *, records: bool) -> None:
+def main(seed: int, number: int, version: str, *, of_hub: bool, records: bool) -> None:
     """Exit with 1 where the reader breaks a promise, or where too much is not decided."""
     console = Console(highlight=False, soft_wrap=True)
     found: list[Trial] = []
-    for each in trials(seed, number, version, console):
+    for each in trials(seed, number, version, console, HUB if of_hub else MODELS):
         found.append(each)
         if each.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}:
             console.print(str(each), markup=False)

@@ -8,8 +8,9 @@ misspelt or gone.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 MACHINES = ("A100", "L40S", "H100", "B200", "B300", "RTXPRO6000", "MI300X")
 MODELS = (
@@ -21,6 +22,8 @@ MODELS = (
     "gemma-2-9b",
     "qwen2.5-vl-7b",
 )
+HUB = tuple(str(each) for each in sorted(Path(__file__).with_name("hub").glob("*.json")))
+"""Configurations as their models' files have them, without transformers' defaults."""
 BACKENDS = (
     *("fa3", "fa4", "flashinfer", "triton", "torch_native", "flex_attention", "trtllm_mha"),
     *("trtllm_mla", "cutedsl_mla", "flashmla", "dsa", "nsa", "aiter", "wave", "hpc_ops", "ascend"),
@@ -52,14 +55,14 @@ class Case:
     """Without `--model-path`."""
 
 
-def cases(seed: int, number: int) -> Iterator[Case]:
+def cases(seed: int, number: int, models: Sequence[str] = MODELS) -> Iterator[Case]:
     """Draw cases; the same seed gives the same ones."""
     draw = random.Random(seed)  # noqa: S311 - cases, no secrets
     for _ in range(number):
-        yield _case(draw)
+        yield _case(draw, models)
 
 
-def _case(draw: random.Random) -> Case:
+def _case(draw: random.Random, models: Sequence[str]) -> Case:
     words: list[str] = []
     words += _backends(draw)
     words += _speculation(draw)
@@ -68,7 +71,7 @@ def _case(draw: random.Random) -> Case:
     words += _switches(draw)
     if draw.random() < 0.06:
         words += draw.choice(WRONG)
-    return Case(draw.choice(MACHINES), draw.choice(MODELS), tuple(words))
+    return Case(draw.choice(MACHINES), draw.choice(models), tuple(words))
 
 
 def _backends(draw: random.Random) -> Iterator[str]:

@@ -39,7 +39,10 @@ def _reading() -> EngineReading:
 
 
 def _launch(case: Mapping[str, Any]) -> Launch:
-    return read(_VERSION, Case(case["machine"], case["model"], tuple(case["line"].split())))
+    model = case["model"]
+    if model.startswith("hub/"):
+        model = str(TABLES.parent / f"{model}.json")
+    return read(_VERSION, Case(case["machine"], model, tuple(case["line"].split())))
 
 
 def _plan(case: Mapping[str, Any], launch: Launch) -> Plan:

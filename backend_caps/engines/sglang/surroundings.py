@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
+from backend_caps.engines.model_defaults import COMPUTED, completed
 from backend_caps.engines.sglang.query import CUDA, ROCM
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
@@ -96,7 +97,7 @@ class ModelConfig:
         self.run = run
         self.cls = cls
         for name, value in values.items():
-            self.values[name] = value
+            self.values[name] = Unknown(f"the model's {name}") if value is COMPUTED else value
             if isinstance(value, dict) and name.endswith("_config") and "quant" not in name:
                 self.values[name] = ModelConfig(value, is_complete=is_complete, run=run)
 
@@ -339,9 +340,12 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         found = {key: value for key, value in found.items() if key not in OWN_KEYS}
         own = _own_class(run, index, found.get("model_type"))
         if own is None:
-            made = ModelConfig(found, is_complete=is_complete, run=run)
+            whole = None if is_complete else completed(found)
+            is_complete = is_complete or whole is not None
+            made = ModelConfig(whole or found, is_complete=is_complete, run=run)
         else:
-            made = constructed_config(run, own, found, is_complete=is_complete)
+            is_whole = is_complete or all(map(is_base_config, own.externals))
+            made = constructed_config(run, own, found, is_complete=is_whole)
         for name, value in (named.get("model_override_args") or {}).items():
             made.values[name] = value
         return made

@@ -1,0 +1,151 @@
+"""Writes the table of what transformers' configurations add to a model's file.
+
+Run by a Python that has transformers, such as that of an engine's environment:
+`python tests/upstream/transformers_defaults.py --write`; without the option the stored table is
+compared. Types are those of language models, with text alone or with images, and of their parts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PretrainedConfig
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+TABLE = Path(__file__).parents[2] / "backend_caps" / "engines" / "transformers.json"
+_MAPPINGS = (
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
+)
+_SIZES: Mapping[str, tuple[int, ...]] = {
+    "hidden_size": (1024, 3072, 6144),
+    "num_attention_heads": (8, 24, 48),
+    "num_key_value_heads": (2, 4, 8),
+    "num_hidden_layers": (12, 40, 64),
+    "intermediate_size": (3000, 5000, 7000),
+    "head_dim": (32, 96, 160),
+    "max_position_embeddings": (1000, 3000, 5000),
+    "vocab_size": (5000, 7000, 9000),
+}
+"""Sizes that are given in turn, to see which other values a class computes from them."""
+_FORMULAS = ("hidden_size // num_attention_heads", *_SIZES)
+_OF_A_FILE = frozenset({"model_type", "transformers_version"})
+
+
+def _values(config: PretrainedConfig) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if not name.startswith("_") and name not in _OF_A_FILE
+    }
+
+
+def _made(cls: type, **given: int) -> dict[str, Any] | None:
+    """Return a configuration's values; None where it refuses what is given."""
+    try:
+        return _values(cls(**given))
+    except Exception:  # noqa: BLE001 - each class checks in its own way
+        return None
+
+
+def _computed(cls: type, own: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """List the values that change with a size, each with the formula that holds."""
+    found = set()
+    for size in _SIZES.keys() & own.keys():
+        for number in _SIZES[size]:
+            other = _made(cls, **{size: number}) or {}
+            found |= {each for each in own if each in other and other[each] != own[each]} - {size}
+    for name in sorted(found):
+        if not isinstance(own[name], PretrainedConfig):
+            holds = (each for each in _FORMULAS if each != name and _holds(cls, own, name, each))
+            yield name, next(holds, None)
+
+
+def _holds(cls: type, own: Mapping[str, Any], name: str, formula: str) -> bool:
+    """Return whether a formula gives a value for all sizes that the class takes."""
+    size, _, divisor = formula.partition(" // ")
+    tried = 0
+    for at in range(3):
+        given = {each: _SIZES[each][at] for each in _SIZES if each in own and each != name}
+        other = _made(cls, **given)
+        if other is None:
+            continue
+        tried += 1
+        found, by = other.get(size), other.get(divisor, 1)
+        if not isinstance(found, int) or not isinstance(by, int) or found // by != other.get(name):
+            return False
+    return tried > 0
+
+
+def _read(model_type: str) -> dict[str, Any] | None:
+    """Describe the class of a type; None where it is not made without values."""
+    try:
+        cls = CONFIG_MAPPING[model_type]
+    except Exception:  # noqa: BLE001 - of packages that are missing
+        return None
+    own = _made(cls)
+    if own is None:
+        return None
+    base = _values(PretrainedConfig())
+    parts = {n: v.model_type for n, v in own.items() if isinstance(v, PretrainedConfig)}
+    computed = dict(_computed(cls, own))
+    defaults = {
+        name: value
+        for name, value in own.items()
+        if name not in {*parts, *computed} and (name not in base or base[name] != value)
+    }
+    found = {
+        "defaults": json.loads(json.dumps(defaults, default=lambda _: None)),
+        "computed": computed,
+        "parts": parts,
+        "aliases": dict(cls.attribute_map),
+    }
+    return {key: value for key, value in found.items() if value or key == "defaults"}
+
+
+def table() -> dict[str, Any]:
+    """Describe every type of language model, and their parts."""
+    waiting = {name for each in _MAPPINGS for name in getattr(modeling_auto, each, {})}
+    types: dict[str, Any] = {}
+    while waiting:
+        name = waiting.pop()
+        found = _read(name)
+        if found is not None:
+            types[name] = found
+            waiting |= set(found.get("parts", {}).values()) - types.keys()
+    return {
+        "transformers": transformers.__version__,
+        "base": _values(PretrainedConfig()),
+        "types": dict(sorted(types.items())),
+    }
+
+
+def text() -> str:
+    """Write the table, each type in a line of its own."""
+    whole = json.dumps(table(), separators=(",", ":"))
+    return re.sub(r'(?<=[{,])(?="[\w.-]+":\{"defaults":)', "\n", whole) + "\n"
+
+
+def main() -> None:
+    """Compare the stored table, or write it; exit with 1 where it differs."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    found = text()
+    if "--write" in sys.argv:
+        TABLE.write_text(found, "utf-8")
+    elif TABLE.read_text("utf-8") != found:
+        sys.exit(f"{TABLE.name} is stale; renew it: {' '.join(sys.argv)} --write")
+
+
+if __name__ == "__main__":
+    main()
