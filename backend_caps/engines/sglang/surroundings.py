@@ -340,7 +340,10 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         found = {key: value for key, value in found.items() if key not in OWN_KEYS}
         own = _own_class(run, index, found.get("model_type"))
         if own is None:
-            whole = None if is_complete else completed(found)
+            trusts = args[1] if len(args) > 1 else named.get("trust_remote_code")
+            # Code of the model's own then goes before transformers' class, and is not known.
+            is_remote = trusts is not False and bool(found.get("auto_map"))
+            whole = None if is_complete or is_remote else completed(found)
             is_complete = is_complete or whole is not None
             made = ModelConfig(whole or found, is_complete=is_complete, run=run)
         else:

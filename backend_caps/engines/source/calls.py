@@ -184,7 +184,7 @@ class Calls(Instances):
         except Raised as error:
             if len(self._maybe) <= level:
                 raise
-            self.note(error.message, error.at)  # it may have returned before
+            self.note(error)  # it may have returned before
             result = frame.returned.pop() if frame.returned else Unknown(function.name)
         finally:
             self._depth -= 1

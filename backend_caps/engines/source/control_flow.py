@@ -85,7 +85,7 @@ class ControlFlow(Expressions):
         try:
             body(frame)
         except Raised as error:
-            self.note(error.message, error.at)
+            self.note(error)
             return error
         except (Returned, Broken, Continued) as end:
             return end
@@ -159,7 +159,7 @@ class ControlFlow(Expressions):
         if truth is False:
             raise error
         self._maybe.append(f"not ({ast.unparse(node.test)})")
-        self.note(error.message, at)
+        self.note(error)
         self._maybe.pop()
 
     def _try(self, node: ast.Try) -> Run:

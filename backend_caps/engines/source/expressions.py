@@ -252,7 +252,7 @@ class Expressions(Displays):
             try:
                 return joined(then(frame), other(frame))
             except Raised as error:
-                self.note(error.message, error.at)
+                self.note(error)
                 return Unknown(ast.unparse(node))
             finally:
                 self._maybe.pop()

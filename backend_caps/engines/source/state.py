@@ -41,9 +41,10 @@ class State:
         module, line = self._place
         return ":0" if module is None else f"{module.module.path}:{line}"
 
-    def note(self, text: str, at: str) -> None:
+    def note(self, error: Raised) -> None:
         """Record an error that may be raised under the unknown conditions of now."""
-        self.notes.append(Note(text, at, " and ".join(dict.fromkeys(self._maybe))))
+        why = " and ".join(dict.fromkeys(self._maybe))
+        self.notes.append(Note(error.message or error.error, error.at, why))
 
     def raised(self, error: BaseException) -> Raised:
         """Return the error of an operation at the line that runs now."""

@@ -16,13 +16,17 @@ from tests.unit.engines.source.trees import index_of
 _CONFIG = {"model_type": "plain", "hidden_size": 8, "text_config": {"num_layers": 2}}
 
 
-def _models(path: str) -> Mapping[str, object] | None:
-    return _CONFIG if path == "models/m" else None
+_FILES: Mapping[str, Mapping[str, object]] = {
+    "models/m": _CONFIG,
+    "models/llama": {"model_type": "llama"},
+    "models/qwen3": {"model_type": "qwen3"},
+    "models/own-code": {"model_type": "llama", "auto_map": {"AutoConfig": "own.Config"}},
+}
 
 
 def _run(code: str, gpu: str = "H100") -> Native:
     index = index_of(m=code)
-    run = Interpreter(index, {**library({}), **surroundings(index, gpus()[gpu], 2, _models)})
+    run = Interpreter(index, {**library({}), **surroundings(index, gpus()[gpu], 2, _FILES.get)})
     return run.call(run.found("engine.m.f"))
 
 
@@ -124,4 +128,22 @@ def test_configuration_has_what_its_file_has() -> None:
         *(16, 8, 5, 1, 2, 2, "plain", True, None),
         *("the model's plain configuration", True, False),
     ]
+    assert all(isinstance(each, Unknown) for each in unknown)
+
+
+def test_file_is_completed_where_its_class_is_known() -> None:
+    """By transformers' defaults, unless code of the model's own is run."""
+    known, *unknown = _run("""
+        from sglang.srt.utils.hf_transformers.config import get_config
+
+        def f():
+            llama, own = get_config("models/llama", True), get_config("models/own-code", False)
+            return [[hasattr(llama, "thinker_config"), hasattr(own, "thinker_config"),
+                     llama.head_dim, own.head_dim],
+                    get_config("models/own-code", True).head_dim,
+                    get_config("models/own-code", trust_remote_code=True).thinker_config,
+                    get_config("models/qwen3", False).layer_types]
+    """)
+
+    assert known == [False, False, 128, 128]
     assert all(isinstance(each, Unknown) for each in unknown)
