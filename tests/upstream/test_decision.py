@@ -118,16 +118,15 @@ def _named_place(server: _Server) -> str | None:
     if server.is_forced:
         return None
     needs = {name for name in server.runs if name in {"reads", "undeclared"}}
-    mixed = server.mixed and server.algorithm in {"EAGLE", "EAGLE3"}
     theirs = any(getattr(slot, "needs_cpu_seq_lens", True) for slot in server.slots if slot)
     if theirs:
-        safe = not needs and not mixed and "opts_out_blindly" not in server.runs
+        safe = not needs and "opts_out_blindly" not in server.runs
         return "phase scope: the pair's parts that run opt out" if safe else None
     if needs:
         return "a slot that nobody counts: the draft model of a worker without the property"
     if "opts_out_blindly" in server.runs:
         return "an opt-out without max_context_len"
-    return "phase scope: mixed chunks carry speculative rows" if mixed else None
+    return None
 
 
 def _answers() -> Iterator[tuple[_Server, bool, Plan]]:
@@ -157,9 +156,8 @@ def test_decision_equals_sglangs_except_in_named_places() -> None:
 
     assert wrong == []
     assert places == {
-        "equal": 4_978,
-        "phase scope: the pair's parts that run opt out": 252,
-        "phase scope: mixed chunks carry speculative rows": 16,
+        "equal": 4_970,
+        "phase scope: the pair's parts that run opt out": 276,
         "an opt-out without max_context_len": 208,
         "a slot that nobody counts: the draft model of a worker without the property": 32,
     }
