@@ -19,6 +19,7 @@ from backend_caps.engines.source.values import (
     Instance,
     Native,
     Options,
+    Raised,
     Unknown,
 )
 
@@ -62,9 +63,9 @@ class Operators(Calls):
     def operated(self, op: ast.operator, left: Native, right: Native) -> Native:
         """Return what a binary operator gives."""
         if isinstance(left, Options) and not isinstance(right, Unknown):
-            return all_joined([self.operated(op, each, right) for each in left.options])
+            return self._over(left, lambda each: self.operated(op, each, right))
         if isinstance(right, Options) and not isinstance(left, Unknown):
-            return all_joined([self.operated(op, left, each) for each in right.options])
+            return self._over(right, lambda each: self.operated(op, left, each))
         if isinstance(left, Unknown) or isinstance(right, Unknown):
             return Unknown(str(left if isinstance(left, Unknown) else right))
         if isinstance(op, ast.Mod) and isinstance(left, str) and has_unknown(right):
@@ -80,6 +81,23 @@ class Operators(Calls):
             return _OPERATORS[type(op)](left, right)
         except (TypeError, ValueError, ArithmeticError, KeyError) as error:
             raise self.raised(error) from error
+
+    def _over(self, value: Options, of: Callable[[Native], Native]) -> Native:
+        """Join what each value gives; where some raise an error, it may be raised."""
+        found: list[Native] = []
+        errors: list[Raised] = []
+        for option in value.options:
+            try:
+                found.append(of(option))
+            except Raised as error:
+                errors.append(error)
+        if not found:
+            raise errors[0]
+        self._maybe.append(str(value))
+        for each in errors:
+            self.note(each)
+        self._maybe.pop()
+        return all_joined(found)
 
     def comparison(self, op: type[ast.cmpop]) -> Compare:
         """Return what an operator of comparison does."""
