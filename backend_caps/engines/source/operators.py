@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from backend_caps.engines.source.builtin_functions import number_of
 from backend_caps.engines.source.calls import Calls
@@ -23,6 +23,7 @@ from backend_caps.engines.source.values import (
     Unknown,
 )
 
+_Result = TypeVar("_Result")
 Compare: TypeAlias = Callable[[Native, Native], bool | None]
 """Compares two values; None where the result is not known."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -63,9 +64,9 @@ class Operators(Calls):
     def operated(self, op: ast.operator, left: Native, right: Native) -> Native:
         """Return what a binary operator gives."""
         if isinstance(left, Options) and not isinstance(right, Unknown):
-            return self._over(left, lambda each: self.operated(op, each, right))
+            return all_joined(self._over(left, lambda each: self.operated(op, each, right)))
         if isinstance(right, Options) and not isinstance(left, Unknown):
-            return self._over(right, lambda each: self.operated(op, left, each))
+            return all_joined(self._over(right, lambda each: self.operated(op, left, each)))
         if isinstance(left, Unknown) or isinstance(right, Unknown):
             return Unknown(str(left if isinstance(left, Unknown) else right))
         if isinstance(op, ast.Mod) and isinstance(left, str) and has_unknown(right):
@@ -82,9 +83,9 @@ class Operators(Calls):
         except (TypeError, ValueError, ArithmeticError, KeyError) as error:
             raise self.raised(error) from error
 
-    def _over(self, value: Options, of: Callable[[Native], Native]) -> Native:
-        """Join what each value gives; where some raise an error, it may be raised."""
-        found: list[Native] = []
+    def _over(self, value: Options, of: Callable[[Native], _Result]) -> list[_Result]:
+        """Return what each value gives; where some raise an error, it may be raised."""
+        found: list[_Result] = []
         errors: list[Raised] = []
         for option in value.options:
             try:
@@ -97,19 +98,30 @@ class Operators(Calls):
         for each in errors:
             self.note(each)
         self._maybe.pop()
-        return all_joined(found)
+        return found
 
     def comparison(self, op: type[ast.cmpop]) -> Compare:
         """Return what an operator of comparison does."""
         if op in _NEGATIONS:
             return _negated(self.comparison(_NEGATIONS[op]))
         if op is ast.Is:
-            return _over_options(_identical)
+            return self._over_options(_identical)
         if op is ast.Eq:
-            return _over_options(self._equal)
+            return self._over_options(self._equal)
         if op is ast.In:
-            return _over_options(lambda value, container: self._contains(container, value))
-        return _over_options(self._ordered(_ORDERS[op]))
+            return self._over_options(lambda value, container: self._contains(container, value))
+        return self._over_options(self._ordered(_ORDERS[op]))
+
+    def _over_options(self, compare: Compare) -> Compare:
+        """Compare each value that the left one may have; None where the results differ."""
+
+        def over_options(left: Native, right: Native) -> bool | None:
+            if type(left) is not Options:
+                return compare(left, right)
+            truths = {*self._over(left, lambda each: compare(each, right))}
+            return truths.pop() if len(truths) == 1 else None
+
+        return over_options
 
     def _ordered(self, order: Callable[[Any, Any], Any]) -> Compare:
         def compare(left: Native, right: Native) -> bool | None:
@@ -129,18 +141,6 @@ def _negated(compare: Compare) -> Compare:
         return None if truth is None else not truth
 
     return negated
-
-
-def _over_options(compare: Compare) -> Compare:
-    """Compare each value that the left one may have; None where the results differ."""
-
-    def over_options(left: Native, right: Native) -> bool | None:
-        if type(left) is not Options:
-            return compare(left, right)
-        truths = {compare(each, right) for each in left.options}
-        return truths.pop() if len(truths) == 1 else None
-
-    return over_options
 
 
 def _identical(left: Native, right: Native) -> bool | None:
