@@ -125,7 +125,13 @@ class Objects(State):
         found = [self.attribute_or(each, name, default) for each in owner.options]
         if any(each is default or isinstance(each, Unknown) for each in found):
             return Unknown(f"{owner.why}.{name}")
-        return Hook(lambda run, args, named: all_joined([run.apply(f, args, named) for f in found]))
+
+        def call(run: Objects, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+            return all_joined(
+                run._of_each(owner, lambda each: run.apply(run.attribute(each, name), args, named))
+            )
+
+        return Hook(call)
 
     def _of_module(self, owner: ModuleValue, name: str, _default: Native) -> Native:
         return self.member(owner, owner.module.name, name)

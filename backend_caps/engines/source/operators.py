@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from backend_caps.engines.source.builtin_functions import number_of
 from backend_caps.engines.source.calls import Calls
@@ -19,11 +19,9 @@ from backend_caps.engines.source.values import (
     Instance,
     Native,
     Options,
-    Raised,
     Unknown,
 )
 
-_Result = TypeVar("_Result")
 Compare: TypeAlias = Callable[[Native, Native], bool | None]
 """Compares two values; None where the result is not known."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -64,9 +62,9 @@ class Operators(Calls):
     def operated(self, op: ast.operator, left: Native, right: Native) -> Native:
         """Return what a binary operator gives."""
         if isinstance(left, Options) and not isinstance(right, Unknown):
-            return all_joined(self._over(left, lambda each: self.operated(op, each, right)))
+            return all_joined(self._of_each(left, lambda each: self.operated(op, each, right)))
         if isinstance(right, Options) and not isinstance(left, Unknown):
-            return all_joined(self._over(right, lambda each: self.operated(op, left, each)))
+            return all_joined(self._of_each(right, lambda each: self.operated(op, left, each)))
         if isinstance(left, Unknown) or isinstance(right, Unknown):
             return Unknown(str(left if isinstance(left, Unknown) else right))
         if isinstance(op, ast.Mod) and isinstance(left, str) and has_unknown(right):
@@ -82,23 +80,6 @@ class Operators(Calls):
             return _OPERATORS[type(op)](left, right)
         except (TypeError, ValueError, ArithmeticError, KeyError) as error:
             raise self.raised(error) from error
-
-    def _over(self, value: Options, of: Callable[[Native], _Result]) -> list[_Result]:
-        """Return what each value gives; where some raise an error, it may be raised."""
-        found: list[_Result] = []
-        errors: list[Raised] = []
-        for option in value.options:
-            try:
-                found.append(of(option))
-            except Raised as error:
-                errors.append(error)
-        if not found:
-            raise errors[0]
-        self._maybe.append(str(value))
-        for each in errors:
-            self.note(each)
-        self._maybe.pop()
-        return found
 
     def comparison(self, op: type[ast.cmpop]) -> Compare:
         """Return what an operator of comparison does."""
@@ -118,7 +99,7 @@ class Operators(Calls):
         def over_options(left: Native, right: Native) -> bool | None:
             if type(left) is not Options:
                 return compare(left, right)
-            truths = {*self._over(left, lambda each: compare(each, right))}
+            truths = {*self._of_each(left, lambda each: compare(each, right))}
             return truths.pop() if len(truths) == 1 else None
 
         return over_options

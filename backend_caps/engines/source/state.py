@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from backend_caps.engines.source.uncertainty import joined
-from backend_caps.engines.source.values import MISSING, ModuleValue, Native, Perhaps, Raised
+from backend_caps.engines.source.values import (
+    MISSING,
+    ModuleValue,
+    Native,
+    Options,
+    Perhaps,
+    Raised,
+)
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,23 @@ class State:
         """Record an error that may be raised under the unknown conditions of now."""
         why = " and ".join(dict.fromkeys(self._maybe))
         self.notes.append(Note(error.message or error.error, error.at, why))
+
+    def _of_each(self, value: Options, of: Callable[[Native], _Result]) -> list[_Result]:
+        """Return what comes of each option; an error that some raise may be raised."""
+        found: list[_Result] = []
+        errors: list[Raised] = []
+        for option in value.options:
+            try:
+                found.append(of(option))
+            except Raised as error:
+                errors.append(error)
+        if not found:
+            raise errors[0]
+        self._maybe.append(str(value))
+        for each in errors:
+            self.note(each)
+        self._maybe.pop()
+        return found
 
     def raised(self, error: BaseException) -> Raised:
         """Return the error of an operation at the line that runs now."""
