@@ -185,8 +185,9 @@ gpu-steps:
 gpu-attention:
 	$(BIN)/python benchmarks/attention.py --json benchmarks/results/attention.json
 
+# Without tests that have the word in a flag alone, and register the simulated device.
 gpu-tests:
-	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest -n 0 -k cuda
+	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest -n 0 -k 'cuda and not measured_levels'
 
 gpu-sanitizer:
 	TORCH_CUDA_SANITIZER=1 $(BIN)/python -m pytest -n 0 -k cuda tests/runtime/test_parity.py

@@ -8,6 +8,7 @@ Variables for terminals and for this package that are set outside of the tests a
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -28,6 +29,20 @@ settings.register_profile("thorough", settings(), deadline=None)
 settings.load_profile("brief")  # `make test-all` loads the other
 # What is started in the background ignores Ctrl-C, its children too; some tests send it to theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Refuse modules that register the simulated device: torch pins for one device a process.
+
+    Raises:
+        pytest.UsageError: the device is registered before any test runs.
+    """
+    device = sys.modules.get("backend_caps.simulator.device")
+    if device is not None and device.register.cache_info().currsize:
+        raise pytest.UsageError(
+            "a test module registers the device 'sim' when it is imported, and no test on CUDA "
+            "could pin memory behind it: register it in a fixture or in the test"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any, Literal
 
 import click
-import torch
 
 from backend_caps.cli.options import importable, request_of
 from backend_caps.cli.output import working
@@ -26,7 +25,7 @@ from backend_caps.report.dry_run_views import dry_run_view
 from backend_caps.resolution.errors import leaves_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
-from backend_caps.simulator import DEVICE_NAME, register, simulate
+from backend_caps.simulator import is_simulated, register, simulate
 from backend_caps.startup.agreement import Ranks, agree
 from backend_caps.startup.configure import check_device, check_locked
 from backend_caps.startup.ranks import RankGroup, RankPlace, joined
@@ -39,7 +38,8 @@ _Refused = (BackendCapsError, ExceptionGroup, click.UsageError)
 
 def status_of(ctx: click.Context, environ: Mapping[str, str]) -> int:
     """Decide, start and run on this rank; print what came of it, and return the exit status."""
-    register()
+    if is_simulated(ctx.params["device"]):
+        register()
     place = None
     try:
         place = RankPlace.in_environment(environ)
@@ -159,8 +159,7 @@ class SmallServer:
         with ExitStack() as stack:
             stack.enter_context(importable(self.request.path))
             run = self.run_plan_here(plan)
-            is_simulated = torch.device(device).type == DEVICE_NAME
-            simulation = stack.enter_context(simulate("eager")) if is_simulated else None
+            simulation = stack.enter_context(simulate("eager")) if is_simulated(device) else None
             with working("starting small"):
                 done = stack.enter_context(
                     dry_start(

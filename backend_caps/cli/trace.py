@@ -59,9 +59,10 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("trace"):
         from backend_caps.cli.dry_run_job import CANNOT_START, SmallServer, show_error  # noqa: PLC0415
-        from backend_caps.simulator import register  # noqa: PLC0415
+        from backend_caps.simulator import is_simulated, register  # noqa: PLC0415
 
-    register()
+    if is_simulated(ctx.params["device"]):
+        register()
     try:
         _record(ctx, SmallServer(ctx))
     except (BackendCapsError, ExceptionGroup) as error:

@@ -17,6 +17,7 @@ class RelayError(CodedError):
         "draft-shape": "a `DraftShape` leaves a buffer without its size",
         "host-seq-lens": "a map is asked for a `host_seq_lens` that is no mode",
         "index-mismatch": "with `debug=True`, host and device name other rows of a batch",
+        "not-pinned": "torch takes another device of the process for the one to pin memory for",
         "pageable-staging": "with `debug=True`, staged ids do not lie in pinned memory",
         "pending-input-ids": "a forward reads `input_ids` that are not resolved yet",
         "pool-size": "a request pool has no row beside the padding row",

@@ -262,11 +262,22 @@ class DeviceStreams:
         """Allocate pinned int64 host memory, for copies that do not block the host.
 
         Memory of no bytes is not pinned: CUDA has no address to register for it.
+
+        Raises:
+            RelayError: the memory does not count as pinned.
         """
         if not num_rows:
             return torch.empty(0, dtype=torch.int64)
         pinned = torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
-        assert self.is_pinned(pinned), f"torch pinned no memory for {self.device}"
+        if not self.is_pinned(pinned):
+            accelerator = torch.accelerator.current_accelerator()
+            raise RelayError(
+                "not-pinned",
+                f"torch pins memory for {str(accelerator)!r} in this process, and not for "
+                f"{str(self.device)!r}; memory pinned for the relay's device was expected. A "
+                "process that has registered the simulated device, or another device in Python, "
+                "cannot relay on a second one: run that in a process of its own.",
+            )
         return pinned
 
     def is_pinned(self, tensor: Tensor) -> bool:

@@ -8,7 +8,7 @@ from backend_caps.extras import require_extra
 
 require_extra("relay", __name__)
 
-from backend_caps.simulator.device import DEVICE_NAME, register, simulate
+from backend_caps.simulator.device import DEVICE_NAME, is_simulated, register, simulate
 from backend_caps.simulator.errors import SimDeviceError, SimulatorError, Site, StarvationWarning
 from backend_caps.simulator.queues import OrderPolicy, Schedule, systematic_schedules
 from backend_caps.simulator.records import (
@@ -41,6 +41,7 @@ __all__ = [
     "StarvationWarning",
     "WaitKind",
     "Waited",
+    "is_simulated",
     "register",
     "simulate",
     "systematic_schedules",

@@ -88,9 +88,17 @@ class SimModule(ModuleType):
         return False
 
 
+def is_simulated(device: str) -> bool:
+    """Return whether a device's name is the simulated one's; torch may not know it yet."""
+    return device.partition(":")[0] == DEVICE_NAME
+
+
 @cache
 def register() -> torch.device:
     """Make torch know the device `sim`, once in a process, and return it.
+
+    Torch then takes it for the accelerator of the process, and no pinned memory of a CUDA device
+    is known as pinned any more: register it only where it is run on.
 
     Raises:
         RuntimeError: torch's, where another device has the name of PrivateUse1 already.

@@ -9,6 +9,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DeviceStreams, DeviceTraits, FutureMap, RelayError
 from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import GraphLike
+from backend_caps.simulator import simulate
 from tests.relay import batches
 from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams, StreamOperators
 
@@ -317,6 +318,22 @@ def test_streams_without_pinned_memory_copy_blocking() -> None:
 
     assert fm.copy_stream is None
     assert batch.seq_lens_sum == 30
+
+
+def test_memory_that_is_not_pinned_is_refused() -> None:
+    """Where another device is registered, torch calls CUDA's pinned memory pageable."""
+    with simulate("eager"):
+        streams = _PinnedForAnother("sim")
+
+        with pytest.raises(RelayError, match=r"pins memory for 'sim'.*its own") as caught:
+            streams.empty_pinned(4)
+
+    assert caught.value.code == "not-pinned"
+
+
+class _PinnedForAnother(DeviceStreams):
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return not tensor.is_pinned()
 
 
 def test_pinned_memory_is_pinned(device: torch.device) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.simulator import Counts, Waited, WaitKind, register, simulate
+from backend_caps.simulator import Counts, Waited, WaitKind, simulate
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.streams import CUDAGraph, Event, Stream, graph
 
@@ -25,8 +25,7 @@ def _counted(act: Act) -> Counts:
 
 NUMBER, COPY = "aten::_local_scalar_dense", "aten::copy_"
 REPEAT = "aten::repeat_interleave.Tensor"
-MODULE = torch.get_device_module(register())
-HIDDEN = (WaitKind.HIDDEN, 0)
+HIDDEN, ON_DEVICE = (WaitKind.HIDDEN, 0), (WaitKind.DEVICE, None)
 
 
 def _recorded_on(handle: int) -> Event:
@@ -38,7 +37,7 @@ def _recorded_on(handle: int) -> Event:
     [
         (lambda _: Stream(handle=4).synchronize(), (WaitKind.STREAM, 4), "Stream.synchronize"),
         (lambda _: _recorded_on(5).synchronize(), (WaitKind.EVENT, 5), "Event.synchronize"),
-        (lambda _: MODULE.synchronize(), (WaitKind.DEVICE, None), "synchronize"),
+        (lambda _: torch.get_device_module("sim").synchronize(), ON_DEVICE, "synchronize"),
         pytest.param(lambda t: t[0].item(), HIDDEN, NUMBER, id="item"),
         pytest.param(lambda t: int(t.max()), HIDDEN, NUMBER, id="int"),
         pytest.param(lambda t: bool((t > 0).all()), HIDDEN, NUMBER, id="bool"),

@@ -200,7 +200,7 @@ def test_calls_and_regions_are_spans_of_the_host() -> None:
     assert spans == [("forward", 1, 1), ("launch", 1, 0)]
 
 
-EXACT = planned(CHAIN.replace(" --disable-piecewise-cuda-graph", ""))
+EXACT = CHAIN.replace(" --disable-piecewise-cuda-graph", "")
 """Under SGLang's rules pieces keep a mirror."""
 Both = tuple[Timeline, Timeline]
 
@@ -214,7 +214,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         profilers.append(Profiler(lanes))
         return profilers[-1]
 
-    recording = Recording(run=RunPlan(plan=EXACT), server=ServerSizes(), device="sim", num_steps=2)
+    run = RunPlan(plan=planned(EXACT))
+    recording = Recording(run=run, server=ServerSizes(), device="sim", num_steps=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace, "Recorder", keep)
         own = trace.record_simulated(recording)
