@@ -21,6 +21,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 
@@ -123,16 +124,13 @@ def main() -> int:
     scale = Scale() if device.type == "cuda" else REHEARSAL
     bandwidth = copy_bandwidth(device, scale)
     print(f"a copy of {scale.copied_bytes >> 20} MiB: {bandwidth / 1e9:.0f} GB/s read and written")
-    rows = [
-        row
-        for batch_size in scale.batches
-        for length in scale.lengths
-        for row in compared(device, scale, bandwidth, batch_size, length)
-    ]
-    if arguments.json is not None:
-        said = {**machine(device), "dtype": str(scale.dtype), "bandwidth_bytes_s": bandwidth}
-        document = {"benchmark": "attention", **said, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+    said = {**machine(device), "dtype": str(scale.dtype), "bandwidth_bytes_s": bandwidth}
+    rows: list[Row] = []
+    for batch_size, length in product(scale.batches, scale.lengths):
+        rows += compared(device, scale, bandwidth, batch_size, length)
+        if arguments.json is not None:  # after each size: a lease of a GPU may end before the last
+            document = {"benchmark": "attention", **said, "rows": [asdict(row) for row in rows]}
+            arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     return 0
 
 

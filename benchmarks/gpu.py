@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -335,6 +336,7 @@ def plan_of(argv: list[str]) -> Plan:
 def machine(device: torch.device) -> dict[str, object]:
     """Name hardware and versions."""
     found: dict[str, object] = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "device": device.type,
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -25,7 +25,11 @@ ORDER: dict[str, str] = {
     "pages": "A report as a page",
 }
 """Benchmarks as the page has them, with their headings."""
-_GPU = ("gpu.json", "attention.json")
+_GPU: dict[str, str] = {
+    "gpu.json": "Steps on a GPU: how long one takes, and what overlap and each mirror cost there",
+    "attention.json": "Attention on a GPU: how near each backend comes to the memory's bandwidth",
+}
+"""What `make gpu` writes, and what it is about."""
 _SHOWN_COUNTS = "32 of 4,096 rows"
 """Of counts over a grid the page has one place; the JSON has all."""
 _MICROSECONDS = re.compile(r"(?<=\d) us\b")
@@ -125,17 +129,15 @@ def machines() -> str:
 
 
 def not_measured() -> str:
-    """Say which benchmarks have no result, and that none is of a GPU where none is."""
+    """Say which benchmarks have no result, on the CPU or on a GPU."""
     folder = RESULTS.parent
     kept = {result["name"] for result in _results()}
     lines = [f"{heading}: not measured yet." for name, heading in ORDER.items() if name not in kept]
-    missing = [name for name in _GPU if not _is_gpu(folder / name)]
-    if missing:
-        files = " and ".join(f"`{name}`" for name in missing)
-        lines.append(
-            f"**Any GPU.** `make gpu` would write {files}; none was at hand, so nothing here says "
-            "how long a step takes there, what overlap gains, or which way of the mirror is faster."
-        )
+    lines += [
+        f"**{what}.** `make gpu` would write `{name}`."
+        for name, what in _GPU.items()
+        if not _is_gpu(folder / name)
+    ]
     return bullets(lines)
 
 
@@ -157,7 +159,8 @@ def _of_gpu(path: Path) -> str:
     cells = [[_cell(row.get(key)) for key in columns] for row in rows]
     words = [column.replace("_", " ") for column in columns]
     head = f"### {document['benchmark'].capitalize()} on {document['hardware']}"
-    return f"{head}\n\ntorch {document['torch']}.\n\n{table(words, cells)}"
+    made = f"{document['date']}: torch {document['torch']}, python {document['python']}."
+    return f"{head}\n\n{made}\n\n{table(words, cells)}"
 
 
 def _cell(value: str | float | None) -> str:
