@@ -70,12 +70,13 @@ def _read(
 def _read_sglang(
     source: Path | None, python: Path | None, query: LaunchQuery | None
 ) -> EngineReading:
+    from backend_caps.engines.query import folder_of  # noqa: PLC0415 - for a Python that is named
     from backend_caps.engines.sglang.arguments import read_launches  # noqa: PLC0415 - load one reader only
-    from backend_caps.engines.sglang.query import ask_launches, folder_of  # noqa: PLC0415
+    from backend_caps.engines.sglang.query import ask_launches  # noqa: PLC0415
     from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
 
     if python is not None:
-        source = folder_of(python)
+        source = folder_of(python, "sglang")
     elif source is None:
         python = Path(sys.executable)
     tree_of = partial(open_tree, "sglang", source, within=is_wanted)

@@ -25,8 +25,9 @@ from rich.table import Table
 
 from backend_caps.capability.gpu import gpus
 from backend_caps.engines.model import in_folders, model_of
+from backend_caps.engines.query import ask
 from backend_caps.engines.sglang.arguments import read_launch, without_model
-from backend_caps.engines.sglang.query import ask, launch_of
+from backend_caps.engines.sglang.query import SCRIPT, launch_of
 from backend_caps.engines.sglang.read import is_wanted
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
@@ -163,7 +164,7 @@ def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
             place, [words], path = stack.enter_context(in_folders([case.argv], model))
             lines.append([*words, "--model-path", path])
             around.append(f"{place}/")
-        answers = ask(python_of(version), lines, gpu, NUM_GPUS)
+        answers = ask(python_of(version), SCRIPT, lines, gpu, NUM_GPUS)
     return [
         launch_of(json.loads(json.dumps(answer).replace(place, "")), gpu, case.model)
         for case, answer, place in zip(chunk, answers, around, strict=True)

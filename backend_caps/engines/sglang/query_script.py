@@ -1,9 +1,7 @@
 """Runs SGLang's own processing of server arguments, for a machine that is described.
 
-The Python that has SGLang runs it as a script, for `query`; it imports nothing of this package.
-Standard input has one JSON object: the machine, and the command lines. Each command line is
-answered by a line of JSON on the descriptor that is the script's argument, and runs in a fork of
-its own: SGLang keeps in the process what it found of machine, model and environment.
+The Python that has SGLang runs it as a script, for `query`; it imports nothing of this package, and
+is asked and answers as `query_process` says.
 
 An answer has the values that SGLang ends with, each value that it rewrites with the line that
 does, and, where it refuses, its message and line. Its registry of attention backends and its
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import enum
 import gc
 import importlib
 import importlib.abc
@@ -23,12 +20,10 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 _Value: TypeAlias = Any
@@ -42,11 +37,9 @@ _SHARED_MODULES = (
 """What most command lines import; several share one import."""
 
 
-def _beside(name: str) -> ModuleType:
-    """Load a module of this folder, which is on no import path here."""
-    spec = importlib.util.spec_from_file_location(
-        f"backend_caps_{name}", Path(__file__).with_name(f"{name}.py")
-    )
+def _load(path: Path) -> ModuleType:
+    """Load a module of this package by its file, which is on no import path here."""
+    spec = importlib.util.spec_from_file_location(f"backend_caps_{path.stem}", path)
     assert spec is not None, "a file is a module"
     assert spec.loader is not None, "and has a loader"
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -55,22 +48,18 @@ def _beside(name: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from backend_caps.engines.sglang import query_backends, query_machine
+    from backend_caps.engines import query_machine, query_process
+    from backend_caps.engines.sglang import query_backends
 else:
-    query_machine, query_backends = map(_beside, ("query_machine", "query_backends"))
+    _HERE = Path(__file__).parent
+    query_machine = _load(_HERE.parent / "query_machine.py")
+    query_process = _load(_HERE.parent / "query_process.py")
+    query_backends = _load(_HERE / "query_backends.py")
+plain = query_process.plain
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer
-    """SGLang refuses the command line."""
-
-
-# Where SGLang does something.
-
-
-def place(code: CodeType, line: int) -> str:
-    """Write a line of SGLang as `sglang/srt/server_args.py:1234`."""
-    _, found, path = code.co_filename.replace(os.sep, "/").rpartition("/sglang/")
-    return f"sglang/{path}:{line}" if found else f"{code.co_filename}:{line}"
+def _place(frame: FrameType) -> str:
+    return query_process.place(frame.f_code, frame.f_lineno, "sglang")
 
 
 class Rewrites:
@@ -100,7 +89,7 @@ class Rewrites:
             before = {name: getattr(now, name, None) for name in fields}
             declare(server_args, source, **fields)
             for name, after in fields.items():
-                self.add(name, before[name], after, place(frame.f_code, frame.f_lineno))
+                self.add(name, before[name], after, _place(frame))
 
         for module in list(sys.modules.values()):
             if getattr(module, "declare_resolution", None) is declare:
@@ -115,37 +104,9 @@ class Rewrites:
             object.__setattr__(args, name, after)
             if before is not _MISSING and name in fields:
                 frame = sys._getframe(1)  # noqa: SLF001 - the line that assigns
-                self.add(name, before, after, place(frame.f_code, frame.f_lineno))
+                self.add(name, before, after, _place(frame))
 
         cls.__setattr__ = assigned
-
-
-def refusing_line(error: BaseException) -> str | None:
-    """Return the line of SGLang that raised an error; None where none did."""
-    frames = [*traceback.walk_tb(error.__traceback__)]
-    files = ((f.f_code.co_filename.replace(os.sep, "/"), f, line) for f, line in frames)
-    ours = str(Path(__file__).parent)
-    own = [(f, line) for file, f, line in files if "/sglang/" in file and ours not in file]
-    return place(own[-1][0].f_code, own[-1][1]) if own else None
-
-
-def plain(value: _Value) -> _Value:
-    """Make a value one that JSON has."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
-    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", ())
-    if names:
-        return {name: plain(getattr(value, name)) for name in names}
-    return str(value)
-
-
-# The processing itself.
 
 
 def processed(argv: Sequence[str]) -> dict[str, object]:
@@ -176,19 +137,14 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
     except ImportError as error:
         answer["undecided"] = f"{type(error).__name__}: {error}"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever SGLang raises is its answer
-        words = " ".join(str(error).split()) or type(error).__name__
-        answer["refusal"] = {
-            "message": words,
-            "error": type(error).__name__,
-            "at": refusing_line(error),
-        }
+        answer["refusal"] = query_process.refusal(error, "sglang")
     version = importlib.metadata.version("sglang")
     return answer | {"rewrites": rewrites.found, "version": version}
 
 
 def _refuse_line(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     del parser
-    raise Refusal(message)
+    raise query_process.Refusal(message)
 
 
 def values_of(args: _Value) -> dict[str, object]:
@@ -240,29 +196,12 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - an engine that is not whole is an answer
         words = f"SGLang's arguments cannot be imported: {type(error).__name__}: {error}"
         for _ in request["command_lines"]:
-            _write(out, {"undecided": words})
+            query_process.write(out, {"undecided": words})
         return
     for name in _SHARED_MODULES if len(request["command_lines"]) > 1 else ():
         with contextlib.suppress(Exception):  # the command line that needs it has the error
             importlib.import_module(name)
-    for argv in request["command_lines"]:
-        child = os.fork() or _in_child(out, argv)
-        _, status = os.waitpid(child, 0)
-        if status:
-            _write(out, {"undecided": f"the process ended with status {status}"})
-
-
-def _in_child(out: int, argv: Sequence[str]) -> NoReturn:
-    try:
-        _write(out, processed(argv))
-    finally:
-        os._exit(0)
-
-
-def _write(out: int, answer: Mapping[str, object]) -> None:
-    data = json.dumps(answer).encode() + b"\n"
-    while data:
-        data = data[os.write(out, data) :]
+    query_process.serve(out, request["command_lines"], processed)
 
 
 if __name__ == "__main__":

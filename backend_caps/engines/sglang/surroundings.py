@@ -8,7 +8,7 @@ from typing import TypeAlias
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
 from backend_caps.engines.model_defaults import COMPUTED, completed
-from backend_caps.engines.sglang.query import CUDA, ROCM
+from backend_caps.engines.query import CUDA, ROCM
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import (

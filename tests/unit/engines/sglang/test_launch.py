@@ -15,11 +15,12 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.gpu import gpus
 from backend_caps.capability.kind import Phase
 from backend_caps.engines.model import IS_COMPLETE, Model, model_of
+from backend_caps.engines.query import ask, folder_of
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
-from backend_caps.engines.sglang.query import ask, ask_launches, flags_of, folder_of, launch_of
+from backend_caps.engines.sglang.query import SCRIPT, ask_launches, flags_of, launch_of
 from backend_caps.engines.sglang.read import is_wanted, read_sglang
 from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.source.index import Index
@@ -104,7 +105,7 @@ def _asked(place: Path, lines: Sequence[tuple[str, str]], gpu: str) -> list[Laun
         [*line.split(), "--model-path", each.name]
         for (line, _), each in zip(lines, models, strict=True)
     ]
-    answers = ask(Path(sys.executable), words, gpus()[gpu], _NUM_GPUS)
+    answers = ask(Path(sys.executable), SCRIPT, words, gpus()[gpu], _NUM_GPUS)
     return [launch_of(a, gpus()[gpu], m.name) for a, m in zip(answers, models, strict=True)]
 
 
@@ -324,7 +325,7 @@ def test_environment_with_the_engine_is_read_and_asked(importable: Path) -> None
 
     reading = read_engine("sglang", python=python)
 
-    assert folder_of(python) == importable
+    assert folder_of(python, "sglang") == importable
     assert (reading.version, reading.launches is None) == ("9.0", False)
     assert reading.launches is not None
     [launch] = reading.launches(_query([[]], _model(importable, "plain")))
@@ -388,7 +389,7 @@ def test_python_without_the_engine_is_an_error(tmp_path: Path) -> None:
     python.chmod(0o755)
 
     with pytest.raises(EngineError, match="finds no sglang"):
-        folder_of(python)
+        folder_of(python, "sglang")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""The machine that is described to SGLang: torch, the programs that list GPUs, and packages.
+"""The machine that is described to an engine: torch, the programs that list GPUs, and packages.
 
-`query_script` loads it into the Python that has SGLang; it imports nothing of this package.
+A `query_script` loads it into the Python that has the engine; it imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIB = 1 << 20
 def stand_in(machine: Mapping[str, Any]) -> None:
     """Make torch, and the programs that list GPUs, describe this machine's GPUs.
 
-    SGLang asks `torch.version`, a few functions of `torch.cuda`, `nvidia-smi` and `rocminfo`;
+    Engines ask `torch.version`, a few functions of `torch.cuda`, `nvidia-smi` and `rocminfo`;
     nothing is allocated and no kernel runs. So `torch.compile` leaves functions as they are: its
     compiler would take a second to import.
     """
@@ -76,7 +76,7 @@ def _register_fake(_name: str, function: _Value = None, /, **_named: object) -> 
 
 
 def _answer_programs(machine: Mapping[str, Any]) -> None:
-    """Answer the programs by which SGLang asks for a GPU's memory; others run."""
+    """Answer the programs by which an engine asks for a GPU's memory; others run."""
     run = subprocess.run
     mib = machine["memory_mib"]
     known = {
