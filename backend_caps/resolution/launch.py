@@ -6,7 +6,7 @@ overlap off. A plan is of the values that it ends with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -54,6 +54,52 @@ class Unchecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers of a server's models that are alike, and the backend that they take."""
+
+    role: str
+    """`target` or `draft`."""
+    layer: str
+    """The layers' class."""
+    num_layers: int
+    backend: str
+    """The backend's name."""
+    path: str
+    """Its class, with the module."""
+    graph_support: str | None
+    """For which batches its graphs work, in the engine's word; None for a layer without a cache."""
+    cache: str | None
+    """The class of their part of the KV cache; None where they keep nothing of a request."""
+    sizes: Mapping[str, Plain]
+    """What is known of that part: block and head size, dtype, window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChoice:
+    """What one kind of layer asks of the platform, and why it takes no other backend."""
+
+    asked: Mapping[str, Plain]
+    """The question: head size, dtypes, window, sinks, by the engine's names."""
+    against: Mapping[str, Sequence[str]]
+    """The reasons against each backend, in the engine's words; none where it can be taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMode:
+    """The mode of graphs that results once the backends are known."""
+
+    asked: str
+    """The mode of the arguments."""
+    mode: str
+    support: str
+    """The least that a backend supports, in the engine's word."""
+    by: str | None
+    """The class of that backend; None where each supports all."""
+    words: Sequence[str]
+    """The engine's warnings where it lowers the mode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What becomes of a command line."""
 
@@ -78,6 +124,12 @@ class Launch:
     """Those of the classes that are constructed around others."""
     joined: frozenset[str] = frozenset()
     """The slots with a pair whose need for lengths is also that of its part for prefill."""
+    layers: tuple[LayerGroup, ...] = ()
+    """The layers with their backends, where an engine chooses by layer."""
+    choices: tuple[LayerChoice, ...] = ()
+    """What those layers asked."""
+    graphs: GraphMode | None = None
+    """The mode of graphs that their backends leave; None where it was not resolved."""
 
     @property
     def starts(self) -> bool | None:

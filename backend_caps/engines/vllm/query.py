@@ -1,0 +1,75 @@
+"""Asks an installed vLLM what it makes of a command line, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.model import MODEL_OPTIONS, in_folders
+from backend_caps.engines.query import ask
+from backend_caps.engines.reading import EngineError, LaunchQuery
+from backend_caps.resolution.engine import without_options
+from backend_caps.resolution.launch import (
+    GraphMode,
+    Launch,
+    LayerChoice,
+    LayerGroup,
+    Refusal,
+    Rewrite,
+    Unchecked,
+)
+
+SCRIPT = Path(__file__).with_name("query_script.py")
+
+
+def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
+    """Let the vLLM of an environment configure servers; it needs no GPU and no weights.
+
+    Args:
+        python: the environment's Python.
+        query: the command lines, whose `--model` is replaced, and the machine.
+
+    Raises:
+        EngineError: Python cannot be started, or gives no answer; or the GPU is none of NVIDIA's.
+    """
+    gpu, model = query.gpu, query.model
+    if gpu.rocm_arch is not None:
+        raise EngineError(
+            "engine-does-not-answer",
+            f"vLLM is asked for GPUs of NVIDIA alone, and {gpu.key} is none: its platform for ROCm "
+            "asks a library of the driver. Name another GPU, such as H100.",
+        )
+    with in_folders(query.lines, model) as (around, named, path):
+        lines = [[*without_options(words, MODEL_OPTIONS), "--model", path] for words in named]
+        answers = ask(python, SCRIPT, lines, gpu, query.num_gpus)
+    texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
+    return [launch_of(json.loads(text), gpu, model.name) for text in texts]
+
+
+def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:
+    """Make the launch of an answer."""
+    refusal, undecided, graphs = (answer.get(key) for key in ("refusal", "undecided", "graphs"))
+    return Launch(
+        engine=f"vllm-{answer.get('version', 'unknown')}",
+        machine=gpu.key,
+        model=model,
+        refusal=None
+        if refusal is None
+        else Refusal(message=refusal["message"], at=refusal["at"] or "vllm"),
+        unchecked=()
+        if undecided is None
+        else (
+            Unchecked(
+                message=undecided, at=answer.get("stage", "import vllm"), unless="its environment"
+            ),
+        ),
+        rewrites=tuple(Rewrite(**each) for each in answer.get("rewrites", ())),
+        values=answer.get("values", {}),
+        facts=answer.get("facts", {}),
+        layers=tuple(LayerGroup(**each) for each in answer.get("layers", ())),
+        choices=tuple(LayerChoice(**each) for each in answer.get("choices", ())),
+        graphs=None if graphs is None else GraphMode(**graphs),
+    )

@@ -1,0 +1,200 @@
+"""What vLLM is given in place of a GPU: its CUDA platform, compiled modules, groups and memory.
+
+`query_script` loads it into the Python that has vLLM; it imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from types import ModuleType, SimpleNamespace
+from typing import Any, TypeAlias
+
+_Value: TypeAlias = Any
+"""A value of vLLM or of torch, whose classes are not known here."""
+_SHARED_BYTES = {(8, 0): 166_912, (8, 6): 101_376, (9, 0): 232_448, (10, 0): 232_448}
+"""The shared memory that a kernel can have, by compute capability; of others the smallest."""
+_COMPILES = "vllm.third_party.deep_gemm"
+"""A package in vLLM's wheel that asks for CUDA's compiler when it is imported."""
+_OF_COMPILED = re.compile(r"_(\w*_)?C(_\w+)?")
+"""Namespaces of vLLM's compiled operators, such as `_C`, `_moe_C` and `_C_cache_ops`."""
+
+
+def describe(machine: Mapping[str, Any], stand_ins: ModuleType) -> None:
+    """Make vLLM see a machine with GPUs: its platform, and its compiled modules.
+
+    Other packages are those of the environment, as vLLM takes another backend where one is missing.
+
+    Args:
+        machine: as `query_machine.stand_in` has it, which described torch before.
+        stand_ins: the module `query_machine`.
+    """
+    # Without it vLLM asks a server of NVIDIA's whether FlashInfer's kernels can be fetched.
+    os.environ.setdefault("VLLM_HAS_FLASHINFER_CUBIN", "1")
+    torch = importlib.import_module("torch")
+    count = machine["num_gpus"]
+    torch.accelerator.device_count = lambda: count
+    torch.accelerator.current_device_index = lambda: 0
+    for name in ("Stream", "Event"):  # of a CPU's torch they raise errors
+        setattr(torch.cuda, name, type(name, (_Handle,), {}))
+    torch.cuda.current_stream = torch.cuda.default_stream = lambda *_: torch.cuda.Stream()
+    vars(torch._C).setdefault("_cuda_getCurrentRawStream", lambda *_: 0)  # noqa: SLF001 - dynamo imports it
+    _drive_triton(machine, stand_ins.Anything)
+    sys.meta_path.insert(0, _compiled(stand_ins.Packages)())
+    _answer_operators(importlib.import_module("torch._ops")._OpNamespace, stand_ins.Anything)  # noqa: SLF001
+    cuda: _Value = importlib.import_module("vllm.platforms.cuda")
+    cuda._cuda_device_count_stateless = lambda *_: count  # noqa: SLF001
+    # The one that asks torch, and not NVML, whose library comes with a driver.
+    platforms: _Value = importlib.import_module("vllm.platforms")
+    platforms._current_platform = cuda.NonNvmlCudaPlatform()  # noqa: SLF001
+    registry: _Value = importlib.import_module("vllm.model_executor.models.registry")
+    registry._run_in_subprocess = lambda function: function()  # noqa: SLF001 - this process is described
+    # vLLM logs why a model's class cannot be looked at, and refuses in words that do not say it.
+    registry._try_inspect_model_cls = lambda _, model: model.inspect_model_cls()  # noqa: SLF001
+    for name in ("_save_modelinfo_to_cache", "_load_modelinfo_from_cache"):  # in the user's home
+        setattr(registry._LazyRegisteredModel, name, lambda *_: None)  # noqa: SLF001
+
+
+def _drive_triton(machine: Mapping[str, Any], anything: _Value) -> None:
+    """Make Triton describe the GPU too; without a driver it raises."""
+    driver = importlib.import_module("triton.runtime").driver
+    target = importlib.import_module("triton.backends.compiler").GPUTarget
+    major, minor = machine["compute_capability"]
+    shared = _SHARED_BYTES.get((major, minor), _SHARED_BYTES[8, 6])
+
+    active = anything("driver")
+    properties = {
+        "max_shared_mem": shared,
+        "multiprocessor_count": machine["num_multiprocessors"],
+        "warpSize": 32,
+    }
+    active.utils = SimpleNamespace(get_device_properties=lambda _: properties)
+    active.get_current_target = lambda: target("cuda", major * 10 + minor, 32)
+    active.get_current_device = lambda: 0
+    driver.set_active(active)
+
+
+class _Handle:
+    """A stream or an event, on which nothing runs."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_args: object, **_named: object) -> None:
+        """Take what torch's takes."""
+
+
+def silence() -> None:
+    """Print nothing of vLLM's, and leave its loggers for what listens to them."""
+    logger = logging.getLogger("vllm")
+    logger.handlers.clear()
+    logger.propagate = False
+
+
+def _compiled(packages: type) -> type:
+    """Make the finder of vLLM's compiled modules, which no machine without its GPU can load."""
+
+    class Compiled(packages):  # type: ignore[misc] # loaded by its path
+        def find_spec(
+            self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        ) -> ModuleSpec | None:
+            if fullname.startswith(_COMPILES):
+                return ModuleSpec(fullname, self, is_package=True)
+            if not fullname.startswith("vllm."):
+                return None
+            spec = PathFinder.find_spec(fullname, path, target)
+            if spec is None or not isinstance(spec.loader, ExtensionFileLoader):
+                return None
+            return ModuleSpec(fullname, self)
+
+    return Compiled
+
+
+def _answer_operators(namespace: _Value, anything: _Value) -> None:
+    """Let torch have the operators of compiled modules that are not loaded."""
+    read = namespace.__getattr__
+
+    def operator(self: _Value, name: str) -> _Value:
+        try:
+            return read(self, name)
+        except AttributeError:
+            if name.startswith("__") or not _OF_COMPILED.fullmatch(self.name):
+                raise
+            return anything(name)
+
+    namespace.__getattr__ = operator
+
+
+def join_groups(parallel: _Value, anything: _Value) -> None:
+    """Let vLLM find the process groups of a server of this size."""
+    state = importlib.import_module("vllm.distributed.parallel_state")
+
+    def size(name: str) -> int:
+        return int(getattr(parallel, f"{name}_size"))
+
+    tensor, data = size("tensor_parallel"), size("data_parallel")
+    sizes = {
+        "_TP": tensor,
+        "_PP": 1,  # of several stages the first one is built
+        "_DP": data,
+        "_EP": tensor * data,
+        "_EPLB": 1,
+        "_DCP": size("decode_context_parallel"),
+        "_PCP": size("prefill_context_parallel"),
+        "_WORLD": parallel.world_size,
+    }
+    for name, number in sizes.items():
+        setattr(state, name, _group(number, anything))
+
+
+def _group(size: int, anything: _Value) -> _Value:
+    """Make a group of so many processes, of which this one is the first."""
+    group = anything("group")
+    group.world_size, group.ranks = size, list(range(size))
+    group.rank = group.rank_in_group = group.local_rank = group.first_rank = 0
+    group.last_rank = size - 1
+    group.is_first_rank = group.is_last_rank = True
+    group.device_group = group.cpu_group = group
+    group.size = lambda: size
+    return group
+
+
+@contextlib.contextmanager
+def current(config: _Value) -> Iterator[None]:
+    """Set the configuration that vLLM's functions ask for."""
+    with importlib.import_module("vllm.config").set_current_vllm_config(config):
+        yield
+
+
+@contextlib.contextmanager
+def without_memory(config: _Value) -> Iterator[None]:
+    """Make tensors in a `with` block that have a shape, and no memory."""
+    torch = importlib.import_module("torch")
+    base = importlib.import_module("torch.overrides").TorchFunctionMode
+
+    class OnMeta(base):  # type: ignore[misc, valid-type] # imported here
+        """Puts a tensor on `meta` that is asked for on a GPU."""
+
+        def __torch_function__(
+            self, function: _Value, _types: object, args: _Value = (), named: _Value = None
+        ) -> _Value:
+            named = dict(named or {})
+            device = named.get("device")
+            if isinstance(device, int) or "cuda" in str(device):
+                named["device"] = "meta"
+            return function(*args, **named)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(config.model_config.dtype)
+    try:
+        with current(config), torch.device("meta"), OnMeta():
+            yield
+    finally:
+        torch.set_default_dtype(before)

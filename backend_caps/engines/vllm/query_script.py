@@ -1,0 +1,391 @@
+"""Runs vLLM's own configuration and choice of attention backends, for a machine that is described.
+
+The Python that has vLLM runs it as a script, for `query`; it imports nothing of this package, and
+is asked and answers as `query_process` says.
+
+A command line goes through vLLM's parser and `create_engine_config`. The model is then built on
+torch's `meta` device, which has no memory, so that each of its layers chooses its backend as in a
+server, by its own head size, window and sinks; and vLLM resolves the graph mode from the builders
+of those backends. No weights are read.
+
+An answer has the values that vLLM ends with, each one that it rewrites with the line that does, the
+layers with their backends, the graph mode with the engine's own words where it lowers it, and,
+where it refuses, its message and line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+_Value: TypeAlias = Any
+"""A value of vLLM, whose classes are not known here."""
+_MISSING = object()
+_VALUES = {
+    "attention_config": ("backend", "backend_per_kind", "flash_attn_version"),
+    "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching", "mamba_block_size"),
+    "compilation_config": ("mode", "cudagraph_mode", "splitting_ops", "cudagraph_capture_sizes"),
+    "model_config": ("dtype", "max_model_len", "enforce_eager", "quantization"),
+    "parallel_config": (
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "decode_context_parallel_size",
+        "prefill_context_parallel_size",
+        "enable_expert_parallel",
+        "all2all_backend",
+        "enable_dbo",
+    ),
+    "scheduler_config": (
+        "async_scheduling",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "disable_chunked_mm_input",
+    ),
+    "speculative_config": ("method", "num_speculative_tokens", "attention_backend"),
+}
+"""The values that an answer has, by the configuration that holds them; a release may lack some."""
+_SIZES = ("block_size", "head_size", "dtype", "sliding_window", "num_kv_heads")
+"""What an answer has of a layer's part of the KV cache."""
+
+
+def _load(path: Path) -> ModuleType:
+    """Load a module of this package by its file, which is on no import path here."""
+    spec = importlib.util.spec_from_file_location(f"backend_caps_{path.stem}", path)
+    assert spec is not None, "a file is a module"
+    assert spec.loader is not None, "and has a loader"
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from backend_caps.engines import query_machine, query_process
+    from backend_caps.engines.vllm import query_platform
+else:
+    _HERE = Path(__file__).parent
+    query_machine = _load(_HERE.parent / "query_machine.py")
+    query_process = _load(_HERE.parent / "query_process.py")
+    query_platform = _load(_HERE / "query_platform.py")
+plain = query_process.plain
+
+
+class Rewrites:
+    """The values that vLLM assigns to its configurations itself, in order."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, object]] = []
+
+    def watch(self) -> None:
+        """Record assignments to the configurations from now on."""
+        config = importlib.import_module("vllm.config")
+        for owner, names in _VALUES.items():
+            cls = getattr(config, "".join(each.title() for each in owner.split("_")))
+            self._watch(cls, owner, frozenset(names))
+
+    def _watch(self, cls: _Value, owner: str, names: frozenset[str]) -> None:
+        assign = cls.__setattr__
+
+        def assigned(config: _Value, name: str, after: object) -> None:
+            before = config.__dict__.get(name, _MISSING)
+            assign(config, name, after)
+            if name in names and before is not _MISSING and plain(before) != plain(after):
+                self.found.append(
+                    {
+                        "name": f"{owner}.{name}",
+                        "before": _named(before),
+                        "after": _named(after),
+                        "at": _place(sys._getframe(1)),  # noqa: SLF001 - the line that assigns
+                    }
+                )
+
+        cls.__setattr__ = assigned
+
+
+def _place(frame: FrameType) -> str:
+    return query_process.place(frame.f_code, frame.f_lineno, "vllm")
+
+
+def _named(value: _Value) -> object:
+    """Write an enumeration's member by its name, and a dtype without its module."""
+    name = getattr(value, "name", None)
+    if isinstance(name, str):
+        return name
+    return plain(value) if not str(value).startswith("torch.") else str(value)[len("torch.") :]
+
+
+def processed(argv: Sequence[str]) -> dict[str, object]:
+    """Process one command line, and answer as the module says."""
+    rewrites = Rewrites()
+    answer: dict[str, object] = {"stage": "command line"}
+    try:
+        arguments = _parsed(argv)
+        rewrites.watch()
+        answer["stage"] = "arguments"
+        config = arguments.create_engine_config()
+        answer["values"] = values_of(config)
+        answer["facts"] = facts_of(config)
+        answer["stage"] = "layers"
+        layers = Layers(config)
+        answer["layers"] = layers.groups()
+        with query_platform.current(config):
+            answer["choices"] = layers.chosen.choices()
+        answer["stage"] = "graphs"
+        answer["graphs"] = layers.graphs()
+        answer["stage"] = "accepted"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever vLLM raises is its answer
+        own = _unwrapped(error)
+        found = query_process.refusal(own, "vllm")
+        if _is_refusal(own):
+            answer["refusal"] = found
+        else:
+            answer["undecided"] = f"{found['error']}: {str(found['message'])[:300]}"
+            answer["stage"] = found["at"] or answer["stage"]
+    version = importlib.metadata.version("vllm")
+    return answer | {"rewrites": rewrites.found, "version": version}
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """Return the error behind one of pydantic's, which has its words in a frame of its own."""
+    details = error.errors() if hasattr(error, "errors") else ()
+    causes = (each.get("ctx", {}).get("error") for each in details)
+    return next((each for each in causes if isinstance(each, BaseException)), error)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether vLLM raised an error on purpose, and it does not come of what stands in."""
+    if isinstance(error, ImportError | AttributeError | TypeError | KeyError):
+        return False
+    *_, (last, _) = traceback.walk_tb(error.__traceback__)
+    file = last.f_code.co_filename.replace(os.sep, "/")
+    return "/torch/" not in file and "_ops.py" not in file
+
+
+def _parsed(argv: Sequence[str]) -> _Value:
+    args = importlib.import_module("vllm.engine.arg_utils").EngineArgs
+    parser = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
+
+    def refuse(_parser: object, message: str) -> None:
+        raise query_process.Refusal(message)
+
+    type(parser).error = refuse
+    return args.from_cli_args(args.add_cli_args(parser).parse_args(list(argv)))
+
+
+def values_of(config: _Value) -> dict[str, object]:
+    """List the final values that matter here."""
+    parts = {owner: getattr(config, owner) for owner in _VALUES}
+    found = {
+        f"{owner}.{name}": _named(getattr(part, name))
+        for owner, part in parts.items()
+        for name in _VALUES[owner]
+        if hasattr(part, name)
+    }
+    return {**found, "use_v2_model_runner": config.use_v2_model_runner}
+
+
+def facts_of(config: _Value) -> dict[str, object]:
+    """List what the model's configuration tells."""
+    model = config.model_config
+    return {
+        "attention_arch": "mla" if model.use_mla else "mha",
+        "dtype": _named(model.dtype),
+        "head_size": model.get_head_size(),
+        "context_length": model.max_model_len,
+        "device": "cuda",
+    }
+
+
+class Chosen:
+    """What layers ask of the platform, and what it answers for every backend."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, _Value] = {}
+        self._platform = importlib.import_module("vllm.platforms").current_platform
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Record what is asked in a `with` block."""
+        cls = type(self._platform)
+        choose = cls.get_attn_backend_cls
+
+        def chosen(selected: _Value, attn_selector_config: _Value, **others: _Value) -> _Value:
+            self._asked.setdefault(str(attn_selector_config), attn_selector_config)
+            return choose(selected, attn_selector_config, **others)
+
+        cls.get_attn_backend_cls = staticmethod(chosen)
+        try:
+            yield
+        finally:
+            cls.get_attn_backend_cls = choose
+
+    def choices(self) -> list[dict[str, object]]:
+        """List, for each kind of layer, every backend with the reasons against it."""
+        registry = importlib.import_module("vllm.v1.attention.backends.registry")
+        return [
+            {
+                "asked": {key: _named(value) for key, value in asked._asdict().items()},
+                "against": {
+                    each.name: self._against(each, asked) for each in registry.AttentionBackendEnum
+                },
+            }
+            for asked in self._asked.values()
+        ]
+
+    def _against(self, backend: _Value, asked: _Value) -> list[str]:
+        try:
+            cls = backend.get_class()
+            capability = self._platform.get_device_capability()
+            validate = cls.validate_configuration
+            return list(validate(device_capability=capability, **asked._asdict()))
+        except Exception as error:  # noqa: BLE001 - a class that is not for this platform
+            return [f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"]
+
+
+class Layers:
+    """The layers of a server's models, each with its backend, built without memory."""
+
+    def __init__(self, config: _Value) -> None:
+        """Build the model, and the draft's where there is one."""
+        self._config = config
+        self.chosen = Chosen()
+        query_platform.join_groups(config.parallel_config, query_machine.Anything)
+        with self.chosen.watched(), query_platform.without_memory(config):
+            self._build()
+
+    def _build(self) -> None:
+        initialize = importlib.import_module(
+            "vllm.model_executor.model_loader.utils"
+        ).initialize_model
+        initialize(vllm_config=self._config)
+        self._of_target = frozenset(self._layers())
+        speculative = self._config.speculative_config
+        draft = getattr(speculative, "draft_model_config", None)
+        if draft is None:
+            return
+        tagged = importlib.import_module("vllm.compilation.backends").set_model_tag
+        if speculative.method == "draft_model":
+            replace = importlib.import_module("vllm.config").replace
+            of_draft = replace(self._config, model_config=draft, quant_config=None)
+            with tagged("draft_model"):
+                initialize(vllm_config=of_draft, prefix="draft_model")
+        else:
+            of_draft = speculative.apply_draft_overrides(self._config)
+            with tagged("eagle_head"):
+                initialize(vllm_config=of_draft, model_config=draft)
+
+    def _layers(self) -> Mapping[str, _Value]:
+        base = importlib.import_module("vllm.model_executor.layers.attention_layer_base")
+        get_layers = importlib.import_module("vllm.config").get_layers_from_vllm_config
+        found: Mapping[str, _Value] = get_layers(self._config, base.AttentionLayerBase)
+        return found
+
+    def groups(self) -> list[dict[str, Any]]:
+        """List the layers that are alike, with their backend and what it supports."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, layer in self._layers().items():
+            own = self._of_layer(name, layer)
+            alike = found.setdefault(json.dumps(own, sort_keys=True), {**own, "num_layers": 0})
+            alike["num_layers"] += 1
+        return list(found.values())
+
+    def _of_layer(self, name: str, layer: _Value) -> dict[str, Any]:
+        with query_platform.current(self._config):
+            backend, spec = layer.get_attn_backend(), layer.get_kv_cache_spec(self._config)
+            support = None
+            if spec is not None:
+                builder = backend.get_builder_cls()
+                support = builder.get_cudagraph_support(self._config, spec).name
+        return {
+            "role": "target" if name in self._of_target else "draft",
+            "layer": type(layer).__name__,
+            "backend": backend.get_name(),
+            "path": ".".join(backend.full_cls_name()),
+            "graph_support": support,
+            "cache": None if spec is None else type(spec).__name__,
+            "sizes": {each: _named(getattr(spec, each)) for each in _SIZES if hasattr(spec, each)},
+        }
+
+    def graphs(self) -> dict[str, object]:
+        """Resolve the graph mode, as the runner does once it has the backends."""
+        scale = importlib.import_module("vllm.v1.attention.backend").AttentionCGSupport
+        supports = [
+            (scale[each["graph_support"]], str(each["path"]).rpartition(".")[2])
+            for each in self.groups()
+            if each["graph_support"] is not None
+        ]
+        least, by = min(supports, key=lambda own: own[0].value, default=(scale.ALWAYS, None))
+        by = None if least is scale.ALWAYS else by
+        speculative = self._config.speculative_config
+        drafts = getattr(speculative, "num_speculative_tokens", None) or 0
+        compilation = self._config.compilation_config
+        asked = compilation.cudagraph_mode
+        words = _Words()
+        with query_platform.current(self._config), words.heard("vllm.config.compilation"):
+            mode = compilation.resolve_cudagraph_mode_and_sizes(
+                least, by, 1 + drafts, use_v2_model_runner=self._config.use_v2_model_runner
+            )
+        return {
+            "asked": _named(asked),
+            "mode": _named(mode),
+            "support": least.name,
+            "by": by,
+            "words": words.found,
+        }
+
+
+class _Words(logging.Handler):
+    """Keeps the engine's warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning's text."""
+        self.found.append(record.getMessage())
+
+    @contextlib.contextmanager
+    def heard(self, name: str) -> Iterator[None]:
+        """Listen to a logger in a `with` block."""
+        logger = logging.getLogger(name)
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+
+def main() -> None:
+    """Answer each command line that standard input has."""
+    out = int(sys.argv[1])
+    request = json.load(sys.stdin)
+    gc.disable()  # modules are many live objects: collections would take a fifth of the imports
+    query_machine.stand_in(request["machine"])
+    try:
+        query_platform.describe(request["machine"], query_machine)
+        importlib.import_module("vllm.engine.arg_utils")
+    except Exception as error:  # noqa: BLE001 - an engine that is not whole is an answer
+        words = f"vLLM's arguments cannot be imported: {type(error).__name__}: {error}"
+        for _ in request["command_lines"]:
+            query_process.write(out, {"undecided": words})
+        return
+    query_platform.silence()
+    query_process.serve(out, request["command_lines"], processed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What an installed vLLM is asked, on a small engine in its shape."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.gpu import gpus
+from backend_caps.engines.model import IS_COMPLETE, model_of
+from backend_caps.engines.reading import EngineError, LaunchQuery
+from backend_caps.engines.vllm.query import ask_launches
+from backend_caps.resolution.launch import GraphMode, Launch, LayerChoice, Refusal, Rewrite
+from tests.unit.engines.source.trees import write_folder
+from tests.unit.engines.tables import data
+
+_MODELS: dict[str, dict[str, object]] = {
+    "plain": {"layers": [[64, None]] * 3},
+    "windows": {"layers": [[64, None], [64, 128], [1, None]]},
+    "odd": {"layers": [], "heads": 3},
+    "refused": {"layers": [], "raises": "value"},
+    "confused": {"layers": [], "raises": "type"},
+    "unusual": {"layers": [], "torch": True},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small engine, and models in folders."""
+    folder = tmp_path_factory.mktemp("vllm")
+    files = {path: text.removeprefix("\n") for path, text in data("vllm_launch")["files"].items()}
+    write_folder(folder / "engine", files)
+    for name, values in _MODELS.items():
+        own = {"heads": 4, "architectures": ["Small"], IS_COMPLETE: True, **values}
+        write_folder(folder, {f"{name}/config.json": json.dumps(own)})
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes import the small engine."""
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+
+def _asked(place: Path, model: str, *lines: str) -> Sequence[Launch]:
+    query = LaunchQuery(
+        lines=[line.split() for line in lines],
+        gpu=gpus()["H100"],
+        num_gpus=2,
+        model=model_of(str(place / model)),
+    )
+    return ask_launches(Path(sys.executable), query)
+
+
+def test_layers_have_their_backends_and_leave_a_graph_mode(place: Path) -> None:
+    """Each kind of layer has its own backend; the weakest of them lowers the mode of graphs."""
+    plain, full = _asked(place, "windows", "", "--cudagraph-mode FULL --model other")
+
+    found = [(g.num_layers, g.role, g.backend, g.graph_support, g.cache) for g in plain.layers]
+    assert found == [
+        (1, "target", "FULL", "ALWAYS", "FullSpec"),
+        (1, "target", "WINDOW", "UNIFORM_BATCH", "FullSpec"),
+        (1, "target", "FULL", None, None),
+    ]
+    assert plain.layers[1].path == "vllm.v1.attention.backends.classes.WindowBackend"
+    assert plain.layers[1].sizes == {"block_size": 16, "head_size": 64, "sliding_window": 128}
+    assert plain.graphs is not None
+    assert plain.graphs.words == []
+    assert full.graphs == GraphMode(
+        asked="FULL",
+        mode="FULL_AND_PIECEWISE",
+        support="UNIFORM_BATCH",
+        by="WindowBackend",
+        words=["WindowBackend supports UNIFORM_BATCH, not FULL"],
+    )
+
+
+def test_every_backend_has_the_reasons_against_it(place: Path) -> None:
+    """What cannot be imported has its error for a reason."""
+    (launch,) = _asked(place, "windows", "")
+
+    assert launch.choices[1] == LayerChoice(
+        asked={"head_size": 64, "has_sliding_window": True},
+        against={
+            "FULL": ["sliding window not supported"],
+            "WINDOW": [],
+            "MISSING": ["KeyError: 3"],
+        },
+    )
+
+
+def test_values_are_final_and_name_the_line_that_changed_them(place: Path) -> None:
+    """A dtype is written without its module, a mode by its name."""
+    (launch,) = _asked(place, "plain", "")
+
+    assert (launch.engine, launch.machine, launch.starts) == ("vllm-9.0", "H100", True)
+    assert launch.values["model_config.dtype"] == "bfloat16"
+    assert launch.values["compilation_config.cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert launch.values["use_v2_model_runner"] is True
+    assert launch.facts["head_size"] == 64
+    first = launch.rewrites[0]
+    assert first == Rewrite(name="cache_config.block_size", before=None, after=16, at=first.at)
+    assert first.at.startswith("vllm/engine/arg_utils.py:")
+    assert launch.graphs is not None
+    assert (launch.graphs.support, launch.graphs.by) == ("ALWAYS", None)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_draft_model_has_layers_of_its_own(place: Path, method: str) -> None:
+    """They are built as the draft's worker builds them."""
+    (launch,) = _asked(place, "plain", f"--method {method} --draft {place / 'windows'}")
+
+    roles = [(group.role, group.backend, group.num_layers) for group in launch.layers]
+    assert roles[:2] == [("target", "FULL", 3), ("draft", "FULL", 1)]
+
+
+def test_drafts_without_a_model_have_no_layers(place: Path) -> None:
+    """Such as those that repeat what was there before."""
+    (launch,) = _asked(place, "plain", "--method ngram")
+
+    assert {group.role for group in launch.layers} == {"target"}
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "message", "at"),
+    [
+        ("plain", "--frobnicate", "unrecognized arguments: --frobnicate", "vllm"),
+        ("plain", "--tensor-parallel-size 4", "not so many GPUs", "vllm/config/__init__.py"),
+        ("odd", "", "3 heads are odd", "vllm/config/model.py"),
+        ("windows", "--attention-backend FULL", "FULL is not valid for", "vllm/platforms/cuda.py"),
+        ("refused", "", "the model's own words", "vllm/model_executor/model_loader/utils.py"),
+    ],
+)
+def test_refusal_has_vllms_words_and_line(
+    place: Path, model: str, line: str, message: str, at: str
+) -> None:
+    """Also where pydantic wraps them, and where a layer finds no backend."""
+    (launch,) = _asked(place, model, line)
+
+    assert launch.starts is False
+    assert launch.refusal is not None
+    assert launch.refusal.message.startswith(message)
+    assert launch.refusal.at.startswith(at)
+    assert isinstance(launch.refusal, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("confused", "TypeError: the model's own words"), ("unusual", "RuntimeError: ")],
+)
+def test_error_that_may_come_of_a_stand_in_is_no_refusal(
+    place: Path, model: str, message: str
+) -> None:
+    """A server with GPUs may go on there."""
+    (launch,) = _asked(place, model, "")
+
+    assert launch.starts is None
+    assert launch.unchecked[0].message.startswith(message)
+    assert launch.unchecked[0].at.startswith("vllm/model_executor/model_loader/utils.py:")
+
+
+def test_engine_that_is_not_whole_is_not_known(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers every command line."""
+    write_folder(tmp_path, {"vllm/__init__.py": ""})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    first, second = _asked(place, "plain", "", "--frobnicate")
+
+    assert first.starts is second.starts is None
+    assert "cannot be imported" in first.unchecked[0].message
+
+
+def test_gpu_of_another_maker_is_refused(place: Path) -> None:
+    """Its platform asks a library of the driver."""
+    model = model_of(str(place / "plain"))
+    query = LaunchQuery(lines=[[]], gpu=gpus()["MI300X"], num_gpus=1, model=model)
+
+    with pytest.raises(EngineError, match="NVIDIA alone, and MI300X is none"):
+        ask_launches(Path(sys.executable), query)
