@@ -257,7 +257,8 @@ def check_routed(engine: str | None) -> str | None:
         raise click.UsageError(
             f"there is no plan for {engine}: its command line and routing are not read; expected "
             f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
-            "server flags, shows what its backends say."
+            f"server flags, shows what its backends say; select --engine {engine} --engine-python "
+            "PATH asks an installed one what its layers take."
         )
     return engine
 

@@ -16,7 +16,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
-from backend_caps.cli.output import Format, examples, printer
+from backend_caps.cli.output import Format, examples, printer, working
 from backend_caps.cli.request import Request, query_of
 from backend_caps.resolution.engine import (
     ENGINES,
@@ -32,6 +32,7 @@ from backend_caps.resolution.engine import (
 )
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import BACKEND_FLAGS
@@ -141,6 +142,10 @@ def server_command(
 
 def launch_options(command: click.Command) -> click.Command:
     """Add the options of an engine that is read or asked, and of the model that it serves."""
+    return invocation.routed_engine_options(_launch_options(command))
+
+
+def _launch_options(command: click.Command) -> click.Command:
     click.option(
         "--engine-python",
         metavar="PATH",
@@ -154,7 +159,43 @@ def launch_options(command: click.Command) -> click.Command:
         "own arguments, for this model: a folder with a config.json, or a stored one such as "
         "llama-3.1-8b; by default that of --model-path.",
     )(command)
-    return invocation.routed_engine_options(command)
+    return command
+
+
+def select_options(command: click.Command) -> click.Command:
+    """Add the same options, where vLLM is one of the engines: it is asked for its layers."""
+    words = " vLLM is asked for its layers, with --engine-python."
+    return invocation.engine_options(_launch_options(command), words=words)
+
+
+def asked_layers(ctx: click.Context) -> Launch:
+    """Ask the vLLM that `--engine-python` names for the layers of a server.
+
+    Raises:
+        UsageError: no Python, no GPU or no model is named, or a source is.
+        EngineError: the model's configuration cannot be read, or the engine does not answer.
+    """
+    given, facts, words = ctx.params, _facts(ctx), _launch_words(ctx)
+    # For a launch alone.
+    from backend_caps.engines.model import MODEL_OPTIONS  # noqa: PLC0415
+    from backend_caps.engines.vllm.query import ask_launches  # noqa: PLC0415
+
+    behind = words[2:3] if words[:2] == ("vllm", "serve") else ()
+    model = given["model_config"] or value_in(words, MODEL_OPTIONS) or next(iter(behind), None)
+    if given["engine_python"] is None or given["source"] is not None:
+        raise click.UsageError(
+            "select --engine vllm asks an installed vLLM; its command line is not read from a "
+            "source. Expected --engine-python PATH, the Python of an environment that has it."
+        )
+    query = None if model is None else query_of([words], model, facts)
+    if query is None:
+        raise click.UsageError(
+            "select --engine vllm configures a server; add --fact device_name=H100, or another "
+            "GPU, and --model-config MODEL, a folder with a config.json or a stored one such as "
+            "llama-3.1-8b."
+        )
+    with working("asking vLLM for its layers"):
+        return ask_launches(given["engine_python"], query)[0]
 
 
 def device_option(default: str, words: str) -> Option:

@@ -12,9 +12,9 @@ from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli import options
-from backend_caps.cli.output import loading_torch, working
+from backend_caps.cli.output import Format, loading_torch, printer, working
 from backend_caps.cli.request import STAND_INS, Request
-from backend_caps.report import plans
+from backend_caps.report import layers, plans
 from backend_caps.report.plan_views import (
     engine_selection_view,
     explain_view,
@@ -116,16 +116,19 @@ def explain(
     "backend-caps select -- --attention-backend auto",
     "backend-caps select --fact device=cuda -- --attention-backend auto",
     name="select",
-    engine=options.launch_options,
+    engine=options.select_options,
 )
 @click.pass_context
 def select_command(ctx: click.Context, /, **_options: object) -> None:
     """Show which installed backends fit a server, which of them auto is, and why not the others.
 
     Where no flag is auto, those that name a backend are taken as auto: the candidates could take
-    its place. With --engine, they are the engine's own, for --model-config on a GPU. Exit status 1
-    where no backend fits.
+    its place. With --engine, they are the engine's own, for --model-config on a GPU; vLLM's are of
+    each kind of layer. Exit status 1 where no backend fits.
     """
+    if ctx.params["engine"] == "vllm":
+        _select_of_layers(ctx)
+        return
     request = options.request_of(ctx, follows_line=False)
     if request.reading is not None:
         _select_of_engine(ctx, request)
@@ -149,6 +152,16 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     )
     request.show(document, selection_view(document))
     if any(choice.chosen is None for choice in document.choices):
+        ctx.exit(NONE_FITS)
+
+
+def _select_of_layers(ctx: click.Context) -> None:
+    """Show which backend each kind of layer of a vLLM server takes, and the mode of graphs."""
+    launch = options.asked_layers(ctx)
+    schema = "backend-caps/engine-layers@1"
+    document = layers.EngineLayersDocument.of(launch, schema_=schema)
+    printer(Format(ctx.params["format_"]))(document, layers.layers_view(document))
+    if not launch.starts:
         ctx.exit(NONE_FITS)
 
 

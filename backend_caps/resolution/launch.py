@@ -81,7 +81,7 @@ class LayerChoice:
     asked: Mapping[str, Plain]
     """The question: head size, dtypes, window, sinks, by the engine's names."""
     against: Mapping[str, Sequence[str]]
-    """The reasons against each backend, in the engine's words; none where it can be taken."""
+    """The reasons against each backend, in the engine's words and by its priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
+from backend_caps.report.layers import EngineLayersDocument
 from backend_caps.report.lock import LockDocument
 from backend_caps.report.plans import (
     EngineSelectionDocument,
@@ -49,6 +50,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
     "dry-run": (DryRunDocument, "serialization"),
+    "engine-layers": (EngineLayersDocument, "serialization"),
     "engine-selection": (EngineSelectionDocument, "serialization"),
     "evidence": (Evidence, "validation"),
     "facts": (FactsDocument, "serialization"),

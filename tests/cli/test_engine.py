@@ -21,7 +21,8 @@ TRITON_DECLARES = "from backend_caps import Declaration\nX = Declaration()\n"
 NO_PLAN = (
     "Error: there is no plan for vllm: its command line and routing are not read; expected "
     "--engine sglang. backend-caps report --engine vllm, without server flags, shows what its "
-    "backends say."
+    "backends say; select --engine vllm --engine-python PATH asks an installed one what its layers "
+    "take."
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from backend_caps.resolution.launch import (
     Unchecked,
 )
 
+_SERVE = ("vllm", "serve")
 SCRIPT = Path(__file__).with_name("query_script.py")
 
 
@@ -43,10 +44,19 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
             "asks a library of the driver. Name another GPU, such as H100.",
         )
     with in_folders(query.lines, model) as (around, named, path):
-        lines = [[*without_options(words, MODEL_OPTIONS), "--model", path] for words in named]
+        lines = [[*_without_model(words), "--model", path] for words in named]
         answers = ask(python, SCRIPT, lines, gpu, query.num_gpus)
     texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
+
+
+def _without_model(words: Sequence[str]) -> Sequence[str]:
+    """Leave out `vllm serve`, and the model behind it or of `--model`."""
+    if tuple(words[:2]) == _SERVE:
+        words = words[2:]
+    if words and not words[0].startswith("-"):
+        words = words[1:]
+    return without_options(words, MODEL_OPTIONS)
 
 
 def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:

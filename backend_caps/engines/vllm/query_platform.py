@@ -25,7 +25,7 @@ _SHARED_BYTES = {(8, 0): 166_912, (8, 6): 101_376, (9, 0): 232_448, (10, 0): 232
 _COMPILES = "vllm.third_party.deep_gemm"
 """A package in vLLM's wheel that asks for CUDA's compiler when it is imported."""
 _OF_COMPILED = re.compile(r"_(\w*_)?C(_\w+)?")
-"""Namespaces of vLLM's compiled operators, such as `_C`, `_moe_C` and `_C_cache_ops`."""
+"""How torch names groups of vLLM's compiled operators: `_C`, `_moe_C`, `_C_cache_ops`."""
 
 
 def describe(machine: Mapping[str, Any], stand_ins: ModuleType) -> None:

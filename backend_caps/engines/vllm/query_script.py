@@ -210,10 +210,10 @@ def facts_of(config: _Value) -> dict[str, object]:
 
 
 class Chosen:
-    """What layers ask of the platform, and what it answers for every backend."""
+    """What layers ask of the platform, and what it answers for each backend that it considers."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Value] = {}
+        self._asked: dict[str, tuple[_Value, _Value]] = {}
         self._platform = importlib.import_module("vllm.platforms").current_platform
 
     @contextlib.contextmanager
@@ -222,9 +222,10 @@ class Chosen:
         cls = type(self._platform)
         choose = cls.get_attn_backend_cls
 
-        def chosen(selected: _Value, attn_selector_config: _Value, **others: _Value) -> _Value:
-            self._asked.setdefault(str(attn_selector_config), attn_selector_config)
-            return choose(selected, attn_selector_config, **others)
+        def chosen(selected: _Value, attn_selector_config: _Value, num_heads: _Value) -> _Value:
+            own = (attn_selector_config, num_heads)
+            self._asked.setdefault(str(own), own)
+            return choose(selected, attn_selector_config, num_heads)
 
         cls.get_attn_backend_cls = staticmethod(chosen)
         try:
@@ -233,26 +234,26 @@ class Chosen:
             cls.get_attn_backend_cls = choose
 
     def choices(self) -> list[dict[str, object]]:
-        """List, for each kind of layer, every backend with the reasons against it."""
-        registry = importlib.import_module("vllm.v1.attention.backends.registry")
+        """List, for each kind of layer, the backends by priority with the reasons against them."""
         return [
             {
                 "asked": {key: _named(value) for key, value in asked._asdict().items()},
-                "against": {
-                    each.name: self._against(each, asked) for each in registry.AttentionBackendEnum
-                },
+                "against": self._against(asked, num_heads),
             }
-            for asked in self._asked.values()
+            for asked, num_heads in self._asked.values()
         ]
 
-    def _against(self, backend: _Value, asked: _Value) -> list[str]:
-        try:
-            cls = backend.get_class()
-            capability = self._platform.get_device_capability()
-            validate = cls.validate_configuration
-            return list(validate(device_capability=capability, **asked._asdict()))
-        except Exception as error:  # noqa: BLE001 - a class that is not for this platform
-            return [f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"]
+    def _against(self, asked: _Value, num_heads: _Value) -> dict[str, list[str]]:
+        valid, invalid = self._platform.get_valid_backends(
+            self._platform.get_device_capability(), asked, num_heads
+        )
+        found: dict[str, tuple[int, list[str]]] = {
+            each.backend.name: (each.priority, []) for each in valid
+        }
+        found |= {each.name: (at, list(reasons)) for each, (at, reasons) in invalid.items()}
+        return {
+            name: reasons for name, (_, reasons) in sorted(found.items(), key=lambda p: p[1][0])
+        }
 
 
 class Layers:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent, indent
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration
+from backend_caps.engines.model import IS_COMPLETE
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.vllm.read import read_vllm
@@ -15,11 +17,30 @@ from tests.unit.engines.source.trees import write_folder
 from tests.unit.engines.tables import data
 
 _TEXTS = data("vllm_engine")
+MODELS: Mapping[str, Mapping[str, object]] = {
+    "plain": {"layers": [[64, None]] * 3},
+    "windows": {"layers": [[64, None], [64, 128], [1, None]]},
+    "odd": {"layers": [], "heads": 3},
+    "refused": {"layers": [], "raises": "value"},
+    "confused": {"layers": [], "raises": "type"},
+    "unusual": {"layers": [], "torch": True},
+}
+"""Models of the small engine that is asked, by what their `config.json` has."""
 ROOTS = _TEXTS["roots"]
 IMPORTS = """
 from vllm.v1.attention.backend import AttentionBackend, AttentionMetadataBuilder
 """
 REGISTRY = _TEXTS["registry"]
+
+
+def write_importable(folder: Path) -> Path:
+    """Write a small engine that a process can import and ask, and its models beside it."""
+    files = {path: text.removeprefix("\n") for path, text in data("vllm_launch")["files"].items()}
+    write_folder(folder / "engine", files)
+    for name, values in MODELS.items():
+        own = {"heads": 4, "architectures": ["Small"], IS_COMPLETE: True, **values}
+        write_folder(folder, {f"{name}/config.json": json.dumps(own)})
+    return folder
 
 
 def _members(paths: Mapping[str, str]) -> str:

@@ -1,6 +1,5 @@
 """What an installed vLLM is asked, on a small engine in its shape."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,33 +7,18 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.gpu import gpus
-from backend_caps.engines.model import IS_COMPLETE, model_of
+from backend_caps.engines.model import model_of
 from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.vllm.query import ask_launches
 from backend_caps.resolution.launch import GraphMode, Launch, LayerChoice, Refusal, Rewrite
 from tests.unit.engines.source.trees import write_folder
-from tests.unit.engines.tables import data
-
-_MODELS: dict[str, dict[str, object]] = {
-    "plain": {"layers": [[64, None]] * 3},
-    "windows": {"layers": [[64, None], [64, 128], [1, None]]},
-    "odd": {"layers": [], "heads": 3},
-    "refused": {"layers": [], "raises": "value"},
-    "confused": {"layers": [], "raises": "type"},
-    "unusual": {"layers": [], "torch": True},
-}
+from tests.unit.engines.vllm.building import write_importable
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small engine, and models in folders."""
-    folder = tmp_path_factory.mktemp("vllm")
-    files = {path: text.removeprefix("\n") for path, text in data("vllm_launch")["files"].items()}
-    write_folder(folder / "engine", files)
-    for name, values in _MODELS.items():
-        own = {"heads": 4, "architectures": ["Small"], IS_COMPLETE: True, **values}
-        write_folder(folder, {f"{name}/config.json": json.dumps(own)})
-    return folder
+    return write_importable(tmp_path_factory.mktemp("vllm"))
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +39,9 @@ def _asked(place: Path, model: str, *lines: str) -> Sequence[Launch]:
 
 def test_layers_have_their_backends_and_leave_a_graph_mode(place: Path) -> None:
     """Each kind of layer has its own backend; the weakest of them lowers the mode of graphs."""
-    plain, full = _asked(place, "windows", "", "--cudagraph-mode FULL --model other")
+    plain, full = _asked(
+        place, "windows", "", "vllm serve other --cudagraph-mode FULL --model other"
+    )
 
     found = [(g.num_layers, g.role, g.backend, g.graph_support, g.cache) for g in plain.layers]
     assert found == [
@@ -76,16 +62,17 @@ def test_layers_have_their_backends_and_leave_a_graph_mode(place: Path) -> None:
     )
 
 
-def test_every_backend_has_the_reasons_against_it(place: Path) -> None:
-    """What cannot be imported has its error for a reason."""
+def test_backends_have_the_reasons_against_them(place: Path) -> None:
+    """They come by the platform's own priority; a missing package is a reason of its own."""
     (launch,) = _asked(place, "windows", "")
 
+    assert [*launch.choices[1].against] == ["MISSING", "FULL", "WINDOW"]
     assert launch.choices[1] == LayerChoice(
         asked={"head_size": 64, "has_sliding_window": True},
         against={
+            "MISSING": ["ImportError: no such package"],
             "FULL": ["sliding window not supported"],
             "WINDOW": [],
-            "MISSING": ["KeyError: 3"],
         },
     )
 
