@@ -32,6 +32,7 @@ WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
 # Releases of which single command lines are compared, of 60 MB together.
 BETWEEN := $(patsubst %,.cache/wheels/sglang-%.stamp,0.5.13.post1 0.5.15 0.5.16 0.5.17)
 SGLANG := .cache/engines/sglang-0.5.23
+VLLM := .cache/engines/vllm-0.33.0
 RELEASES := 0.5.13 0.5.18 0.5.23
 EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23
 SERVED := plugins/sglang plugins/torch_native
@@ -86,7 +87,7 @@ unit: $(VENV)/developing $(WHEELS)
 	$(PYTEST)
 
 slow: $(VENV)/developing $(WHEELS) $(BETWEEN)
-	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not vllm_wheel and not sglang and not soak'
+	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not vllm_wheel and not installed_engine and not soak'
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
 covered: $(VENV)/developing $(WHEELS)
@@ -102,7 +103,7 @@ vllm: $(VENV)/developing $(LARGE_WHEELS)
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
 # processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
 # Then host lengths of each release, beside its own decision.
-upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed)
+upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM)/installed
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
@@ -230,6 +231,14 @@ $(VENV)/developing: $(VENV)/installed
 	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/upstream/sglang-$*.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-$*-*.whl
 	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
+	@touch $@
+
+# vLLM's too: it is asked which backends its layers take, and runs nothing.
+$(VLLM)/installed: $(VENV)/made $(LARGE_WHEELS) .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-0.33.0.txt constraints.txt
+	$(BIN)/python -m venv --clear $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-0.33.0.txt
+	$(VLLM)/bin/python -m pip install --quiet --no-deps .cache/wheels/flashinfer_python-0.7.2.post1-*.whl .cache/wheels/vllm-0.33.0-*.whl
+	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 
 # What validates citations has pins of its own too.

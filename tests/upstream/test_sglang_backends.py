@@ -55,7 +55,7 @@ def checked(*words: str) -> dict[str, object]:
     return document
 
 
-@pytest.mark.sglang
+@pytest.mark.installed_engine
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("backend", "case"),

@@ -290,7 +290,7 @@ def test_backend_that_declares_no_two_batch_overlap_is_refused_under_it() -> Non
             bridged(parts, draw(DECODE), declaration)
 
 
-@pytest.mark.sglang
+@pytest.mark.installed_engine
 def test_bridged_backend_is_sglangs_own_in_sglang() -> None:
     """With SGLang's own pools, batches and layers, outputs are within 1e-5 too."""
     apart: Mapping[str, Any] = run_beside("tests.upstream.bridged")
@@ -299,7 +299,7 @@ def test_bridged_backend_is_sglangs_own_in_sglang() -> None:
     assert {case: far for case, far in apart.items() if far > CLOSE} == {}
 
 
-@pytest.mark.sglang
+@pytest.mark.installed_engine
 def test_halves_of_two_batch_overlap_are_the_whole_batch() -> None:
     """SGLang's wrapper has three of a backend, and cuts decode, chain and tree by itself."""
     apart: Mapping[str, Any] = run_beside("tests.upstream.sglang_halves")
@@ -308,7 +308,7 @@ def test_halves_of_two_batch_overlap_are_the_whole_batch() -> None:
     assert {case: far for case, far in apart.items() if far > CLOSE} == {}
 
 
-@pytest.mark.sglang
+@pytest.mark.installed_engine
 def test_sglang_loads_the_plugin() -> None:
     """SGLang's scheduler has our decision, its registry our backend, its parser the name."""
     assert run_beside("tests.upstream.sglang_loaded") == {

@@ -17,7 +17,7 @@ from tests.upstream.sglang_server import (
     started,
 )
 
-pytestmark = [pytest.mark.upstream, pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.upstream, pytest.mark.installed_engine, pytest.mark.timeout(600)]
 
 # Prompts of up to 40 tokens are cut, and most of 200 requests wait for a row or for room.
 SMALL = ("--chunked-prefill-size", "16", "--max-running-requests", "32")

@@ -21,7 +21,7 @@ from tests.upstream.sglang_environment import run_simulated
 from tests.upstream.sglang_server import PYTHON
 from tests.upstream.sglang_steps import NUM_NEW_TOKENS
 
-pytestmark = [pytest.mark.upstream, pytest.mark.sglang]
+pytestmark = [pytest.mark.upstream, pytest.mark.installed_engine]
 
 _PADDED = {"attention_backend": "torch_padded"}
 _CHAIN = {
