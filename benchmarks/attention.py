@@ -128,7 +128,7 @@ def main() -> int:
     rows: list[Row] = []
     for batch_size, length in product(scale.batches, scale.lengths):
         rows += compared(device, scale, bandwidth, batch_size, length)
-        if arguments.json is not None:  # after each size: a lease of a GPU may end before the last
+        if arguments.json is not None:  # after each size, which a run that is cut then keeps
             document = {"benchmark": "attention", **said, "rows": [asdict(row) for row in rows]}
             arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     return 0

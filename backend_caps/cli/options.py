@@ -177,11 +177,9 @@ def asked_layers(ctx: click.Context) -> Launch:
     """
     given, facts, words = ctx.params, _facts(ctx), _launch_words(ctx)
     # For a launch alone.
-    from backend_caps.engines.model import MODEL_OPTIONS  # noqa: PLC0415
-    from backend_caps.engines.vllm.query import ask_launches  # noqa: PLC0415
+    from backend_caps.engines.vllm.query import ask_launches, named_model  # noqa: PLC0415
 
-    behind = words[2:3] if words[:2] == ("vllm", "serve") else ()
-    model = given["model_config"] or value_in(words, MODEL_OPTIONS) or next(iter(behind), None)
+    model = given["model_config"] or named_model(words)
     if given["engine_python"] is None or given["source"] is not None:
         raise click.UsageError(
             "select --engine vllm asks an installed vLLM; its command line is not read from a "

@@ -50,7 +50,7 @@ def test_least_of_graphs_is_named_only_where_there_is_one(place: Path, acme: Com
     """Three layers that are alike are one row."""
     done = acme.run(
         f"select --engine vllm --engine-python {sys.executable} {_H100} "
-        f"--model-config {place}/plain -- --attention-backend FULL"
+        f"--model-config {place}/plain -- vllm serve --attention-backend FULL"
     )
 
     words = " ".join(done.stdout.split())

@@ -11,7 +11,7 @@ from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import MODEL_OPTIONS, in_folders
 from backend_caps.engines.query import ask
 from backend_caps.engines.reading import EngineError, LaunchQuery
-from backend_caps.resolution.engine import without_options
+from backend_caps.resolution.engine import value_in, without_options
 from backend_caps.resolution.launch import (
     GraphMode,
     Launch,
@@ -50,13 +50,23 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
 
 
+def named_model(words: Sequence[str]) -> str | None:
+    """Return the model that a command line names: behind `vllm serve`, or of `--model`."""
+    model, rest = _split(words)
+    return model or value_in(rest, MODEL_OPTIONS)
+
+
 def _without_model(words: Sequence[str]) -> Sequence[str]:
-    """Leave out `vllm serve`, and the model behind it or of `--model`."""
-    if tuple(words[:2]) == _SERVE:
-        words = words[2:]
-    if words and not words[0].startswith("-"):
-        words = words[1:]
-    return without_options(words, MODEL_OPTIONS)
+    _, rest = _split(words)
+    return without_options(rest, MODEL_OPTIONS)
+
+
+def _split(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """Return the model behind `vllm serve`, where one stands there, and the options."""
+    if tuple(words[:2]) != _SERVE:
+        return None, words
+    rest = words[2:]
+    return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
 
 
 def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:

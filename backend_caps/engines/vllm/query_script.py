@@ -22,7 +22,6 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,16 +161,22 @@ def _unwrapped(error: BaseException) -> BaseException:
     """Return the error behind one of pydantic's, which has its words in a frame of its own."""
     details = error.errors() if hasattr(error, "errors") else ()
     causes = (each.get("ctx", {}).get("error") for each in details)
-    return next((each for each in causes if isinstance(each, BaseException)), error)
+    raised = (each for each in causes if getattr(each, "__traceback__", None) is not None)
+    return next(raised, error)
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether vLLM raised an error on purpose, and it does not come of what stands in."""
+    """Return whether vLLM, its parser or its validation raised an error on purpose.
+
+    What another package raises, and the errors of a wrong type or name, may come of a stand-in.
+    """
+    if isinstance(error, query_process.Refusal) or hasattr(error, "errors"):
+        return True
     if isinstance(error, ImportError | AttributeError | TypeError | KeyError):
         return False
-    *_, (last, _) = traceback.walk_tb(error.__traceback__)
-    file = last.f_code.co_filename.replace(os.sep, "/")
-    return "/torch/" not in file and "_ops.py" not in file
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    raised_at: str = query_process.place(frame.f_code, line, "vllm")
+    return raised_at == query_process.refusing_line(error, "vllm")
 
 
 def _parsed(argv: Sequence[str]) -> _Value:
