@@ -13,6 +13,7 @@ from typing import Any
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.reading import EngineError
 
+_PROCESS = Path(__file__).with_name("query_process.py")
 _LONGEST_S = 600
 """How long importing an engine and processing may take."""
 CUDA, ROCM = "13.0", "7.0"
@@ -46,7 +47,7 @@ def ask(
 
     Args:
         python: the environment's Python.
-        script: what it runs.
+        script: the engine's, which `query_process.py` loads there.
         command_lines: each with its model, a folder.
         gpu: the machine's GPUs.
         num_gpus: how many it has.
@@ -61,7 +62,7 @@ def ask(
     with _answers() as (read, write):
         try:
             done = subprocess.run(  # noqa: S603 - the same, with a script of ours
-                [str(python), str(script), str(write)],
+                [str(python), str(_PROCESS), str(write), str(script)],
                 input=json.dumps(request),
                 capture_output=True,
                 text=True,

@@ -1,21 +1,24 @@
-"""What the scripts share that an engine's own Python runs, to say what it makes of a command line.
+"""What an engine's own Python runs, to say what the engine makes of command lines.
 
 Standard input has one JSON object: the machine, and the command lines. Each command line is
-answered by a line of JSON on the descriptor that is the script's argument, and runs in a fork of
-its own: an engine keeps in the process what it found of machine, model and environment. A script
-loads this file by its path; it imports nothing of this package.
+answered by a line of JSON on the descriptor that is the first argument, and runs in a fork of its
+own: an engine keeps in the process what it found of machine, model and environment. The second
+argument is the engine's `query_script.py`, which prepares the process and processes a command
+line. Both are loaded by their paths; neither imports anything of this package.
 """
 
 from __future__ import annotations
 
 import enum
+import gc
+import importlib.util
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 _Value: TypeAlias = Any
@@ -91,3 +94,38 @@ def write(out: int, answer: Mapping[str, object]) -> None:
     data = json.dumps(answer).encode() + b"\n"
     while data:
         data = data[os.write(out, data) :]
+
+
+def load(path: Path) -> ModuleType:
+    """Load a module of this package by its file, which is on no import path here."""
+    spec = importlib.util.spec_from_file_location(f"backend_caps_{path.stem}", path)
+    assert spec is not None, "a file is a module"
+    assert spec.loader is not None, "and has a loader"
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    """Answer each command line that standard input has."""
+    out, path = int(sys.argv[1]), Path(sys.argv[2])
+    request = json.load(sys.stdin)
+    # This folder, which Python puts on the path of a script, has packages of the engines' names.
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]
+    gc.disable()  # modules are many live objects: collections would take a fifth of the imports
+    sys.modules["backend_caps_query_process"] = sys.modules[__name__]  # as the script finds it
+    load(Path(__file__).with_name("query_machine.py")).stand_in(request["machine"])
+    script = load(path)
+    try:
+        script.prepare(request)
+    except Exception as error:  # noqa: BLE001 - an engine that is not whole is an answer
+        words = f"the engine's arguments cannot be imported: {type(error).__name__}: {error}"
+        for _ in request["command_lines"]:
+            write(out, {"undecided": words})
+        return
+    serve(out, request["command_lines"], script.processed)
+
+
+if __name__ == "__main__":
+    main()

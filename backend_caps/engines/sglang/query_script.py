@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib
 import importlib.abc
 import importlib.metadata
 import importlib.util
-import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 _Value: TypeAlias = Any
@@ -36,25 +34,13 @@ _SHARED_MODULES = (
 )
 """What most command lines import; several share one import."""
 
-
-def _load(path: Path) -> ModuleType:
-    """Load a module of this package by its file, which is on no import path here."""
-    spec = importlib.util.spec_from_file_location(f"backend_caps_{path.stem}", path)
-    assert spec is not None, "a file is a module"
-    assert spec.loader is not None, "and has a loader"
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 if TYPE_CHECKING:
     from backend_caps.engines import query_machine, query_process
     from backend_caps.engines.sglang import query_backends
 else:
-    _HERE = Path(__file__).parent
-    query_machine = _load(_HERE.parent / "query_machine.py")
-    query_process = _load(_HERE.parent / "query_process.py")
-    query_backends = _load(_HERE / "query_backends.py")
+    query_machine = sys.modules["backend_caps_query_machine"]
+    query_process = sys.modules["backend_caps_query_process"]
+    query_backends = query_process.load(Path(__file__).with_name("query_backends.py"))
 plain = query_process.plain
 
 
@@ -182,27 +168,12 @@ def _published(args: _Value) -> _Value:
     return config
 
 
-def main() -> None:
-    """Answer each command line that standard input has."""
-    out = int(sys.argv[1])
-    request = json.load(sys.stdin)
-    gc.disable()  # modules are many live objects: collections would take a fifth of the imports
+def prepare(request: Mapping[str, Any]) -> None:
+    """Import SGLang's arguments, and what several command lines share."""
     logging.disable(logging.CRITICAL)
-    query_machine.stand_in(request["machine"])
     rocm = request["machine"]["rocm"]
     sys.meta_path.insert(0, query_machine.Packages("sgl_kernel", "aiter" if rocm else "flashinfer"))
-    try:
-        importlib.import_module("sglang.srt.server_args")
-    except Exception as error:  # noqa: BLE001 - an engine that is not whole is an answer
-        words = f"SGLang's arguments cannot be imported: {type(error).__name__}: {error}"
-        for _ in request["command_lines"]:
-            query_process.write(out, {"undecided": words})
-        return
+    importlib.import_module("sglang.srt.server_args")
     for name in _SHARED_MODULES if len(request["command_lines"]) > 1 else ():
         with contextlib.suppress(Exception):  # the command line that needs it has the error
             importlib.import_module(name)
-    query_process.serve(out, request["command_lines"], processed)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,6 @@ where it refuses, its message and line.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -26,7 +25,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 _Value: TypeAlias = Any
@@ -61,24 +60,13 @@ _SIZES = ("block_size", "head_size", "dtype", "sliding_window", "num_kv_heads")
 """What an answer has of a layer's part of the KV cache."""
 
 
-def _load(path: Path) -> ModuleType:
-    """Load a module of this package by its file, which is on no import path here."""
-    spec = importlib.util.spec_from_file_location(f"backend_caps_{path.stem}", path)
-    assert spec is not None, "a file is a module"
-    assert spec.loader is not None, "and has a loader"
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 if TYPE_CHECKING:
     from backend_caps.engines import query_machine, query_process
     from backend_caps.engines.vllm import query_platform
 else:
-    _HERE = Path(__file__).parent
-    query_machine = _load(_HERE.parent / "query_machine.py")
-    query_process = _load(_HERE.parent / "query_process.py")
-    query_platform = _load(_HERE / "query_platform.py")
+    query_machine = sys.modules["backend_caps_query_machine"]
+    query_process = sys.modules["backend_caps_query_process"]
+    query_platform = query_process.load(Path(__file__).with_name("query_platform.py"))
 plain = query_process.plain
 
 
@@ -375,23 +363,8 @@ class _Words(logging.Handler):
             logger.removeHandler(self)
 
 
-def main() -> None:
-    """Answer each command line that standard input has."""
-    out = int(sys.argv[1])
-    request = json.load(sys.stdin)
-    gc.disable()  # modules are many live objects: collections would take a fifth of the imports
-    query_machine.stand_in(request["machine"])
-    try:
-        query_platform.describe(request["machine"], query_machine)
-        importlib.import_module("vllm.engine.arg_utils")
-    except Exception as error:  # noqa: BLE001 - an engine that is not whole is an answer
-        words = f"vLLM's arguments cannot be imported: {type(error).__name__}: {error}"
-        for _ in request["command_lines"]:
-            query_process.write(out, {"undecided": words})
-        return
+def prepare(request: Mapping[str, Any]) -> None:
+    """Import vLLM's arguments, on the machine that is described."""
+    query_platform.describe(request["machine"], query_machine)
+    importlib.import_module("vllm.engine.arg_utils")
     query_platform.silence()
-    query_process.serve(out, request["command_lines"], processed)
-
-
-if __name__ == "__main__":
-    main()
