@@ -17,7 +17,7 @@ from backend_caps.engines.sglang.query_backends import (
     RESOLVING_NAMES,
     UNSET_AT_FIRST,
 )
-from backend_caps.engines.sglang.surroundings import Record, constructed_config, is_base_config
+from backend_caps.engines.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.uncertainty import same

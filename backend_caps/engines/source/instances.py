@@ -9,6 +9,7 @@ from backend_caps.engines.source.builtin_functions import OF_OBJECT
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.uncertainty import has_unknown, same, short
 from backend_caps.engines.source.values import (
+    ABSENT,
     MISSING,
     ClassValue,
     Descriptor,
@@ -67,28 +68,53 @@ class Instances(Objects):
 
     def _fill(self, made: Instance, args: Sequence[Native], named: Mapping[str, Native]) -> None:
         """Set the fields of a record, as a dataclass's or a struct's constructor does."""
-        cls, given = made.cls, {**named}
+        cls = made.cls
         fields = list(cls.record_fields())
-        given |= dict(zip(fields, args, strict=False))
-        unknown = sorted(given.keys() - set(fields))
+        given = {**named, **dict(zip(fields, args, strict=False))}
+        check = cls.validation
+        if check is not None:
+            given = {**check.before(self, cls, given)}
+        unknown = sorted(given.keys() - {name for name in fields if _takes(cls, name)})
         if unknown:
             words = f"{cls.name}() got an unexpected keyword argument {unknown[0]!r}"
             raise self.raised(TypeError(words))
+        passed: list[Native] = []
         for name in fields:
-            if name in given:
-                made.attributes[name] = given[name]
-            elif cls.has(name):
-                made.attributes[name] = self.default_of(cls.lookup(name))
-            else:
-                raise self.raised(TypeError(f"{cls.name}() lacks {name!r}"))
+            value = given.get(name, MISSING)
+            if value is MISSING:
+                value = self._default(cls, name)
+            elif check is not None:
+                value = check.field(self, cls, name, value)
+            if cls.is_passed_on(name):
+                passed.append(value)
+            elif value is not MISSING:
+                made.attributes[name] = value
         if cls.has("__post_init__"):
-            self.apply(cls.lookup("__post_init__"), (made,), {})
+            self.apply(cls.lookup("__post_init__"), (made, *passed), {})
+        if check is not None:
+            check.after(self, made)
+
+    def _default(self, cls: ClassValue, name: str) -> Native:
+        """Return a field's default; `MISSING` where the constructor leaves it unset."""
+        stated = cls.lookup(name) if cls.has(name) else FieldDefault(ABSENT)
+        is_open = isinstance(stated, FieldDefault) and stated.value is ABSENT and not stated.factory
+        if not is_open:
+            return self.default_of(stated)
+        if stated.is_argument:
+            raise self.raised(TypeError(f"{cls.name}() lacks {name!r}"))
+        return MISSING
 
     def default_of(self, stated: Native) -> Native:
         """Return the default that a record's field states."""
         if isinstance(stated, FieldDefault):
             return self.apply(stated.factory, (), {}) if stated.factory else stated.value
         return stated.copy() if isinstance(stated, list | dict | set) else stated
+
+
+def _takes(cls: ClassValue, name: str) -> bool:
+    """Return whether a record's constructor takes a field."""
+    stated = cls.lookup(name)
+    return not isinstance(stated, FieldDefault) or stated.is_argument
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ from backend_caps.engines.source.calls import NotFollowedError, Run, Store, may_
 from backend_caps.engines.source.control_flow import ControlFlow, nothing
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.instances import make_members
+from backend_caps.engines.source.records import MAPPING, NAMED_TUPLE
 from backend_caps.engines.source.values import (
     MISSING,
     NO_TRAITS,
@@ -57,6 +58,7 @@ class Interpreter(ControlFlow):
         """
         super().__init__(natives)
         self.index = index
+        self.natives.setdefault("sys.modules", self.modules)
         self._steps = 0
         self._statements: Mapping[type[ast.stmt], Callable[[Any], Run]] = {
             **self.controlling(),
@@ -193,7 +195,7 @@ class Interpreter(ControlFlow):
                 return lambda value, frame: self.set_attribute(owner(frame), name, value)
             case ast.Subscript(value=value, slice=key):
                 of, at = self.evaluator(value), self.evaluator(key)
-                return lambda value, frame: self._set_item(of(frame), at(frame), value)
+                return lambda value, frame: self.set_item(of(frame), at(frame), value)
             case ast.Starred(value=inner):
                 return self.storer(inner)
         assert isinstance(target, ast.Tuple | ast.List), "no other target is left"
@@ -271,11 +273,14 @@ class Interpreter(ControlFlow):
         )
 
     def _class(self, node: ast.ClassDef, frame: Frame) -> None:
-        bases = tuple(self.value(each, frame) for each in node.bases)
+        stated = (self.value(each, frame) for each in node.bases)
+        bases = tuple(
+            own for each in stated for own in ((MAPPING, dict) if each is dict else (each,))
+        )
         keywords = {each.arg: self.value(each.value, frame) for each in node.keywords if each.arg}
         made = ClassValue(node.name, bases, {}, frame.module, node, keywords=keywords)
         made.is_enum = any(is_enum(each) for each in made.line)
-        made.is_record = made.descends("msgspec.Struct")
+        made.is_record = made.descends("msgspec.Struct") or NAMED_TUPLE in made.line
         level = len(self._maybe)
         traits = Traits.of(node.body) if may_declare(frame.module.module, node) else NO_TRAITS
         body = Frame(frame.module, made.names, frame, made, None, level, traits, is_class_body=True)

@@ -6,8 +6,8 @@ Pure functions are Python's own. What would touch files, processes or the clock 
 from __future__ import annotations
 
 import argparse
-import ast
 import collections
+import collections.abc
 import copy
 import itertools
 import json
@@ -21,13 +21,12 @@ from collections.abc import Mapping
 
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.parsers import PARSING
+from backend_caps.engines.source.records import RECORDS
+from backend_caps.engines.source.validation import PYDANTIC
 from backend_caps.engines.source.values import (
     Args,
-    ClassValue,
     Descriptor,
     External,
-    FieldDefault,
-    Frame,
     FunctionValue,
     Hook,
     Instance,
@@ -104,95 +103,6 @@ def _reduce(run: Objects, args: Args, _named: Named) -> Native:
     return result
 
 
-def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
-    def mark(cls: Native) -> Native:
-        cls.is_record = True
-        return cls
-
-    return mark(args[0]) if args else Hook(lambda _run, own, _named: mark(own[0]))
-
-
-def _field(_run: Objects, args: Args, named: Named) -> Native:
-    del args
-    factory = named.get("default_factory")
-    if factory is None and "default" not in named:
-        return FieldDefault(Unknown("a field without default"))
-    return FieldDefault(named.get("default"), factory)
-
-
-class Field:
-    """A field of a record, as `dataclasses.fields` and `msgspec.structs.fields` list it."""
-
-    def __init__(self, run: Objects, cls: ClassValue, name: str) -> None:
-        self.name = name
-        stated = cls.lookup(name) if cls.has(name) else _ABSENT
-        self.default: Native = stated
-        self.default_factory: Native = _ABSENT
-        if isinstance(stated, FieldDefault):
-            has = stated.factory is not None
-            self.default = _ABSENT if has else stated.value
-            self.default_factory = stated.factory if has else _ABSENT
-        elif isinstance(stated, list | dict | set):
-            self.default, self.default_factory = _ABSENT, Hook(lambda *_: stated.copy())
-        self._run, self._cls = run, cls
-
-    @property
-    def type(self) -> Native:
-        """The field's annotation."""
-        return _evaluated(self._run, self._cls, self.name)
-
-
-_ABSENT = FieldDefault()
-"""Where a field has no default: `dataclasses.MISSING` and `msgspec.NODEFAULT`."""
-
-
-def _fields(run: Objects, args: Args, _named: Named) -> Native:
-    cls = args[0].cls if isinstance(args[0], Instance) else args[0]
-    if not isinstance(cls, ClassValue):
-        return Unknown("fields(...)")
-    return tuple(Field(run, cls, name) for name in cls.record_fields())
-
-
-def _is_dataclass(_run: Objects, args: Args, _named: Named) -> Native:
-    cls = args[0].cls if isinstance(args[0], Instance) else args[0]
-    return isinstance(cls, ClassValue) and cls.is_record
-
-
-def _replace(run: Objects, args: Args, named: Named) -> Native:
-    value = args[0]
-    if not isinstance(value, Instance):
-        return Unknown("replace(...)")
-    fields = {name: value.attributes[name] for name in value.cls.record_fields()}
-    return run.call(value.cls, **{**fields, **named})
-
-
-def _as_dict(run: Objects, args: Args, _named: Named) -> Native:
-    value = args[0]
-    if not isinstance(value, Instance):
-        return Unknown("asdict(...)")
-    return {name: _plain(run, value.attributes[name]) for name in value.cls.record_fields()}
-
-
-def _plain(run: Objects, value: Native) -> Native:
-    if isinstance(value, Instance) and value.cls.is_record:
-        return _as_dict(run, [value], {})
-    if isinstance(value, list | tuple):
-        return type(value)(_plain(run, each) for each in value)
-    return value
-
-
-def _evaluated(run: Objects, cls: ClassValue, name: str) -> Native:
-    node, frame = cls.record_fields()[name]
-    return run.value(node, frame)
-
-
-def _type_hints(run: Objects, args: Args, _named: Named) -> Native:
-    cls = args[0]
-    if not isinstance(cls, ClassValue):
-        return Unknown("get_type_hints(...)")
-    return {name: _evaluated(run, cls, name) for name in cls.record_fields()}
-
-
 def _deep_copy(_run: Objects, args: Args, _named: Named) -> Native:
     return _copied(args[0], {})
 
@@ -213,47 +123,12 @@ def _copied(value: Native, seen: dict[int, Native]) -> Native:
     return value if held is None else held(lambda each: _copied(each, seen))
 
 
-def _defstruct(run: Objects, args: Args, named: Named) -> Native:
-    """Make a struct's class as `msgspec.defstruct` does."""
-    name, fields, *_ = args
-    struct = External("msgspec.Struct")
-    bases = named.get("bases") or (struct,)
-    made = ClassValue(name, tuple(bases), dict(named.get("namespace") or {}), _home(run, named))
-    made.is_record = True
-    for each in fields:
-        own = each if isinstance(each, tuple) else (each, typing.Any)
-        made.annotations[own[0]] = _stated(own[1], made)
-        if len(own) > 2:  # noqa: PLR2004 - name, type and default
-            made.names[own[0]] = own[2]
-        else:
-            made.names.pop(own[0], None)
-    return made
-
-
-def _home(run: Objects, named: Named) -> Native:
-    functions = [v for v in (named.get("namespace") or {}).values() if isinstance(v, FunctionValue)]
-    return functions[0].frame.module if functions else next(iter(run.modules.values()))
-
-
-def _stated(value: Native, cls: ClassValue) -> Native:
-    """Write an annotation that is evaluated already as one that is not."""
-    name = ast.Name(id="annotation", ctx=ast.Load())
-    return name, Frame(cls.module, {"annotation": value}, is_class_body=False)
-
-
-def _struct_dict(_run: Objects, args: Args, _named: Named) -> Native:
-    value = args[0]
-    if not isinstance(value, Instance):
-        return Unknown("asdict(...)")
-    return {name: value.attributes[name] for name in value.cls.record_fields()}
-
-
 def _get_args(_run: Objects, args: Args, _named: Named) -> Native:
-    return typing.get_args(args[0])
+    return args[0] if isinstance(args[0], tuple) else typing.get_args(args[0])
 
 
 def _get_origin(_run: Objects, args: Args, _named: Named) -> Native:
-    return typing.get_origin(args[0])
+    return types.UnionType if isinstance(args[0], tuple) else typing.get_origin(args[0])
 
 
 _LOGGER = External("logging.Logger")
@@ -285,6 +160,8 @@ def _env(environ: Mapping[str, str], name: str, default: Native = None) -> Nativ
 
 _KNOWN: dict[str, Native] = {
     **PARSING,
+    **RECORDS,
+    **PYDANTIC,
     "logging.*": _quiet,
     "logging.getLogger": Hook(lambda *_: _LOGGER),
     "warnings.*": _quiet,
@@ -294,25 +171,8 @@ _KNOWN: dict[str, Native] = {
     "functools.partial": Hook(_partial),
     "functools.cached_property": Hook(_cached_property),
     "functools.reduce": Hook(_reduce),
-    "dataclasses.dataclass": Hook(_dataclass),
-    "dataclasses.field": Hook(_field),
-    "dataclasses.fields": Hook(_fields),
-    "dataclasses.is_dataclass": Hook(_is_dataclass),
-    "dataclasses.replace": Hook(_replace),
-    "dataclasses.asdict": Hook(_as_dict),
-    "msgspec.field": Hook(_field),
-    "msgspec.defstruct": Hook(_defstruct),
-    "msgspec.structs.fields": Hook(_fields),
-    "msgspec.structs.asdict": Hook(_struct_dict),
-    "msgspec.structs.replace": Hook(_replace),
-    "msgspec.Struct.__setattr__": Hook(
-        lambda run, args, _n: run.set_raw(args[0], args[1], args[2])
-    ),
-    "msgspec.NODEFAULT": _ABSENT,
-    "dataclasses.MISSING": _ABSENT,
     "copy.deepcopy": Hook(_deep_copy),
     "copy.copy": Hook(lambda _r, args, _n: _shallow(args[0])),
-    "typing.get_type_hints": Hook(_type_hints),
     "typing.get_args": Hook(_get_args),
     "typing.get_origin": Hook(_get_origin),
     "typing.cast": Hook(lambda _r, args, _n: args[1]),
@@ -323,7 +183,14 @@ _KNOWN: dict[str, Native] = {
     "typing.Generic": External("typing.Generic"),
     "typing.Protocol": External("typing.Protocol"),
     "typing.TypeVar": Hook(lambda *_: typing.Any),
+    "typing.dataclass_transform": Hook(lambda *_: Hook(_first)),
+    "typing_extensions.dataclass_transform": Hook(lambda *_: Hook(_first)),
+    "typing_extensions.runtime_checkable": Hook(_first),
+    "typing_extensions.deprecated": Hook(lambda *_: Hook(_first)),
+    "typing_extensions.override": Hook(_first),
+    "typing.override": Hook(_first),
     "typing.*": _typing,
+    "typing_extensions.*": _typing,
     "types.UnionType": types.UnionType,
     "types.NoneType": type(None),
     "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
@@ -335,16 +202,19 @@ _KNOWN: dict[str, Native] = {
     "sys.platform": "linux",
     "sys.version_info": (3, 12, 0),
     "platform.machine": Hook(lambda *_: "x86_64"),
+    "platform.uname": Hook(lambda *_: ("Linux", "server", "6.8.0", "1", "x86_64")),
     "enum.unique": Hook(_first),
     "importlib.import_module": Hook(_import),
 }
 _KNOWN |= _module("json", json, "loads", "dumps", "JSONDecodeError")
 _KNOWN |= _module("math", math, "ceil", "floor", "log2", "gcd", "lcm", "sqrt", "inf", "prod")
-_KNOWN |= _module("re", re, "match", "fullmatch", "search", "sub", "compile", "findall", "split")
-_KNOWN |= _module("re", re, "IGNORECASE", "MULTILINE", "VERBOSE", "DOTALL")
+for _each in ("re", "regex"):  # what engines use of the latter, the former has
+    _KNOWN |= _module(_each, re, "match", "fullmatch", "search", "sub", "compile", "findall")
+    _KNOWN |= _module(_each, re, "split", "IGNORECASE", "MULTILINE", "VERBOSE", "DOTALL")
 _KNOWN |= _module("itertools", itertools, "chain", "product", "accumulate", "repeat")
 _KNOWN |= _module("operator", operator, "itemgetter", "mul", "add", "or_")
 _KNOWN |= _module("collections", collections, "OrderedDict", "Counter")
+_KNOWN |= _module("collections.abc", collections.abc, *collections.abc.__all__)
 _KNOWN["collections.defaultdict"] = collections.defaultdict
 for _each in ("join", "basename", "dirname", "splitext", "normpath"):
     _KNOWN[f"os.path.{_each}"] = getattr(os.path, _each)
@@ -360,7 +230,6 @@ def library(environ: Mapping[str, str]) -> dict[str, Native]:
     """Return what names of Python's library mean, in a process with this environment."""
     return {
         **_KNOWN,
-        "sys.modules": {},
         "sys.argv": ["sglang"],
         "os.environ": dict(environ),
         "os.getenv": Hook(lambda _r, args, n: _env(environ, *args, **n)),

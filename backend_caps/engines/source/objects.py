@@ -6,6 +6,7 @@ import argparse
 import ast
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backend_caps.engines.source.builtin_functions import OF_OBJECT
@@ -28,6 +29,7 @@ from backend_caps.engines.source.values import (
     ClassValue,
     Descriptor,
     External,
+    FieldDefault,
     Frame,
     FunctionValue,
     Hook,
@@ -43,7 +45,7 @@ from backend_caps.engines.source.values import (
     members,
 )
 
-_SAFE = frozenset({"__name__", "__doc__", "__class__", "__args__", "__qualname__"})
+_SAFE = frozenset({"__name__", "__doc__", "__class__", "__args__", "__qualname__", "__module__"})
 """Names with two underscores that native values are asked for."""
 _EMPTY_BASES = frozenset({"msgspec.Struct", "abc.ABC", "object"}).union(
     *({f"typing.{each}", f"typing.{each}[]"} for each in ("Generic", "Protocol"))
@@ -137,6 +139,8 @@ class Objects(State):
         return self.member(owner, owner.module.name, name)
 
     def _of_wrapped(self, owner: Method | Descriptor, name: str, default: Native) -> Native:
+        if name == "setter" and isinstance(owner, Descriptor):
+            return Hook(lambda _run, args, _named: replace(owner, setter=args[0]))
         return self.attribute_or(owner.function, name, default)
 
     def _of_external(self, owner: External, name: str, default: Native) -> Native:
@@ -191,6 +195,8 @@ class Objects(State):
                 return function
             case Instance() if value.cls.has("__get__"):
                 return self.apply(value.cls.lookup("__get__"), (value, owner, cls), {})
+            case FieldDefault() if cls.is_record and value.value is not ABSENT:
+                return value.value  # which a dataclass has in place of its field
         return value
 
     def _of_class(self, owner: ClassValue, name: str, default: Native) -> Native:
@@ -212,6 +218,8 @@ class Objects(State):
             setter = owner.cls.lookup("__setattr__")
             if setter is not None:
                 self.apply(setter, (owner, name, value), {})
+            elif (of_class := owner.cls.lookup(name)) and isinstance(of_class, Descriptor):
+                self._set_property(owner, name, of_class, value)
             else:
                 self.set_raw(owner, name, value)
         elif isinstance(owner, ClassValue | ModuleValue):
@@ -224,12 +232,22 @@ class Objects(State):
         elif isinstance(owner, argparse.Namespace):
             setattr(owner, name, value)
 
+    def _set_property(self, owner: Instance, name: str, own: Descriptor, value: Native) -> None:
+        if own.setter is not None:
+            self.apply(own.setter, (owner, value), {})
+        elif own.kind == "property":
+            words = f"property {name!r} of {owner.cls.name!r} object has no setter"
+            raise self.raised(AttributeError(words))
+        else:
+            self.set_raw(owner, name, value)
+
     def set_raw(self, owner: Instance, name: str, value: Native) -> None:
         """Set an attribute as `object.__setattr__` does."""
         now = owner.attributes.get(name, MISSING)
         owner.attributes[name] = self._weakly(now, value, self._level(owner))
 
-    def _set_item(self, owner: Native, key: Native, value: Native) -> None:
+    def set_item(self, owner: Native, key: Native, value: Native) -> None:
+        """Set an item."""
         if isinstance(owner, Instance):
             setter = owner.cls.lookup("__setitem__")
             if setter is None:
@@ -322,7 +340,8 @@ class Objects(State):
             return self.truth(self.apply(own, (left, right), {}))
         return same(left, right)
 
-    def _contains(self, container: Native, value: Native) -> bool | None:
+    def contains(self, container: Native, value: Native) -> bool | None:
+        """Answer `in`; None where it is not known."""
         if isinstance(container, Instance):
             own = container.cls.lookup("__contains__")
             return None if own is None else self.truth(self.apply(own, (container, value), {}))
@@ -353,7 +372,7 @@ class Objects(State):
         if isinstance(wanted, tuple):
             return either([self.is_instance(value, each) for each in wanted])
         held = getattr(value, "interpreted_instance", None)
-        if held is not None:
+        if held is not None and not isinstance(value, type):
             return bool(held(self, wanted))
         match value, wanted:
             case (Unknown() | External(), _) | (_, Unknown()):

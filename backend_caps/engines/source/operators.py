@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import operator
+import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -16,6 +18,7 @@ from backend_caps.engines.source.values import (
     ClassValue,
     External,
     FieldDefault,
+    Hook,
     Instance,
     Native,
     Options,
@@ -69,9 +72,9 @@ class Operators(Calls):
             return Unknown(str(left if isinstance(left, Unknown) else right))
         if isinstance(op, ast.Mod) and isinstance(left, str) and has_unknown(right):
             return Unknown(left)
-        if isinstance(op, ast.BitOr) and isinstance(left, ClassValue | tuple | External):
-            kinds = [each if isinstance(each, tuple) else (each,) for each in (left, right)]
-            return (*kinds[0], *kinds[1])  # of types: what isinstance takes
+        own = (ClassValue, tuple, External, Hook)
+        if isinstance(op, ast.BitOr) and (isinstance(left, own) or isinstance(right, own)):
+            return (*_alternatives(left), *_alternatives(right))  # of types
         if isinstance(left, Instance) and left.cls.is_enum:
             left = left.attributes["value"]
         if isinstance(left, External | Instance) or isinstance(right, External | Instance):
@@ -90,7 +93,7 @@ class Operators(Calls):
         if op is ast.Eq:
             return self._over_options(self._equal)
         if op is ast.In:
-            return self._over_options(lambda value, container: self._contains(container, value))
+            return self._over_options(lambda value, container: self.contains(container, value))
         return self._over_options(self._ordered(_ORDERS[op]))
 
     def _over_options(self, compare: Compare) -> Compare:
@@ -108,12 +111,26 @@ class Operators(Calls):
         def compare(left: Native, right: Native) -> bool | None:
             if isinstance(left, Unknown | External) or isinstance(right, Unknown | External):
                 return None
+            own = left.cls.lookup(f"__{order.__name__}__") if isinstance(left, Instance) else None
+            if own is not None:
+                return self.truth(self.apply(own, (left, right), {}))
             try:
                 return bool(order(number_of(left), number_of(right)))
             except TypeError as error:
                 raise self.raised(error) from error
 
         return compare
+
+
+def _alternatives(kind: Native) -> tuple[Native, ...]:
+    """List the types of a union, as `isinstance` takes them."""
+    if isinstance(kind, tuple):
+        return kind
+    return (
+        typing.get_args(kind) or (kind,)
+        if isinstance(kind, types.UnionType)
+        else (kind or type(None),)
+    )
 
 
 def _negated(compare: Compare) -> Compare:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from backend_caps.engines.source.module import Module
 
@@ -135,6 +135,19 @@ class Frame:
     is_class_body: bool = False
 
 
+class Validation(Protocol):
+    """Checks what the constructor of a record is given, and what it makes."""
+
+    def before(self, run: Native, cls: ClassValue, given: Named) -> Named:
+        """Return the arguments as the class changes them first."""
+
+    def field(self, run: Native, cls: ClassValue, name: str, value: Native) -> Native:
+        """Return a field's value as the class takes it."""
+
+    def after(self, run: Native, made: Instance) -> None:
+        """Check an object that is made."""
+
+
 @dataclass(eq=False, slots=True, repr=False)
 class ClassValue:
     """A class of the source."""
@@ -152,6 +165,8 @@ class ClassValue:
     keywords: Mapping[str, Native] = field(default_factory=dict)
     line: list[Native] = field(default_factory=list)
     """The classes that attributes are looked up in, in order; each once, at its last place."""
+    validation: Validation | None = None
+    """What checks a record's fields; None for one that takes what it is given."""
     _fields: dict[str, tuple[ast.expr, Frame]] | None = None
 
     def __post_init__(self) -> None:
@@ -199,6 +214,10 @@ class ClassValue:
                 if "ClassVar" not in ast.unparse(stated[0])
             }
         return self._fields
+
+    def is_passed_on(self, name: str) -> bool:
+        """Return whether a field is an `InitVar`, which `__post_init__` takes, and no attribute."""
+        return ast.unparse(self.record_fields()[name][0]).startswith(("InitVar", "dataclasses.Ini"))
 
     @property
     def special_attributes(self) -> Mapping[str, Native]:
@@ -283,6 +302,8 @@ class Descriptor:
 
     kind: str
     function: Native
+    setter: Native = None
+    """What a property's `setter` decorates."""
 
 
 class Raised(Exception):  # noqa: N818 - the error of an interpreted program
@@ -320,10 +341,28 @@ class Hook:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldDefault:
-    """What `dataclasses.field` or `msgspec.field` states."""
+    """What `dataclasses.field`, `msgspec.field` or pydantic's `Field` states."""
 
     value: Native = None
+    """`ABSENT` where the field has no default."""
     factory: Native = None
+    bounds: Mapping[str, Native] = field(default_factory=dict)
+    """What pydantic's `gt`, `ge`, `lt` and `le` demand."""
+    is_argument: bool = True
+    """Whether the constructor takes the field."""
+
+
+def library_class(path: str, names: Mapping[str, Native], **traits: bool) -> ClassValue:
+    """Make a class of Python's library whose methods are ours.
+
+    Args:
+        path: its module and name.
+        names: its methods and other attributes.
+        traits: such as `is_record`.
+    """
+    module, _, name = path.rpartition(".")
+    home = ModuleValue(Module(module, f"{module}.py", ast.Module([], []), b""))
+    return ClassValue(name, (), dict(names), home, **traits)
 
 
 def members(cls: ClassValue) -> list[Instance]:

@@ -1,0 +1,378 @@
+"""Pydantic's dataclasses, in an interpreted program: validators, constraints, and coercion.
+
+What an annotation demands of a value is checked where it is known; a value or an annotation that
+is not known is taken as it is.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.uncertainty import has_unknown
+from backend_caps.engines.source.values import (
+    ABSENT,
+    Args,
+    ClassValue,
+    Descriptor,
+    External,
+    FieldDefault,
+    Hook,
+    Instance,
+    Named,
+    Native,
+    Raised,
+    Unknown,
+)
+
+_BOUNDS: Mapping[str, tuple[Callable[[Native, Native], bool], str]] = {
+    "gt": (lambda value, bound: value > bound, "greater than"),
+    "ge": (lambda value, bound: value >= bound, "greater than or equal to"),
+    "lt": (lambda value, bound: value < bound, "less than"),
+    "le": (lambda value, bound: value <= bound, "less than or equal to"),
+}
+_TRUE, _FALSE = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n")
+
+
+class ValidationError(ValueError):
+    """What pydantic raises."""
+
+
+class _MismatchError(Exception):
+    """A value is not what an annotation demands."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Validator:
+    """A function that checks or changes the value of some fields, or a whole object."""
+
+    fields: Sequence[str]
+    """Empty for one of a whole object."""
+    mode: str
+    function: Native
+
+
+def _marking(names: Sequence[str], named: Named) -> Native:
+    mode = named.get("mode", "after")
+    return Hook(lambda _run, args, _named: _Validator(names, mode, args[0]))
+
+
+def _validators(cls: ClassValue) -> Iterator[_Validator]:
+    """List the validators of a class and its bases, those of bases first; each name once."""
+    found: dict[str, Native] = {}
+    for each in reversed(cls.line):
+        found |= each.names if isinstance(each, ClassValue) else {}
+    return (each for each in found.values() if isinstance(each, _Validator))
+
+
+class Validation:
+    """How pydantic makes an object's fields of what its constructor is given."""
+
+    def before(self, run: Objects, cls: ClassValue, given: Mapping[str, Native]) -> Native:
+        """Change the arguments as validators of the whole object do first."""
+        values: Native = dict(given)
+        for each in _validators(cls):
+            if not each.fields and each.mode == "before":
+                values = self._refusing(
+                    run, cls, "", lambda own=each: _called(run, cls, own, values)
+                )
+        return given if isinstance(values, Unknown) or not isinstance(values, dict) else values
+
+    def field(self, run: Objects, cls: ClassValue, name: str, value: Native) -> Native:
+        """Validate one field's value."""
+        own = [each for each in _validators(cls) if name in each.fields or "*" in each.fields]
+        if any(each.mode == "plain" for each in own):
+            own, inner = [], Hook(lambda _run, args, _named: args[0])
+        inner = Hook(lambda _run, args, _named: self._stated(run, cls, name, args[0]))
+        for each in own:
+            inner = _around(cls, each, inner)
+        return self._refusing(run, cls, name, lambda: run.apply(inner, (value,), {}))
+
+    def after(self, run: Objects, made: Instance) -> None:
+        """Run the validators of a whole object that exists."""
+        for each in _validators(made.cls):
+            if not each.fields and each.mode == "after":
+                self._refusing(
+                    run, made.cls, "", lambda own=each: run.apply(own.function, (made,), {})
+                )
+
+    def _stated(self, run: Objects, cls: ClassValue, name: str, value: Native) -> Native:
+        """Check what the annotation and the field's constraints demand."""
+        node, frame = cls.record_fields()[name]
+        value = coerced(run, run.value(node, frame), value)
+        stated = cls.lookup(name) if cls.has(name) else None
+        bounds = stated.bounds if isinstance(stated, FieldDefault) else {}
+        for bound, limit in bounds.items():
+            holds, words = _BOUNDS[bound]
+            if isinstance(value, int | float) and not holds(value, limit):
+                words = f"Input should be {words} {limit} [input_value={value!r}]"
+                raise run.raised(ValidationError(words))
+        return value
+
+    def _refusing(
+        self, run: Objects, cls: ClassValue, name: str, check: Callable[[], Native]
+    ) -> Native:
+        """Let errors of a validator be pydantic's, which says the class and the field."""
+        where = f"{cls.name} {name}".strip()
+        try:
+            return check()
+        except _MismatchError as error:
+            raise run.raised(ValidationError(f"{where}: {error}")) from error
+        except Raised as error:
+            kinds = (ValueError, AssertionError)
+            if run.is_instance(error.value, kinds) is not True or isinstance(
+                error.value, ValidationError
+            ):
+                raise
+            raise Raised(ValidationError(error.message), error.at) from error
+
+
+def _called(run: Objects, cls: ClassValue, own: _Validator, *args: Native) -> Native:
+    """Call a validator that is a class's method, or a function of its body."""
+    function = own.function
+    if isinstance(function, Descriptor) and function.kind == "classmethod":
+        return run.apply(function.function, (cls, *args), {})
+    if isinstance(function, Descriptor):
+        function = function.function
+        return run.apply(function, args, {})
+    return run.apply(function, (cls, *args), {})
+
+
+def _around(cls: ClassValue, own: _Validator, inner: Native) -> Native:
+    """Put a validator around those that come after it, or before."""
+
+    def before(run: Objects, args: Args, _named: Named) -> Native:
+        return run.apply(inner, (_called(run, cls, own, args[0]),), {})
+
+    def after(run: Objects, args: Args, _named: Named) -> Native:
+        return _called(run, cls, own, run.apply(inner, args, {}))
+
+    def wrap(run: Objects, args: Args, _named: Named) -> Native:
+        return _called(run, cls, own, args[0], inner)
+
+    return Hook({"before": before, "wrap": wrap}.get(own.mode, after))
+
+
+def coerced(run: Objects, kind: Native, value: Native) -> Native:
+    """Return a value as an annotation makes it.
+
+    Raises:
+        _MismatchError: it is none of what the annotation takes.
+    """
+    if isinstance(value, Unknown | External) or kind in (typing.Any, object):
+        return value
+    if isinstance(kind, str | Unknown | External):
+        return value
+    if isinstance(kind, FieldDefault):
+        return value
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, tuple) or origin in (typing.Union, types.UnionType):
+        return _of_union(run, kind if isinstance(kind, tuple) else args, value)
+    if origin is typing.Annotated:
+        return coerced(run, args[0], value)
+    if origin is typing.Literal:
+        return _of_literal(args, value)
+    if isinstance(kind, ClassValue):
+        return _of_class(run, kind, value)
+    if kind is None or kind is type(None):
+        return _or_mismatch(value is None, value, "None")
+    if isinstance(kind, type) and origin is None:
+        return _of_type(kind, value)
+    if origin in (list, tuple, set, frozenset, dict):
+        return _of_container(run, origin, args, value)
+    return value
+
+
+def _or_mismatch(holds: bool, value: Native, wanted: str) -> Native:
+    if not holds:
+        words = f"Input should be {wanted} [input_value={value!r}]"
+        raise _MismatchError(words)
+    return value
+
+
+def _of_union(run: Objects, kinds: Iterable[Native], value: Native) -> Native:
+    """Take the kind that fits a value as it is, else the first that it can be made to fit."""
+    kinds = [*kinds]
+    if value is None and (None in kinds or type(None) in kinds):
+        return None
+    errors: list[str] = []
+    for each in sorted(kinds, key=lambda kind: not _fits(run, kind, value)):
+        try:
+            return coerced(run, each, value)
+        except _MismatchError as error:
+            errors.append(str(error))
+        except Raised as error:
+            errors.append(error.message)
+    raise _MismatchError(errors[0])
+
+
+def _fits(run: Objects, kind: Native, value: Native) -> bool:
+    if isinstance(kind, type):
+        return type(value) is kind
+    if isinstance(kind, ClassValue):
+        return run.is_instance(value, kind) is True
+    return typing.get_origin(kind) is typing.Literal and value in typing.get_args(kind)
+
+
+def _of_literal(args: Sequence[Native], value: Native) -> Native:
+    found = [each for each in args if each == value and type(each) is type(value)]
+    return _or_mismatch(bool(found), value, " or ".join(map(repr, args)))
+
+
+def _of_class(run: Objects, kind: ClassValue, value: Native) -> Native:
+    if run.is_instance(value, kind) is not False:
+        return value
+    if kind.is_enum:
+        return run.call(kind, value)
+    if kind.is_record and isinstance(value, dict):
+        return run.call(kind, **value)
+    if not kind.is_record:
+        return value
+    return _or_mismatch(False, value, f"a dictionary or an instance of {kind.name}")  # noqa: FBT003
+
+
+def _of_type(kind: type, value: Native) -> Native:
+    """Convert between Python's own types as pydantic does where it is not strict."""
+    if kind is bool:
+        return _of_bool(value)
+    if kind in (int, float):
+        return _of_number(kind, value)
+    if kind in (str, bytes):
+        is_text = isinstance(value, kind) or (
+            isinstance(value, Instance) and value.cls.is_enum and kind is str
+        )
+        return _or_mismatch(is_text, value, "a valid string")
+    if kind in (dict, list, tuple, set, frozenset):
+        return _of_container(None, kind, (), value)
+    if issubclass(kind, enum.Enum):
+        return value
+    return value
+
+
+def _of_bool(value: Native) -> Native:
+    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
+    if isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    return _or_mismatch(isinstance(value, bool), value, "a valid boolean")
+
+
+def _of_number(kind: type, value: Native) -> Native:
+    if isinstance(value, str):
+        try:
+            return kind(value.strip())
+        except ValueError:
+            pass
+    if isinstance(value, bool):
+        return kind(value)
+    if isinstance(value, float) and kind is int and value.is_integer():
+        return int(value)
+    is_number = isinstance(value, int) or (isinstance(value, float) and kind is float)
+    words = "a valid integer" if kind is int else "a valid number"
+    return kind(value) if is_number else _or_mismatch(False, value, words)  # noqa: FBT003
+
+
+def _of_container(run: Objects | None, origin: type, args: Args, value: Native) -> Native:
+    if origin is dict:
+        _or_mismatch(isinstance(value, Mapping), value, "a valid dictionary")
+        if run is None or len(args) < 2:  # noqa: PLR2004 - of keys and of values
+            return value
+        return {coerced(run, args[0], k): coerced(run, args[1], v) for k, v in value.items()}
+    is_many = isinstance(value, list | tuple | Set)
+    _or_mismatch(is_many and not isinstance(value, Mapping), value, f"a valid {origin.__name__}")
+    if run is None or not args or (origin is tuple and args[-1] is not Ellipsis):
+        return value if isinstance(value, origin) else origin(value)
+    return origin([coerced(run, args[0], each) for each in value])
+
+
+VALIDATION = Validation()
+
+
+def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
+    def mark(cls: Native) -> Native:
+        cls.is_record, cls.validation = True, VALIDATION
+        return cls
+
+    return mark(args[0]) if args else Hook(lambda _run, own, _named: mark(own[0]))
+
+
+def _field(_run: Objects, args: Args, named: Named) -> Native:
+    factory = named.get("default_factory")
+    bounds = {name: named[name] for name in _BOUNDS if named.get(name) is not None}
+    is_argument = named.get("init") is not False
+    if factory is not None:
+        return FieldDefault(None, factory, bounds, is_argument=is_argument)
+    default = args[0] if args else named.get("default", ABSENT)
+    return FieldDefault(default, None, bounds, is_argument=is_argument)
+
+
+def _adapter(_run: Objects, args: Args, _named: Named) -> Native:
+    kind = args[0]
+
+    def of_json(run: Objects, own: Args, _named: Named) -> Native:
+        if not isinstance(own[0], str):
+            return Unknown("validate_json(...)")
+        try:
+            value = json.loads(own[0])
+        except ValueError as error:
+            raise run.raised(ValidationError(f"Invalid JSON: {error}")) from error
+        return of_python(run, [value], {})
+
+    def of_python(run: Objects, own: Args, _named: Named) -> Native:
+        try:
+            return coerced(run, kind, own[0])
+        except _MismatchError as error:
+            raise run.raised(ValidationError(str(error))) from error
+
+    def dumped(_run: Objects, own: Args, _named: Named) -> Native:
+        return Unknown("dump_python(...)") if has_unknown([*own]) else Unknown("dumped")
+
+    return (
+        External("pydantic.TypeAdapter()")
+        if isinstance(kind, Unknown)
+        else _Adapter(
+            {
+                "validate_json": Hook(of_json),
+                "validate_python": Hook(of_python),
+                "dump_python": Hook(dumped),
+            }
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Adapter:
+    """Pydantic's `TypeAdapter` of a type."""
+
+    attributes: Mapping[str, Native]
+
+    def interpreted_attribute(self, name: str, _default: Native) -> Native:
+        """Return one of its methods."""
+        return self.attributes.get(name, Unknown(f"TypeAdapter.{name}"))
+
+
+class _SkipValidation:
+    """Pydantic's `SkipValidation`, whose fields take any value."""
+
+    def __getitem__(self, _kind: Native) -> Native:
+        return typing.Any
+
+
+PYDANTIC: dict[str, Native] = {
+    "pydantic.dataclasses.dataclass": Hook(_dataclass),
+    "pydantic.Field": Hook(_field),
+    "pydantic.fields.Field": Hook(_field),
+    "pydantic.fields.FieldInfo": FieldDefault,
+    "pydantic.ConfigDict": dict,
+    "pydantic.SkipValidation": _SkipValidation(),
+    "pydantic.ValidationError": ValidationError,
+    "pydantic.TypeAdapter": Hook(_adapter),
+    "pydantic.field_validator": Hook(lambda _run, args, named: _marking(args, named)),
+    "pydantic.model_validator": Hook(lambda _run, _args, named: _marking((), named)),
+}
+"""What names of pydantic mean."""

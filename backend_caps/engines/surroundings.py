@@ -1,0 +1,307 @@
+"""What an engine's argument processing asks of the machine, and of the model's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.model_defaults import COMPUTED
+from backend_caps.engines.query import CUDA, ROCM
+from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.values import (
+    ABSENT,
+    MISSING,
+    ClassValue,
+    Descriptor,
+    External,
+    Hook,
+    Native,
+    Unknown,
+)
+
+_MIB = 1 << 20
+TORCH = (2, 13, 0)
+"""The release of torch that engines find."""
+_DTYPES = (
+    *("bfloat16", "float16", "float32", "float64", "half", "float"),
+    *("int8", "int16", "int32", "int64", "uint8", "bool"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float4_e2m1fn_x2"),
+)
+
+
+Models: TypeAlias = Callable[[str], Mapping[str, object] | None]
+"""Returns a model's configuration by its path; None where it is not known."""
+
+
+class Dtype:
+    """One of torch's dtypes."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dtype) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+class Record:
+    """A value of which some attributes are known, such as a device's properties."""
+
+    def __init__(self, **attributes: Native) -> None:
+        self.attributes = attributes
+
+    def interpreted_attribute(self, name: str, _default: Native) -> Native:
+        """Return an attribute; another one is unknown."""
+        if name in self.attributes:
+            return self.attributes[name]
+        return Unknown(f"{type(self).__name__.lower()}.{name}")
+
+
+class ModelConfig:
+    """A model's `config.json`, as transformers or a class of SGLang's own reads it.
+
+    A name that it lacks may have a default in transformers' own class; unless the file is
+    complete, it is unknown.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        *,
+        is_complete: bool,
+        run: Objects,
+        cls: ClassValue | None = None,
+    ) -> None:
+        self.values: dict[str, Native] = {}
+        self.is_complete = is_complete
+        self.run = run
+        self.cls = cls
+        for name, value in values.items():
+            self.values[name] = Unknown(f"the model's {name}") if value is COMPUTED else value
+            if isinstance(value, dict) and name.endswith("_config") and "quant" not in name:
+                self.values[name] = ModelConfig(value, is_complete=is_complete, run=run)
+
+    def interpreted_attribute(self, name: str, default: Native) -> Native:
+        """Return a value of the file, or what the class or transformers has of that name."""
+        own = None if self.cls is None else self.cls.lookup(name)
+        if name in self.values and not isinstance(own, Descriptor):
+            return self.values[name]
+        if own is not None and self.cls is not None:
+            return self.run.bound(own, self, self.cls)
+        if name in _METHODS:
+            return Hook(lambda run, args, named: _METHODS[name](self, run, args, named))
+        if name in _DEFAULTS:
+            return _DEFAULTS[name]
+        if self.is_complete or name in _OPTIONAL or name.startswith("_"):
+            return default
+        return Unknown(f"the model's {name}")
+
+    def interpreted_set(self, name: str, value: Native) -> None:
+        """Set a value."""
+        self.values[name] = value
+
+    def interpreted_instance(self, _run: Objects, wanted: Native) -> bool:
+        """Compare the model's type with that of a class."""
+        if self.cls is not None and wanted in self.cls.line:
+            return True
+        if isinstance(wanted, ClassValue):
+            stated = wanted.lookup("model_type") if wanted.has("model_type") else None
+            return stated == self.values.get("model_type") and stated is not None
+        return isinstance(wanted, External) and is_base_config(wanted)
+
+    def interpreted_copy(self, copied: Callable[[Native], Native]) -> Native:
+        """Copy it, with its parts."""
+        made = ModelConfig({}, is_complete=self.is_complete, run=self.run, cls=self.cls)
+        made.values = {name: copied(value) for name, value in self.values.items()}
+        return made
+
+    def __str__(self) -> str:
+        return f"the model's {self.values.get('model_type')} configuration"
+
+
+def is_base_config(cls: Native) -> bool:
+    """Return whether a class is the one of transformers that all configurations have as a base."""
+    return isinstance(cls, External) and cls.path.endswith(
+        (".PretrainedConfig", ".PreTrainedConfig")
+    )
+
+
+def constructed_config(
+    run: Objects, cls: ClassValue, values: Mapping[str, Native], *, is_complete: bool
+) -> ModelConfig:
+    """Run the constructor of a configuration's class; all that it is given are attributes."""
+    made = ModelConfig(values, is_complete=is_complete, run=run, cls=cls)
+    if cls.has("__init__"):
+        run.apply(cls.lookup("__init__"), (made,), values)
+    return made
+
+
+def _text_config(own: ModelConfig, _run: Objects, _a: Sequence[Native], _n: Native) -> Native:
+    for name in ("text_config", "language_config", "llm_config", "thinker_config"):
+        if isinstance(own.values.get(name), ModelConfig):
+            return own.values[name]
+    return own
+
+
+def _updated(own: ModelConfig, _run: Objects, args: Sequence[Native], _n: Native) -> Native:
+    own.values.update(args[0])
+
+
+_METHODS: Mapping[str, Callable[..., Native]] = {
+    "get_text_config": _text_config,
+    "update": _updated,
+    "to_dict": lambda own, *_: dict(own.values),
+    "standardize_rope_params": lambda *_: None,
+    "validate_rope": lambda *_: None,
+}
+_DEFAULTS: Mapping[str, object] = {
+    "is_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "pad_token_id": None,
+    "torch_dtype": None,
+    "dtype": None,
+}
+_OPTIONAL = frozenset({"quantization_config", "compression_config"})
+
+
+class FilePath:
+    """A path, of which what is in a model's folder is known: its `config.json`, and no more."""
+
+    def __init__(self, path: str, models: Models) -> None:
+        self.path = path.rstrip("/")
+        self._models = models
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __truediv__(self, other: object) -> FilePath:
+        return FilePath(f"{self.path}/{other}", self._models)
+
+    @property
+    def kind(self) -> str | None:
+        """`file`, `folder`, `missing`, or None where it is not known."""
+        if self._models(self.path) is not None:
+            return "folder"
+        folder = self.path.rpartition("/")[0]
+        while folder:
+            if self._models(folder) is not None:
+                return "file" if self.path == f"{folder}/config.json" else "missing"
+            folder = folder.rpartition("/")[0]
+        return None
+
+    def interpreted_attribute(self, name: str, default: Native) -> Native:
+        """Return what is known of the path."""
+        folder, _, last = self.path.rpartition("/")
+        stem, dot, suffix = last.rpartition(".")
+        known = {"name": last, "suffix": dot + suffix, "stem": stem or last}
+        if name in known:
+            return known[name]
+        if name == "parent":
+            return FilePath(folder, self._models)
+        wanted = {"exists": ("file", "folder"), "is_file": ("file",), "is_dir": ("folder",)}
+        if name in wanted:
+            kind = self.kind
+            return Hook(
+                answering(
+                    Unknown(f"{name} of {self.path}") if kind is None else kind in wanted[name]
+                )
+            )
+        if name in {"glob", "rglob", "iterdir"}:
+            return Hook(
+                answering([] if self.kind == "folder" else Unknown(f"files of {self.path}"))
+            )
+        if name in {"as_posix", "__fspath__"}:
+            return Hook(answering(self.path))
+        return default if default is not MISSING else Unknown(f"{name} of {self.path}")
+
+
+def files_of(models: Models) -> dict[str, Native]:
+    """Return what names of Python's library that ask for files mean."""
+
+    def path(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+        if not args or not isinstance(args[0], str | FilePath):
+            return Unknown("a path")
+        first, *others = map(str, args)
+        return FilePath("/".join([first, *others]), models)
+
+    def asked(name: str) -> Hook:
+        def answer(run: Objects, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+            found = path(run, args, named)
+            return found if isinstance(found, Unknown) else run.call(run.attribute(found, name))
+
+        return Hook(answer)
+
+    return {
+        "pathlib.Path": Hook(path, {"__module__": "pathlib", "__name__": "Path"}),
+        "os.path.exists": asked("exists"),
+        "os.path.isfile": asked("is_file"),
+        "os.path.isdir": asked("is_dir"),
+        "os.fspath": Hook(lambda _run, args, _named: str(args[0])),
+        "os.path.expanduser": Hook(lambda _run, args, _named: args[0]),
+        "os.path.abspath": Hook(lambda _run, args, _named: args[0]),
+        "glob.glob": Hook(answering([])),
+    }
+
+
+def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
+    """Return what names of torch mean on a machine."""
+    memory = gpu.memory_mib * _MIB
+    major, minor = gpu.compute_capability
+    properties = Record(
+        name=gpu.name,
+        major=major,
+        minor=minor,
+        total_memory=memory,
+        multi_processor_count=gpu.multiprocessors,
+        gcnArchName=gpu.rocm_arch or "",
+        is_integrated=False,
+    )
+    answers: Mapping[str, object] = {
+        "torch.cuda.is_available": True,
+        "torch.cuda.is_initialized": True,
+        "torch.cuda.device_count": num_gpus,
+        "torch.cuda.current_device": 0,
+        "torch.cuda.get_device_capability": (major, minor),
+        "torch.cuda.get_device_name": gpu.name,
+        "torch.cuda.get_device_properties": properties,
+        "torch.cuda.mem_get_info": (memory, memory),
+        "torch.xpu.is_available": False,
+        "torch.mps.is_available": False,
+        "torch.backends.mps.is_available": False,
+        "torch.cpu.is_available": True,
+        "torch.cpu._is_amx_tile_supported": False,
+    }
+    names: dict[str, Native] = {path: Hook(answering(each)) for path, each in answers.items()}
+    names |= {f"torch.{name}": Dtype(name) for name in _DTYPES}
+    names["torch.dtype"] = Dtype
+    names["torch.device"] = Hook(lambda _run, args, _named: _device(args[0]))
+    names |= {
+        "torch.version.cuda": CUDA if gpu.rocm_arch is None else None,
+        "torch.version.hip": ROCM if gpu.rocm_arch else None,
+        "torch.version.musa": ABSENT,
+        "torch.npu": ABSENT,
+        "torch.hpu": ABSENT,
+        "torch.musa": ABSENT,
+        "torch.__version__": ".".join(map(str, TORCH)),
+    }
+    return names
+
+
+def _device(text: Native) -> Native:
+    if not isinstance(text, str):
+        return Unknown("torch.device(...)")
+    kind, _, index = text.partition(":")
+    return Record(type=kind, index=int(index) if index else None)
+
+
+def answering(value: Native, /) -> Callable[..., Native]:
+    """Return what a `Hook` runs that always returns a value."""
+    return lambda _run, _args, _named: value

@@ -1,0 +1,96 @@
+"""What vLLM's argument processing asks of the machine, and of the model's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
+from backend_caps.engines.model_defaults import completed
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.values import ClassValue, External, Hook, Lazy, Native, Unknown
+from backend_caps.engines.surroundings import (
+    ModelConfig,
+    Models,
+    Record,
+    answering,
+    constructed_config,
+    files_of,
+    is_base_config,
+    torch_of,
+)
+
+_LAYER_TYPES = (
+    *("full_attention", "sliding_attention", "chunked_attention", "linear_attention"),
+    *("conv", "mamba", "attention", "sparse", "dense", "hybrid", "moe"),
+)
+"""The types of layers that transformers takes in a configuration."""
+
+
+class Configs:
+    """What transformers makes of a model's `config.json`, with the classes that vLLM registers."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._classes: dict[Native, ClassValue] = {}
+
+    @property
+    def names(self) -> dict[str, Native]:
+        """What names of transformers mean."""
+        found: dict[str, Native] = {
+            "AutoConfig.register": Hook(self._register),
+            "AutoConfig.from_pretrained": Hook(self._loaded),
+            "utils.CONFIG_NAME": "config.json",
+            "configuration_utils.ALLOWED_LAYER_TYPES": _LAYER_TYPES,
+            "GenerationConfig.from_pretrained": Hook(answering(None)),
+        }
+        for name in ("PreTrainedConfig", "configuration_utils.PreTrainedConfig"):
+            found[f"{name}.get_config_dict"] = Hook(self._values)
+        return {f"transformers.{name}": value for name, value in found.items()}
+
+    def _register(self, _run: Objects, args: Sequence[Native], _named: Native) -> Native:
+        self._classes[args[0]] = args[1]
+
+    def _found(self, args: Sequence[Native]) -> Mapping[str, object] | None:
+        return self._models(str(args[0])) if isinstance(args[0], str) else None
+
+    def _values(self, _run: Objects, args: Sequence[Native], _named: Native) -> Native:
+        found = self._found(args)
+        if found is None:
+            return Unknown(f"the configuration of {args[0]}")
+        return ({key: value for key, value in found.items() if key not in OWN_KEYS}, {})
+
+    def _loaded(self, run: Objects, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+        found = self._found(args)
+        if found is None:
+            return Unknown(f"the configuration of {args[0]}")
+        values = {key: value for key, value in found.items() if key not in OWN_KEYS}
+        own = self._classes.get(values.get("model_type"))
+        if own is not None:
+            is_whole = bool(found.get(IS_COMPLETE)) or all(map(is_base_config, own.externals))
+            return constructed_config(run, own, values, is_complete=is_whole)
+        is_remote = named.get("trust_remote_code") is not False and bool(values.get("auto_map"))
+        whole = found if found.get(IS_COMPLETE) else None if is_remote else completed(values)
+        values = {key: value for key, value in (whole or values).items() if key not in OWN_KEYS}
+        return ModelConfig(values, is_complete=whole is not None, run=run)
+
+
+def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[str, Native]:
+    """Return what names outside of vLLM mean, and what its probes answer."""
+    hub = "vllm.transformers_utils.repo_utils"
+    return {
+        **torch_of(gpu, num_gpus),
+        **files_of(models),
+        **Configs(models).names,
+        "vllm.utils.import_utils.LazyLoader": Hook(_lazy_module),
+        f"{hub}.list_repo_files": Hook(answering(["config.json"])),
+        "vllm.third_party.pynvml.nvmlInit": Hook(answering(None)),
+        "vllm.third_party.pynvml.nvmlShutdown": Hook(answering(None)),
+    }
+
+
+def _lazy_module(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+    """Do what vLLM's `LazyLoader` does: import a module when it is used."""
+    package, _, name = args[-1].rpartition(".")
+    return Lazy(package, name) if package else External(name)
