@@ -214,8 +214,9 @@ class Calls(Instances):
 
     def replacement(self, function: FunctionValue) -> Hook | None:
         """Return what runs in place of a function; None where it runs itself."""
-        found = self.natives.get(f"{function.frame.module.module.name}.{function.name}")
-        return found if isinstance(found, Hook) and function.owner is None else None
+        owner = "" if function.owner is None else f".{function.owner.name}"
+        found = self.natives.get(f"{function.frame.module.module.name}{owner}.{function.name}")
+        return found if isinstance(found, Hook) else None
 
     def _arguments(
         self,

@@ -9,6 +9,7 @@ import argparse
 import collections
 import collections.abc
 import copy
+import inspect
 import itertools
 import json
 import math
@@ -25,11 +26,13 @@ from backend_caps.engines.source.records import RECORDS
 from backend_caps.engines.source.validation import PYDANTIC
 from backend_caps.engines.source.values import (
     Args,
+    ClassValue,
     Descriptor,
     External,
     FunctionValue,
     Hook,
     Instance,
+    Method,
     Named,
     Native,
     Unknown,
@@ -148,6 +151,38 @@ def _import(run: Objects, args: Args, _named: Named) -> Native:
     return run.import_module(name) if isinstance(name, str) else Unknown("a module")
 
 
+def _signature(run: Objects, args: Args, _named: Named) -> Native:
+    """Return the signature of a function, a method or a class of the program."""
+    function, num_given = args[0], 0
+    if isinstance(function, ClassValue):
+        function, num_given = function.lookup("__init__"), 1
+    while isinstance(function, Method | Descriptor):
+        num_given += isinstance(function, Method)
+        function = function.function
+    if not isinstance(function, FunctionValue):
+        return Unknown("signature(...)")
+    code = function.node.args
+    positional = [*code.posonlyargs, *code.args]
+    defaults = [*([inspect.Parameter.empty] * (len(positional) - len(function.defaults)))]
+    defaults += function.defaults
+    kinds = inspect.Parameter
+    stated = [
+        (each, kinds.POSITIONAL_OR_KEYWORD, default)
+        for each, default in zip(positional, defaults, strict=True)
+    ][num_given:]
+    if code.vararg is not None:
+        stated.append((code.vararg, kinds.VAR_POSITIONAL, kinds.empty))
+    for each in code.kwonlyargs:
+        default = function.keyword_defaults.get(each.arg, kinds.empty)
+        stated.append((each, kinds.KEYWORD_ONLY, default))
+    if code.kwarg is not None:
+        stated.append((code.kwarg, kinds.VAR_KEYWORD, kinds.empty))
+    return inspect.Signature(
+        [kinds(each.arg, kind, default=default) for each, kind, default in stated],
+        __validate_parameters__=False,
+    )
+
+
 def _shallow(value: Native) -> Native:
     if isinstance(value, Instance):
         return Instance(value.cls, {**value.attributes})
@@ -204,6 +239,8 @@ _KNOWN: dict[str, Native] = {
     "platform.machine": Hook(lambda *_: "x86_64"),
     "platform.uname": Hook(lambda *_: ("Linux", "server", "6.8.0", "1", "x86_64")),
     "enum.unique": Hook(_first),
+    "inspect.signature": Hook(_signature),
+    "inspect.Parameter": inspect.Parameter,
     "importlib.import_module": Hook(_import),
 }
 _KNOWN |= _module("json", json, "loads", "dumps", "JSONDecodeError")

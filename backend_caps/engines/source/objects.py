@@ -207,7 +207,8 @@ class Objects(State):
         if owner.is_enum and name == "__members__":
             return {each.attributes["name"]: each for each in members(owner)}
         for base in owner.externals:
-            if isinstance(base, External | Unknown) and not is_enum(base):
+            is_open = isinstance(base, External | Unknown) and str(base) not in _EMPTY_BASES
+            if is_open and not is_enum(base):
                 found = self.attribute_or(base, name, default)
                 return found if found is not default else Unknown(f"{owner.name}.{name}")
         return default

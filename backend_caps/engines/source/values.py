@@ -352,17 +352,20 @@ class FieldDefault:
     """Whether the constructor takes the field."""
 
 
-def library_class(path: str, names: Mapping[str, Native], **traits: bool) -> ClassValue:
+def library_class(
+    path: str, names: Mapping[str, Native], bases: tuple[Native, ...] = (), **traits: bool
+) -> ClassValue:
     """Make a class of Python's library whose methods are ours.
 
     Args:
         path: its module and name.
         names: its methods and other attributes.
+        bases: the classes that it derives from.
         traits: such as `is_record`.
     """
     module, _, name = path.rpartition(".")
     home = ModuleValue(Module(module, f"{module}.py", ast.Module([], []), b""))
-    return ClassValue(name, (), dict(names), home, **traits)
+    return ClassValue(name, bases, dict(names), home, **traits)
 
 
 def members(cls: ClassValue) -> list[Instance]:

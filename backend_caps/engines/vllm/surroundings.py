@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
@@ -11,6 +12,7 @@ from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import ClassValue, External, Hook, Lazy, Native, Unknown
 from backend_caps.engines.surroundings import (
+    Dtype,
     ModelConfig,
     Models,
     Record,
@@ -20,6 +22,7 @@ from backend_caps.engines.surroundings import (
     is_base_config,
     torch_of,
 )
+from backend_caps.engines.torch_modules import torch_modules
 
 _LAYER_TYPES = (
     *("full_attention", "sliding_attention", "chunked_attention", "linear_attention"),
@@ -73,21 +76,56 @@ class Configs:
         is_remote = named.get("trust_remote_code") is not False and bool(values.get("auto_map"))
         whole = found if found.get(IS_COMPLETE) else None if is_remote else completed(values)
         values = {key: value for key, value in (whole or values).items() if key not in OWN_KEYS}
-        return ModelConfig(values, is_complete=whole is not None, run=run)
+        made = ModelConfig(values, is_complete=whole is not None, run=run)
+        _put_dtypes(made)
+        return made
+
+
+def _put_dtypes(config: ModelConfig) -> None:
+    """Make torch's dtypes of their names, in a configuration and its parts."""
+    for name, value in config.values.items():
+        if name in {"dtype", "torch_dtype"} and isinstance(value, str):
+            config.values[name] = Dtype(value)
+        elif isinstance(value, ModelConfig):
+            _put_dtypes(value)
 
 
 def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[str, Native]:
     """Return what names outside of vLLM mean, and what its probes answer."""
     hub = "vllm.transformers_utils.repo_utils"
+    registry = "vllm.model_executor.models.registry"
     return {
         **torch_of(gpu, num_gpus),
+        **torch_modules(),
         **files_of(models),
         **Configs(models).names,
         "vllm.utils.import_utils.LazyLoader": Hook(_lazy_module),
         f"{hub}.list_repo_files": Hook(answering(["config.json"])),
+        f"{hub}.get_hf_file_to_dict": Hook(partial(_file_of, models)),
+        "transformers.models.auto.image_processing_auto.get_image_processor_config": Hook(
+            answering({})
+        ),
+        "vllm.transformers_utils.config.get_safetensors_params_metadata": Hook(answering({})),
+        f"{registry}._run_in_subprocess": Hook(lambda run, args, _named: run.call(args[0])),
+        f"{registry}._LazyRegisteredModel._get_modelinfo_module_hash": Hook(answering("")),
+        f"{registry}._LazyRegisteredModel._load_modelinfo_from_cache": Hook(answering(None)),
+        f"{registry}._LazyRegisteredModel._save_modelinfo_to_cache": Hook(answering(None)),
+        "vllm.compilation.decorators.support_torch_compile": Hook(
+            lambda _run, args, _named: args[0] if args else Hook(lambda _r, own, _n: own[0])
+        ),
+        "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(False)),
+        "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(False)),
         "vllm.third_party.pynvml.nvmlInit": Hook(answering(None)),
         "vllm.third_party.pynvml.nvmlShutdown": Hook(answering(None)),
     }
+
+
+def _file_of(
+    models: Models, _run: Objects, args: Sequence[Native], named: Mapping[str, Native]
+) -> Native:
+    """Read a file of a model's folder, which has its `config.json` alone."""
+    name, model = ({**dict(zip(("file_name", "model"), args, strict=False)), **named}).values()
+    return models(str(model)) if name == "config.json" else None
 
 
 def _lazy_module(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
