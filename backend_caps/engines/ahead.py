@@ -1,4 +1,4 @@
-"""Answers a query that is known beforehand while an engine is read, on another core."""
+"""Answers queries on other cores: one that is known beforehand, and several at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,35 @@ from backend_caps.resolution.launch import Launch
 
 Answer: TypeAlias = Callable[[LaunchQuery], Sequence[Launch]]
 """Returns what an engine makes of command lines."""
+
+
+_following: Callable[[Sequence[str]], Launch]
+"""In a process of a pool, what it does."""
+
+
+def on_all_cores(
+    follow: Callable[[Sequence[str]], Launch], lines: Sequence[Sequence[str]]
+) -> list[Launch]:
+    """Follow several command lines, each in a process of a pool."""
+    first, *rest = lines
+    found = [follow(first)]  # it parses what the others need too
+    if not rest:
+        return found
+    # A fork has the parsed source at once, which pickling would copy.
+    with get_context("fork").Pool(initializer=_begin, initargs=(follow,)) as pool:
+        found += pool.imap(_follow, rest)
+        pool.close()
+        pool.join()
+    return found
+
+
+def _begin(follow: Callable[[Sequence[str]], Launch]) -> None:
+    global _following  # noqa: PLW0603 - a process of the pool takes no other argument
+    _following = follow
+
+
+def _follow(argv: Sequence[str]) -> Launch:
+    return _following(argv)
 
 
 def in_thread(ahead: Answer, query: LaunchQuery) -> Callable[[Answer], Answer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from backend_caps.capability.gpu import Gpu
@@ -32,6 +32,10 @@ _DTYPES = (
 
 Models: TypeAlias = Callable[[str], Mapping[str, object] | None]
 """Returns a model's configuration by its path; None where it is not known."""
+
+
+Files: TypeAlias = Collection[str]
+"""The paths of files that are there."""
 
 
 class Dtype:
@@ -175,19 +179,22 @@ _OPTIONAL = frozenset({"quantization_config", "compression_config"})
 class FilePath:
     """A path, of which what is in a model's folder is known: its `config.json`, and no more."""
 
-    def __init__(self, path: str, models: Models) -> None:
+    def __init__(self, path: str, models: Models, own: Files = frozenset()) -> None:
         self.path = path.rstrip("/")
         self._models = models
+        self._own = own
 
     def __str__(self) -> str:
         return self.path
 
     def __truediv__(self, other: object) -> FilePath:
-        return FilePath(f"{self.path}/{other}", self._models)
+        return FilePath(f"{self.path}/{other}", self._models, self._own)
 
     @property
     def kind(self) -> str | None:
         """`file`, `folder`, `missing`, or None where it is not known."""
+        if self.path in self._own:
+            return "file"
         if self._models(self.path) is not None:
             return "folder"
         folder = self.path.rpartition("/")[0]
@@ -205,7 +212,7 @@ class FilePath:
         if name in known:
             return known[name]
         if name == "parent":
-            return FilePath(folder, self._models)
+            return FilePath(folder, self._models, self._own)
         wanted = {"exists": ("file", "folder"), "is_file": ("file",), "is_dir": ("folder",)}
         if name in wanted:
             kind = self.kind
@@ -223,14 +230,19 @@ class FilePath:
         return default if default is not MISSING else Unknown(f"{name} of {self.path}")
 
 
-def files_of(models: Models) -> dict[str, Native]:
-    """Return what names of Python's library that ask for files mean."""
+def files_of(models: Models, own: Files = frozenset()) -> dict[str, Native]:
+    """Return what names of Python's library that ask for files mean.
+
+    Args:
+        models: the models whose folders are known.
+        own: the engine's own files, by their paths in its source.
+    """
 
     def path(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
         if not args or not isinstance(args[0], str | FilePath):
             return Unknown("a path")
         first, *others = map(str, args)
-        return FilePath("/".join([first, *others]), models)
+        return FilePath("/".join([first, *others]), models, own)
 
     def asked(name: str) -> Hook:
         def answer(run: Objects, args: Sequence[Native], named: Mapping[str, Native]) -> Native:

@@ -98,13 +98,23 @@ _LIST: dict[str, Native] = {
     "__iter__": Hook(lambda _run, args, _named: _items_of(args[0])),
     "__len__": Hook(lambda run, args, _named: run.call(len, _items_of(args[0]))),
     "__getitem__": Hook(lambda run, args, _named: run.item(_items_of(args[0]), args[1])),
-    "__setitem__": Hook(lambda run, args, _named: run.set_item(_items_of(args[0]), args[1], args[2])),
+    "__setitem__": Hook(
+        lambda run, args, _named: run.set_item(_items_of(args[0]), args[1], args[2])
+    ),
 }
 
 
 def torch_modules() -> dict[str, Native]:
     """Return what names of `torch.nn` mean."""
-    plain: Iterable[str] = ("Linear", "Embedding", "LayerNorm", "SiLU", "GELU", "Identity", "Conv1d")
+    plain: Iterable[str] = (
+        "Linear",
+        "Embedding",
+        "LayerNorm",
+        "SiLU",
+        "GELU",
+        "Identity",
+        "Conv1d",
+    )
     return {
         _MODULE: MODULE,
         "torch.nn.ModuleList": _derived("ModuleList", _LIST),

@@ -8,13 +8,13 @@ factory of draft backends: nothing of it is written down here but what it asks o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, dropwhile
-from multiprocessing import get_context
 
 from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.ahead import on_all_cores
 from backend_caps.engines.model import MODEL_OPTIONS, Model, config_of
 from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.sglang.construction import Constructed, Constructions, facts_of
@@ -66,29 +66,7 @@ class _Outcome:
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """Follow several command lines, each as `read_launch` does, on all cores."""
     follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
-    first, *rest = query.lines
-    found = [follow(first)]  # it parses what the others need too
-    if not rest:
-        return found
-    # A fork has the parsed source at once, which pickling would copy.
-    with get_context("fork").Pool(initializer=_begin, initargs=(follow,)) as pool:
-        found += pool.imap(_follow, rest)
-        pool.close()
-        pool.join()
-    return found
-
-
-_following: Callable[[Sequence[str]], Launch]
-"""In a process of the pool, what it does."""
-
-
-def _begin(follow: Callable[[Sequence[str]], Launch]) -> None:
-    global _following  # noqa: PLW0603 - a process of the pool takes no other argument
-    _following = follow
-
-
-def _follow(argv: Sequence[str]) -> Launch:
-    return _following(argv)
+    return on_all_cores(follow, query.lines)
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:

@@ -17,7 +17,6 @@ from backend_caps.engines.sglang.query_backends import (
     RESOLVING_NAMES,
     UNSET_AT_FIRST,
 )
-from backend_caps.engines.surroundings import Record, constructed_config, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.uncertainty import same
@@ -30,6 +29,7 @@ from backend_caps.engines.source.values import (
     Raised,
     Unknown,
 )
+from backend_caps.engines.surroundings import Record, constructed_config, is_base_config
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"

@@ -91,6 +91,8 @@ class Calls(Instances):
         """Take what external names mean, and names of the program that are replaced."""
         super().__init__(natives)
         self._depth = 0
+        self._around: Callable[[Native], None] | None = None
+        """What runs where the context manager yields that is called next."""
         self._codes: dict[ast.AST, Code] = {}
 
     @abstractmethod
@@ -177,6 +179,7 @@ class Calls(Instances):
         level = len(self._maybe)
         module, owner = function.frame.module, function.owner
         frame = Frame(module, names, outer, owner, function, level, code.traits)
+        frame.around, self._around = self._around, None
         self._depth += 1
         place = self._place
         try:

@@ -14,7 +14,15 @@ from typing import Any
 from backend_caps.engines.source.calls import Broken, Continued, NotFollowedError, Returned, Run
 from backend_caps.engines.source.expressions import Expressions
 from backend_caps.engines.source.uncertainty import all_joined
-from backend_caps.engines.source.values import ClassValue, Frame, Instance, Native, Raised, Unknown
+from backend_caps.engines.source.values import (
+    ClassValue,
+    Frame,
+    Instance,
+    Managed,
+    Native,
+    Raised,
+    Unknown,
+)
 
 _MOST_ROUNDS = 20_000
 
@@ -199,24 +207,60 @@ class ControlFlow(Expressions):
 
     def _with(self, node: ast.With) -> Run:
         body = self.body(node.body)
+        items = [
+            (
+                self.evaluator(each.context_expr),
+                None if each.optional_vars is None else self.storer(each.optional_vars),
+                Unknown(ast.unparse(each.context_expr)),
+            )
+            for each in node.items
+        ]
 
-        def run(frame: Frame) -> None:
-            entered: list[Native] = []
-            for item in node.items:
-                manager = self.value(item.context_expr, frame)
-                value = Unknown(ast.unparse(item.context_expr))
-                if isinstance(manager, Instance) and (enter := manager.cls.lookup("__enter__")):
-                    value = self.apply(enter, (manager,), {})
-                    entered.append(manager)
-                if item.optional_vars is not None:
-                    self.storer(item.optional_vars)(value, frame)
-            try:
+        def within(at: int, frame: Frame) -> None:
+            if at == len(items):
                 body(frame)
-            finally:
-                for manager in reversed(entered):
-                    self.apply(manager.cls.lookup("__exit__"), (manager, None, None, None), {})
+                return
+            manager_of, store, unknown = items[at]
 
-        return run
+            def inside(value: Native) -> None:
+                if store is not None:
+                    store(value, frame)
+                within(at + 1, frame)
+
+            self.managed(manager_of(frame), unknown, inside)
+
+        return lambda frame: within(0, frame)
+
+    def managed(self, manager: Native, unknown: Unknown, inside: Callable[[Native], None]) -> None:
+        """Run what is inside of a `with` statement, between a manager's begin and its end."""
+        if isinstance(manager, Managed):
+            self._around_yield(manager, inside)
+        elif isinstance(manager, Instance) and (enter := manager.cls.lookup("__enter__")):
+            value = self.apply(enter, (manager,), {})
+            try:
+                inside(value)
+            finally:
+                self.apply(manager.cls.lookup("__exit__"), (manager, None, None, None), {})
+        else:
+            inside(unknown)
+
+    def _around_yield(self, manager: Managed, inside: Callable[[Native], None]) -> None:
+        """Run a context manager's function, and where it yields what is inside."""
+        ends: list[Exception] = []
+
+        def around(value: Native) -> None:
+            try:
+                inside(value)
+            except (Returned, Broken, Continued) as end:
+                ends.append(end)
+
+        self._around = around
+        try:
+            self.apply(manager.function, manager.args, manager.named)
+        finally:
+            self._around = None
+        for end in ends:
+            raise end
 
 
 def nothing(_frame: Frame) -> None:

@@ -275,7 +275,15 @@ class Expressions(Displays):
 
     def _yield(self, node: ast.Yield) -> Evaluate:
         value_of = _constant_of(None) if node.value is None else self.evaluator(node.value)
-        return lambda frame: frame.yielded.append(value_of(frame))
+
+        def evaluate(frame: Frame) -> Native:
+            value = value_of(frame)
+            if frame.around is None:
+                frame.yielded.append(value)
+            else:
+                frame.around(value)
+
+        return evaluate
 
     def _yield_from(self, node: ast.YieldFrom) -> Evaluate:
         values_of = self.evaluator(node.value)

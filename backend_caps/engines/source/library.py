@@ -20,6 +20,8 @@ import types
 import typing
 from collections.abc import Mapping
 
+import packaging.version
+
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.parsers import PARSING
 from backend_caps.engines.source.records import RECORDS
@@ -32,6 +34,7 @@ from backend_caps.engines.source.values import (
     FunctionValue,
     Hook,
     Instance,
+    Managed,
     Method,
     Named,
     Native,
@@ -88,6 +91,11 @@ def _wraps(_run: Objects, args: Args, _named: Named) -> Native:
         return own[0]
 
     return Hook(named_so)
+
+
+def _context_manager(_run: Objects, args: Args, _named: Named) -> Native:
+    function = args[0]
+    return Hook(lambda _run, own, named: Managed(function, own, named))
 
 
 def _cached_property(_run: Objects, args: Args, _named: Named) -> Native:
@@ -230,7 +238,7 @@ _KNOWN: dict[str, Native] = {
     "types.NoneType": type(None),
     "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
     "abc.abstractmethod": Hook(_first),
-    "contextlib.contextmanager": Hook(_first),
+    "contextlib.contextmanager": Hook(_context_manager),
     "contextlib.suppress": Hook(lambda *_: None),
     "os.cpu_count": Hook(lambda *_: 64),
     "os.sep": "/",
@@ -252,6 +260,8 @@ _KNOWN |= _module("itertools", itertools, "chain", "product", "accumulate", "rep
 _KNOWN |= _module("operator", operator, "itemgetter", "mul", "add", "or_")
 _KNOWN |= _module("collections", collections, "OrderedDict", "Counter")
 _KNOWN |= _module("collections.abc", collections.abc, *collections.abc.__all__)
+_KNOWN |= _module("packaging.version", packaging.version, "Version", "parse", "InvalidVersion")
+_KNOWN["packaging.version"] = External("packaging.version")
 _KNOWN["collections.defaultdict"] = collections.defaultdict
 for _each in ("join", "basename", "dirname", "splitext", "normpath"):
     _KNOWN[f"os.path.{_each}"] = getattr(os.path, _each)

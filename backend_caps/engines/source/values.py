@@ -132,6 +132,8 @@ class Frame:
     num_leaves: int = 0
     """How many branches that may run have left it, or a round of a loop."""
     yielded: list[Native] = field(default_factory=list)
+    around: Callable[[Native], None] | None = None
+    """In a context manager's function, what runs where it yields."""
     is_class_body: bool = False
 
 
@@ -304,6 +306,15 @@ class Descriptor:
     function: Native
     setter: Native = None
     """What a property's `setter` decorates."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Managed:
+    """A call of a function that `contextlib.contextmanager` decorates."""
+
+    function: Native
+    args: Args
+    named: Named
 
 
 class Raised(Exception):  # noqa: N818 - the error of an interpreted program

@@ -44,7 +44,7 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
             "asks a library of the driver. Name another GPU, such as H100.",
         )
     with in_folders(query.lines, model) as (around, named, path):
-        lines = [[*_without_model(words), "--model", path] for words in named]
+        lines = [[*without_model(words), "--model", path] for words in named]
         answers = ask(python, SCRIPT, lines, gpu, query.num_gpus)
     texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
@@ -56,7 +56,8 @@ def named_model(words: Sequence[str]) -> str | None:
     return model or value_in(rest, MODEL_OPTIONS)
 
 
-def _without_model(words: Sequence[str]) -> Sequence[str]:
+def without_model(words: Sequence[str]) -> Sequence[str]:
+    """Leave out what starts the program, and the model."""
     _, rest = _split(words)
     return without_options(rest, MODEL_OPTIONS)
 
@@ -69,9 +70,22 @@ def _split(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
 
 
-def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:
-    """Make the launch of an answer."""
+def launch_of(
+    answer: Mapping[str, Any], gpu: Gpu, model: str, unchecked: Sequence[Mapping[str, str]] = ()
+) -> Launch:
+    """Make the launch of an answer.
+
+    Args:
+        answer: as `query_script` describes it.
+        gpu: the machine's GPUs.
+        model: the model's name.
+        unchecked: where the engine may refuse, for want of something that is not known.
+    """
+    open_ = [Unchecked(**each) for each in unchecked]
     refusal, undecided, graphs = (answer.get(key) for key in ("refusal", "undecided", "graphs"))
+    if undecided is not None:
+        at = answer.get("stage", "import vllm")
+        open_.append(Unchecked(message=undecided, at=at, unless="its environment"))
     return Launch(
         engine=f"vllm-{answer.get('version', 'unknown')}",
         machine=gpu.key,
@@ -79,13 +93,7 @@ def launch_of(answer: Mapping[str, Any], gpu: Gpu, model: str) -> Launch:
         refusal=None
         if refusal is None
         else Refusal(message=refusal["message"], at=refusal["at"] or "vllm"),
-        unchecked=()
-        if undecided is None
-        else (
-            Unchecked(
-                message=undecided, at=answer.get("stage", "import vllm"), unless="its environment"
-            ),
-        ),
+        unchecked=tuple(dict.fromkeys(open_)),
         rewrites=tuple(Rewrite(**each) for each in answer.get("rewrites", ())),
         values=answer.get("values", {}),
         facts=answer.get("facts", {}),

@@ -31,42 +31,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 _Value: TypeAlias = Any
 """A value of vLLM, whose classes are not known here."""
 _MISSING = object()
-_VALUES = {
-    "attention_config": ("backend", "backend_per_kind", "flash_attn_version"),
-    "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching", "mamba_block_size"),
-    "compilation_config": ("mode", "cudagraph_mode", "splitting_ops", "cudagraph_capture_sizes"),
-    "model_config": ("dtype", "max_model_len", "enforce_eager", "quantization"),
-    "parallel_config": (
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "decode_context_parallel_size",
-        "prefill_context_parallel_size",
-        "enable_expert_parallel",
-        "all2all_backend",
-        "enable_dbo",
-    ),
-    "scheduler_config": (
-        "async_scheduling",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enable_chunked_prefill",
-        "disable_chunked_mm_input",
-    ),
-    "speculative_config": ("method", "num_speculative_tokens", "attention_backend"),
-}
-"""The values that an answer has, by the configuration that holds them; a release may lack some."""
-_SIZES = ("block_size", "head_size", "dtype", "sliding_window", "num_kv_heads")
-"""What an answer has of a layer's part of the KV cache."""
 
 
 if TYPE_CHECKING:
     from backend_caps.engines import query_machine, query_process
-    from backend_caps.engines.vllm import query_platform
+    from backend_caps.engines.vllm import query_platform, query_values
 else:
     query_machine = sys.modules["backend_caps_query_machine"]
     query_process = sys.modules["backend_caps_query_process"]
     query_platform = query_process.load(Path(__file__).with_name("query_platform.py"))
+    query_values = query_process.load(Path(__file__).with_name("query_values.py"))
 plain = query_process.plain
 
 
@@ -79,7 +53,7 @@ class Rewrites:
     def watch(self) -> None:
         """Record assignments to the configurations from now on."""
         config = importlib.import_module("vllm.config")
-        for owner, names in _VALUES.items():
+        for owner, names in query_values.VALUES.items():
             cls = getattr(config, "".join(each.title() for each in owner.split("_")))
             self._watch(cls, owner, frozenset(names))
 
@@ -122,7 +96,7 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
         arguments = _parsed(argv)
         rewrites.watch()
         answer["stage"] = "arguments"
-        config = arguments.create_engine_config()
+        config = arguments.create_engine_config(_context())
         answer["values"] = values_of(config)
         answer["facts"] = facts_of(config)
         answer["stage"] = "layers"
@@ -143,6 +117,11 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
             answer["stage"] = found["at"] or answer["stage"]
     version = importlib.metadata.version("vllm")
     return answer | {"rewrites": rewrites.found, "version": version}
+
+
+def _context() -> _Value:
+    """Return what tells vLLM that a server is started, on which its defaults of sizes depend."""
+    return importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
 
 
 def _unwrapped(error: BaseException) -> BaseException:
@@ -180,11 +159,11 @@ def _parsed(argv: Sequence[str]) -> _Value:
 
 def values_of(config: _Value) -> dict[str, object]:
     """List the final values that matter here."""
-    parts = {owner: getattr(config, owner) for owner in _VALUES}
+    parts = {owner: getattr(config, owner) for owner in query_values.VALUES}
     found = {
         f"{owner}.{name}": _named(getattr(part, name))
         for owner, part in parts.items()
-        for name in _VALUES[owner]
+        for name in query_values.VALUES[owner]
         if hasattr(part, name)
     }
     return {**found, "use_v2_model_runner": config.use_v2_model_runner}
@@ -310,7 +289,11 @@ class Layers:
             "path": ".".join(backend.full_cls_name()),
             "graph_support": support,
             "cache": None if spec is None else type(spec).__name__,
-            "sizes": {each: _named(getattr(spec, each)) for each in _SIZES if hasattr(spec, each)},
+            "sizes": {
+                each: _named(getattr(spec, each))
+                for each in query_values.SIZES
+                if hasattr(spec, each)
+            },
         }
 
     def graphs(self) -> dict[str, object]:

@@ -97,8 +97,14 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
     return {
         **torch_of(gpu, num_gpus),
         **torch_modules(),
-        **files_of(models),
+        **files_of(models, index.tree.files),
         **Configs(models).names,
+        "importlib.util.find_spec": Hook(_find_spec),
+        "importlib.metadata.entry_points": Hook(answering([])),
+        "importlib.metadata.version": Hook(partial(_version_of, index)),
+        "huggingface_hub.constants.HF_HUB_OFFLINE": False,
+        "huggingface_hub.try_to_load_from_cache": Hook(answering(None)),
+        "triton.backends.backends": {},
         "vllm.utils.import_utils.LazyLoader": Hook(_lazy_module),
         f"{hub}.list_repo_files": Hook(answering(["config.json"])),
         f"{hub}.get_hf_file_to_dict": Hook(partial(_file_of, models)),
@@ -110,14 +116,45 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         f"{registry}._LazyRegisteredModel._get_modelinfo_module_hash": Hook(answering("")),
         f"{registry}._LazyRegisteredModel._load_modelinfo_from_cache": Hook(answering(None)),
         f"{registry}._LazyRegisteredModel._save_modelinfo_to_cache": Hook(answering(None)),
-        "vllm.compilation.decorators.support_torch_compile": Hook(
-            lambda _run, args, _named: args[0] if args else Hook(lambda _r, own, _n: own[0])
+        "vllm.compilation.decorators.support_torch_compile": Hook(_undecorated),
+        "vllm.tracing.instrument": Hook(_undecorated),
+        "vllm.model_executor.models.expert_substitution.as_expert_substitution_model": Hook(
+            _undecorated
+        ),
+        "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": Hook(
+            answering(None)
         ),
         "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(False)),
         "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(False)),
         "vllm.third_party.pynvml.nvmlInit": Hook(answering(None)),
         "vllm.third_party.pynvml.nvmlShutdown": Hook(answering(None)),
     }
+
+
+_PACKAGES: Mapping[str, bool] = {
+    **dict.fromkeys(("flashinfer", "triton", "torch", "numba", "xgrammar", "transformers"), True),
+    **dict.fromkeys(("pytorch-triton-xpu", "aiter", "deep_ep", "ray", "lmcache"), False),
+}
+"""Whether vLLM's own requirements on a GPU of NVIDIA bring a package; of others it is open."""
+
+
+def _find_spec(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+    name = str(args[0])
+    if name in _PACKAGES:
+        return Record(name=name, origin=f"{name}/__init__.py") if _PACKAGES[name] else None
+    return Unknown(f"whether {name} is installed")
+
+
+def _version_of(
+    index: Index, _run: Objects, args: Sequence[Native], _named: Mapping[str, Native]
+) -> Native:
+    name = str(args[0])
+    return index.tree.version or "0" if name == "vllm" else Unknown(f"the version of {name}")
+
+
+def _undecorated(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+    """Leave a function or class as it is, with or without arguments of the decorator."""
+    return args[0] if args else Hook(lambda _run, own, _named: own[0])
 
 
 def _file_of(

@@ -1,0 +1,77 @@
+"""What vLLM makes of a command line, interpreted from its source.
+
+Its own functions run: the parser, `create_engine_config`, the constructors of the models with
+their layers, the platform's choice for each of them, and the resolution of the graph mode. Nothing
+of it is written down here but where those functions are, and what they ask of the machine and of
+the model's configuration (`surroundings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.ahead import on_all_cores
+from backend_caps.engines.model import Model
+from backend_caps.engines.reading import LaunchQuery
+from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.library import forget_types
+from backend_caps.engines.source.values import Raised
+from backend_caps.engines.vllm.layers import Layers
+from backend_caps.engines.vllm.query import launch_of, without_model
+from backend_caps.engines.vllm.server import Server
+from backend_caps.resolution.launch import Launch
+
+_ARGUMENTS = "vllm/engine/arg_utils.py"
+_SHAPE = "what the interpreter can follow"
+
+
+def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
+    """Follow several command lines, each as `read_launch` does, on all cores."""
+    follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
+    return on_all_cores(follow, query.lines)
+
+
+def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:
+    """Follow a command line through vLLM's functions.
+
+    Args:
+        index: vLLM's source.
+        argv: the command line; its model is replaced by `model`.
+        gpu: the machine's GPUs.
+        num_gpus: how many it has.
+        model: the model, by its configuration.
+    """
+    answer: dict[str, Any] = {"version": index.tree.version or "unknown"}
+    unchecked: list[dict[str, str]] = []
+    run: Server | None = None
+    try:
+        run = Server(index, gpu, num_gpus, model)
+        _follow(run, [*without_model(argv), "--model", model.name], answer)
+    except Raised as error:
+        answer["refusal"] = {"message": error.message or error.error, "at": error.at}
+    except NotFollowedError as error:
+        unchecked.append({"message": str(error), "at": error.at, "unless": _SHAPE})
+    except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
+        words = f"the interpreter fails ({type(error).__name__}: {error})"
+        unchecked.append({"message": words, "at": _ARGUMENTS, "unless": _SHAPE})
+    finally:
+        forget_types()
+    if run is not None:
+        answer["rewrites"] = run.rewrites
+        unchecked += [{"message": n.text, "at": n.at, "unless": n.why} for n in run.notes]
+    return launch_of(answer, gpu, model.name, unchecked)
+
+
+def _follow(run: Server, argv: Sequence[str], answer: dict[str, Any]) -> None:
+    """Configure a server and build its models, and add to the answer what is known by then."""
+    config = run.configured(argv)
+    answer["values"] = run.values_of(config)
+    answer["facts"] = run.facts_of(config)
+    layers = Layers(run, config)
+    answer["layers"] = layers.groups()
+    answer["choices"] = layers.choices()
+    answer["graphs"] = layers.graphs()

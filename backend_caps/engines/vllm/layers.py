@@ -1,0 +1,229 @@
+"""The layers of a server's models that are built by interpreting vLLM's source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from backend_caps.engines.source.uncertainty import has_unknown
+from backend_caps.engines.source.values import (
+    MISSING,
+    ClassValue,
+    Hook,
+    Instance,
+    Native,
+    Unknown,
+    members,
+)
+from backend_caps.engines.surroundings import Record, answering
+from backend_caps.engines.vllm.query_values import SIZES
+from backend_caps.engines.vllm.server import Server, plain
+
+_CHOOSE = "get_attn_backend_cls"
+_SCALE = "vllm.v1.attention.backend.AttentionCGSupport"
+
+
+class Layers:
+    """The layers of a server's models, each with its backend."""
+
+    def __init__(self, run: Server, config: Instance) -> None:
+        """Build the model, and the draft's where there is one.
+
+        Args:
+            run: the interpreter that made the configuration.
+            config: the `VllmConfig`.
+        """
+        self._run, self._config = run, config
+        self._asked: dict[str, tuple[Native, Native]] = {}
+        self._join_groups()
+        run.natives["torch.get_default_dtype"] = Hook(
+            answering(run.part(config, "model_config", "dtype"))
+        )
+        run.platform.attributes[_CHOOSE] = Hook(self._choose)
+        self._build()
+
+    def _choose(self, run: Server, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+        """Record what a layer asks of the platform, and let it choose."""
+        given = {
+            **dict(zip(("selected_backend", "attn_selector_config"), args, strict=False)),
+            **named,
+        }
+        asked = given.get("attn_selector_config")
+        if isinstance(asked, Instance):
+            key = json.dumps(plain(asked.attributes), sort_keys=True)
+            self._asked.setdefault(key, (asked, given.get("num_heads", MISSING)))
+        return run.call(run.attribute(run.platform.cls, _CHOOSE), *args, **named)
+
+    def _build(self) -> None:
+        run = self._run
+        build = run.found("vllm.model_executor.model_loader.utils.initialize_model")
+        run.call(build, vllm_config=self._config)
+        self._of_target = frozenset(self._layers())
+        speculative = run.part(self._config, "speculative_config")
+        draft = run.part(speculative, "draft_model_config")
+        if draft is None:
+            return
+        if run.part(speculative, "method") == "draft_model":
+            replace = run.found("vllm.config.replace")
+            own = run.call(replace, self._config, model_config=draft, quant_config=None)
+            self._tagged(
+                "draft_model", lambda: run.call(build, vllm_config=own, prefix="draft_model")
+            )
+        else:
+            own = run.call(run.attribute(speculative, "apply_draft_overrides"), self._config)
+            self._tagged("eagle_head", lambda: run.call(build, vllm_config=own, model_config=draft))
+
+    def _tagged(self, tag: str, build: Callable[[], Native]) -> None:
+        set_tag = self._run.found("vllm.compilation.backends.set_model_tag")
+        manager = self._run.call(set_tag, tag)
+        self._run.managed(manager, Unknown(tag), lambda _: build())
+
+    def _current(self, function: Callable[[], Native]) -> Native:
+        """Call a function while the configuration is the one that vLLM's functions ask for."""
+        found: list[Native] = []
+        manager = self._run.call(
+            self._run.found("vllm.config.set_current_vllm_config"), self._config
+        )
+        self._run.managed(manager, Unknown("config"), lambda _: found.append(function()))
+        return found[0]
+
+    def _layers(self) -> Mapping[str, Instance]:
+        base = self._run.found("vllm.model_executor.layers.attention_layer_base.AttentionLayerBase")
+        context = self._run.part(self._config, "compilation_config", "static_forward_context")
+        if not isinstance(context, dict):
+            return {}
+        is_instance = self._run.is_instance
+        return {name: each for name, each in context.items() if is_instance(each, base)}
+
+    def groups(self) -> list[dict[str, Any]]:
+        """List the layers that are alike, with their backend and what it supports."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, layer in self._layers().items():
+            own = self._current(lambda at=name, each=layer: self._of_layer(at, each))
+            alike = found.setdefault(json.dumps(own, sort_keys=True), {**own, "num_layers": 0})
+            alike["num_layers"] += 1
+        return list(found.values())
+
+    def _of_layer(self, name: str, layer: Instance) -> dict[str, Any]:
+        run = self._run
+        backend = run.call(run.attribute(layer, "get_attn_backend"))
+        spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
+        is_known = isinstance(spec, Instance)
+        attributes = spec.attributes if is_known else {}
+        return {
+            "role": "target" if name in self._of_target else "draft",
+            "layer": layer.cls.name,
+            "backend": str(plain(run.call(run.attribute(backend, "get_name")))),
+            "path": backend.path if isinstance(backend, ClassValue) else str(backend),
+            "graph_support": self._support(backend, spec),
+            "cache": spec.cls.name if is_known else None if spec is None else str(spec),
+            "sizes": {each: plain(attributes[each]) for each in SIZES if each in attributes},
+        }
+
+    def _support(self, backend: Native, spec: Native) -> str | None:
+        """Return for which batches graphs of a backend's builder work."""
+        if spec is None:
+            return None
+        run = self._run
+        builder = run.call(run.attribute(backend, "get_builder_cls"))
+        found = run.call(run.attribute(builder, "get_cudagraph_support"), self._config, spec)
+        return str(found.attributes["name"] if isinstance(found, Instance) else plain(found))
+
+    def choices(self) -> list[dict[str, object]]:
+        """List, for each kind of layer, the backends by priority with the reasons against them."""
+        return [
+            {
+                "asked": {name: plain(value) for name, value in asked.attributes.items()},
+                "against": self._current(lambda own=asked, n=num: self._against(own, n)),
+            }
+            for asked, num in self._asked.values()
+        ]
+
+    def _against(self, asked: Instance, num_heads: Native) -> dict[str, object]:
+        run = self._run
+        capability = run.call(run.attribute(run.platform, "get_device_capability"))
+        heads = () if num_heads is MISSING else (num_heads,)
+        found = run.call(
+            run.attribute(run.platform, "get_valid_backends"), capability, asked, *heads
+        )
+        if has_unknown(found):
+            return {}
+        valid, invalid = found
+        by_priority: dict[str, tuple[int, object]] = {}
+        for each in valid:
+            own = each.attributes
+            by_priority[own["backend"].attributes["name"]] = (own["priority"], [])
+        for backend, (priority, reasons) in invalid.items():
+            by_priority[backend.attributes["name"]] = (priority, plain(reasons))
+        ordered = sorted(by_priority.items(), key=lambda pair: pair[1][0])
+        return {name: reasons for name, (_, reasons) in ordered}
+
+    def graphs(self) -> dict[str, object]:
+        """Resolve the graph mode, as the runner does once it has the backends."""
+        run, scale = self._run, self._run.found(_SCALE)
+        levels = {each.attributes["name"]: each for each in members(scale)}
+        supports = [
+            (levels[each["graph_support"]], each["path"].rpartition(".")[2])
+            for each in self.groups()
+            if each["graph_support"] in levels
+        ]
+        least, by = min(
+            supports, key=lambda own: own[0].attributes["value"], default=(levels["ALWAYS"], None)
+        )
+        by = None if least is levels["ALWAYS"] else by
+        drafts = run.part(self._config, "speculative_config", "num_speculative_tokens") or 0
+        compilation = run.part(self._config, "compilation_config")
+        asked = plain(run.part(compilation, "cudagraph_mode"))
+        resolve = run.attribute(compilation, "resolve_cudagraph_mode_and_sizes")
+        v2 = run.part(self._config, "use_v2_model_runner")
+        run.warnings.clear()
+        mode = self._current(
+            lambda: run.call(resolve, least, by, 1 + drafts, use_v2_model_runner=v2)
+        )
+        return {
+            "asked": asked,
+            "mode": plain(mode),
+            "support": least.attributes["name"],
+            "by": by,
+            "words": [*run.warnings],
+        }
+
+    def _join_groups(self) -> None:
+        """Set the process groups of a server of this size."""
+        run = self._run
+        parallel = run.part(self._config, "parallel_config")
+
+        def size(name: str) -> Native:
+            return run.attribute_or(parallel, f"{name}_size", 1)
+
+        tensor, data = size("tensor_parallel"), size("data_parallel")
+        is_open = has_unknown([tensor, data])
+        sizes = {
+            "_TP": tensor,
+            "_PP": 1,  # of several stages the first one is built
+            "_DP": data,
+            "_EP": Unknown("the size of expert parallelism") if is_open else tensor * data,
+            "_EPLB": 1,
+            "_DCP": size("decode_context_parallel"),
+            "_PCP": size("prefill_context_parallel"),
+            "_WORLD": run.part(parallel, "world_size"),
+        }
+        state = run.import_module("vllm.distributed.parallel_state")
+        state.names.update((name, _group(number)) for name, number in sizes.items())
+
+
+def _group(size: Native) -> Record:
+    """Make a group of so many processes, of which this one is the first."""
+    is_known = isinstance(size, int)
+    return Record(
+        world_size=size,
+        ranks=list(range(size)) if is_known else Unknown("ranks"),
+        rank=0,
+        rank_in_group=0,
+        local_rank=0,
+        first_rank=0,
+        last_rank=size - 1 if is_known else size,
+        is_first_rank=True,
+        is_last_rank=True,
+    )

@@ -1,0 +1,148 @@
+"""A server of vLLM that is configured by interpreting vLLM's source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.model import Model, config_of
+from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.interpreter import Interpreter
+from backend_caps.engines.source.library import library
+from backend_caps.engines.source.uncertainty import short
+from backend_caps.engines.source.values import MISSING, External, Hook, Instance, Native, Unknown
+from backend_caps.engines.surroundings import Dtype, Record
+from backend_caps.engines.vllm.query_values import VALUES
+from backend_caps.engines.vllm.surroundings import surroundings
+
+_OWNERS = {"".join(word.title() for word in owner.split("_")): owner for owner in VALUES}
+"""The configurations by the names of their classes."""
+_OUTSIDE = re.compile(
+    r"vllm\.model_executor\.(?:custom_op|parameter|warmup|kernels"
+    r"|layers\.(?:linear|vocab_parallel_embedding|layernorm|activation|logits_processor"
+    r"|rotary_embedding|fused_moe|batch_invariant|resampler|utils|conv|pooler|fla"
+    r"|mhc|lightning_attn))(?:\.|$)"
+    r"|vllm\.(?:env_override|_custom_ops|entrypoints|kernels|lora)(?:\.|$)"
+)
+"""Modules that are not followed: what computes, and not what decides which attention does."""
+_ENVIRONMENT = {"VLLM_HAS_FLASHINFER_CUBIN": "1"}
+"""As `query_platform` sets it: without it vLLM asks a server of NVIDIA's."""
+
+
+class Server(Interpreter):
+    """An interpreter that configures a server, and keeps what vLLM rewrites and warns of."""
+
+    def __init__(self, index: Index, gpu: Gpu, num_gpus: int, model: Model) -> None:
+        """Import vLLM's platform for a machine.
+
+        Args:
+            index: vLLM's source.
+            gpu: the machine's GPUs.
+            num_gpus: how many it has.
+            model: the model, by its configuration.
+        """
+
+        def models(path: str) -> Mapping[str, object] | None:
+            return model.config if path == model.name else config_of(path)
+
+        names = {**library(_ENVIRONMENT), **surroundings(index, gpu, num_gpus, models)}
+        names["vllm.logger.init_logger"] = Hook(lambda *_: self._logger)
+        super().__init__(index, names)
+        self.rewrites: list[dict[str, object]] = []
+        self.warnings: list[str] = []
+        warning = Hook(self._warn)
+        self._logger = Record(warning=warning, warning_once=warning)
+        self._is_watched = False
+        platforms = self.import_module("vllm.platforms")
+        self.platform: Instance = self.call(self.found("vllm.platforms.cuda.NonNvmlCudaPlatform"))
+        platforms.names["_current_platform"] = self.platform
+
+    def import_module(self, name: str) -> Native:
+        """Leave out the modules that compute."""
+        return External(name) if _OUTSIDE.match(name) else super().import_module(name)
+
+    def _warn(self, _run: Interpreter, args: Sequence[Native], _named: Native) -> Native:
+        text, *values = args
+        try:
+            self.warnings.append(str(text) % tuple(map(_shown, values)) if values else str(text))
+        except (TypeError, ValueError):
+            self.warnings.append(str(text))
+
+    def configured(self, argv: Sequence[str]) -> Instance:
+        """Parse a command line, and make the configuration of its server."""
+        parser = self.call(self.found("vllm.utils.argparse_utils.FlexibleArgumentParser"))
+        cls = self.found("vllm.engine.arg_utils.EngineArgs")
+        parser = self.call(self.attribute(cls, "add_cli_args"), parser)
+        parsed = self.call(self.attribute(parser, "parse_args"), list(argv))
+        arguments = self.call(self.attribute(cls, "from_cli_args"), parsed)
+        self._is_watched = True
+        context = self.found("vllm.usage.usage_lib.UsageContext.OPENAI_API_SERVER")
+        config = self.call(self.attribute(arguments, "create_engine_config"), context)
+        if not isinstance(config, Instance):
+            raise NotFollowedError(f"it makes no configuration that is known: {config}", self.at)
+        return config
+
+    def part(self, config: Native, *names: str) -> Native:
+        """Return an attribute of an attribute of a configuration; None where there is none."""
+        for name in names:
+            config = None if config is None else self.attribute_or(config, name, None)
+        return config
+
+    def values_of(self, config: Instance) -> dict[str, object]:
+        """List the final values that matter here."""
+        found: dict[str, object] = {}
+        for owner, names in VALUES.items():
+            part = self.part(config, owner)
+            for name in names if part is not None else ():
+                value = self.attribute_or(part, name, MISSING)
+                if value is not MISSING:
+                    found[f"{owner}.{name}"] = plain(value)
+        return {**found, "use_v2_model_runner": plain(self.part(config, "use_v2_model_runner"))}
+
+    def facts_of(self, config: Instance) -> dict[str, object]:
+        """List what the model's configuration tells; a value that is not known is left out."""
+        model = self.part(config, "model_config")
+        is_mla = self.truth(self.attribute(model, "use_mla"))
+        found = {
+            "attention_arch": None if is_mla is None else "mla" if is_mla else "mha",
+            "dtype": plain(self.attribute(model, "dtype")),
+            "head_size": plain(self.call(self.attribute(model, "get_head_size"))),
+            "context_length": plain(self.attribute(model, "max_model_len")),
+            "device": "cuda",
+        }
+        return {name: value for name, value in found.items() if isinstance(value, int | str)}
+
+    def set_raw(self, owner: Instance, name: str, value: Native) -> None:
+        """Record what vLLM assigns to its configurations."""
+        before = owner.attributes.get(name, MISSING)
+        super().set_raw(owner, name, value)
+        config = _OWNERS.get(owner.cls.name) if self._is_watched else None
+        if config is not None and before is not MISSING and name in VALUES[config]:
+            old, new = plain(before), plain(owner.attributes[name])
+            if old != new:
+                own = {"name": f"{config}.{name}", "before": old, "after": new, "at": self.at}
+                self.rewrites.append(own)
+
+
+def _shown(value: Native) -> Native:
+    return value if isinstance(value, int | float | str) else short(value)
+
+
+def plain(value: Native) -> object:
+    """Make a value one that JSON has, as `query_script` writes it."""
+    match value:
+        case Unknown():
+            return {"unknown": value.why}
+        case Instance() if value.cls.is_enum:
+            return value.attributes["name"]
+        case Dtype():
+            return value.name
+        case dict():
+            return {str(plain(key)): plain(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset() | range():
+            return [plain(each) for each in value]
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)
