@@ -314,6 +314,6 @@ def _device(text: Native) -> Native:
     return Record(type=kind, index=int(index) if index else None)
 
 
-def answering(value: Native, /) -> Callable[..., Native]:
+def answering(value: Native) -> Callable[..., Native]:
     """Return what a `Hook` runs that always returns a value."""
     return lambda _run, _args, _named: value

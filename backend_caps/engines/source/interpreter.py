@@ -280,7 +280,8 @@ class Interpreter(ControlFlow):
         keywords = {each.arg: self.value(each.value, frame) for each in node.keywords if each.arg}
         made = ClassValue(node.name, bases, {}, frame.module, node, keywords=keywords)
         made.is_enum = any(is_enum(each) for each in made.line)
-        made.is_record = made.descends("msgspec.Struct") or NAMED_TUPLE in made.line
+        made.is_tuple = NAMED_TUPLE in made.line
+        made.is_record = made.descends("msgspec.Struct") or made.is_tuple
         level = len(self._maybe)
         traits = Traits.of(node.body) if may_declare(frame.module.module, node) else NO_TRAITS
         body = Frame(frame.module, made.names, frame, made, None, level, traits, is_class_body=True)

@@ -41,6 +41,7 @@ from backend_caps.engines.source.values import (
     Perhaps,
     Raised,
     Unknown,
+    as_tuple,
     is_enum,
     members,
 )
@@ -338,8 +339,10 @@ class Objects(State):
 
     def _equal(self, left: Native, right: Native) -> bool | None:
         if isinstance(left, Instance) and (own := left.cls.lookup("__eq__")):
-            return self.truth(self.apply(own, (left, right), {}))
-        return same(left, right)
+            found = self.apply(own, (left, right), {})
+            if found is not NotImplemented:
+                return self.truth(found)
+        return same(as_tuple(left), as_tuple(right))
 
     def contains(self, container: Native, value: Native) -> bool | None:
         """Answer `in`; None where it is not known."""

@@ -23,6 +23,7 @@ from backend_caps.engines.source.values import (
     Native,
     Options,
     Unknown,
+    as_tuple,
 )
 
 Compare: TypeAlias = Callable[[Native, Native], bool | None]
@@ -112,10 +113,12 @@ class Operators(Calls):
             if isinstance(left, Unknown | External) or isinstance(right, Unknown | External):
                 return None
             own = left.cls.lookup(f"__{order.__name__}__") if isinstance(left, Instance) else None
-            if own is not None:
-                return self.truth(self.apply(own, (left, right), {}))
+            found = NotImplemented if own is None else self.apply(own, (left, right), {})
+            if found is not NotImplemented:
+                return self.truth(found)
+            left, right = as_tuple(number_of(left)), as_tuple(number_of(right))
             try:
-                return bool(order(number_of(left), number_of(right)))
+                return bool(order(left, right))
             except TypeError as error:
                 raise self.raised(error) from error
 

@@ -164,6 +164,8 @@ class ClassValue:
     is_record: bool = False
     """Whether it is a dataclass or a struct, whose constructor takes the annotated names."""
     is_enum: bool = False
+    is_tuple: bool = False
+    """Whether it is a named tuple, which equals a tuple of its values."""
     keywords: Mapping[str, Native] = field(default_factory=dict)
     line: list[Native] = field(default_factory=list)
     """The classes that attributes are looked up in, in order; each once, at its last place."""
@@ -383,6 +385,12 @@ def members(cls: ClassValue) -> list[Instance]:
     """List the members of an enum."""
     found = [value for value in cls.names.values() if isinstance(value, Instance)]
     return [value for value in found if value.cls is cls and "value" in value.attributes]
+
+
+def as_tuple(value: Native) -> Native:
+    """Return the values of a named tuple; other values as they are."""
+    is_tuple = isinstance(value, Instance) and value.cls.is_tuple
+    return tuple(value.attributes.values()) if is_tuple else value
 
 
 def is_enum(value: Native) -> bool:

@@ -78,7 +78,8 @@ class Server(Interpreter):
         parsed = self.call(self.attribute(parser, "parse_args"), list(argv))
         arguments = self.call(self.attribute(cls, "from_cli_args"), parsed)
         self._is_watched = True
-        context = self.found("vllm.usage.usage_lib.UsageContext.OPENAI_API_SERVER")
+        contexts = self.found("vllm.usage.usage_lib.UsageContext")
+        context = self.attribute(contexts, "OPENAI_API_SERVER")
         config = self.call(self.attribute(arguments, "create_engine_config"), context)
         if not isinstance(config, Instance):
             raise NotFollowedError(f"it makes no configuration that is known: {config}", self.at)

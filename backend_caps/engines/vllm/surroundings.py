@@ -104,7 +104,9 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "importlib.metadata.version": Hook(partial(_version_of, index)),
         "huggingface_hub.constants.HF_HUB_OFFLINE": False,
         "huggingface_hub.try_to_load_from_cache": Hook(answering(None)),
-        "triton.backends.backends": {},
+        "triton.backends.backends": {
+            "nvidia": Record(driver=Record(is_active=Hook(answering(value=True))))
+        },
         "vllm.utils.import_utils.LazyLoader": Hook(_lazy_module),
         f"{hub}.list_repo_files": Hook(answering(["config.json"])),
         f"{hub}.get_hf_file_to_dict": Hook(partial(_file_of, models)),
@@ -124,8 +126,8 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": Hook(
             answering(None)
         ),
-        "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(False)),
-        "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(False)),
+        "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(value=False)),
+        "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(value=False)),
         "vllm.third_party.pynvml.nvmlInit": Hook(answering(None)),
         "vllm.third_party.pynvml.nvmlShutdown": Hook(answering(None)),
     }
