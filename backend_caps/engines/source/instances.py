@@ -128,6 +128,8 @@ class Super:
     def interpreted_attribute(self, name: str, default: Native) -> Native:
         """Find an attribute in the classes after the owner."""
         cls: Native = getattr(self.value, "cls", self.value)
+        if self.owner not in cls.line:  # in a method of the class's own class
+            return Hook(lambda run, args, _named: run.member_named(self.value, args[0]))
         found = cls.lookup(name, after=self.owner)
         if found is not None:
             is_class = isinstance(self.value, ClassValue)

@@ -27,6 +27,7 @@ from backend_caps.engines.source.values import (
     MISSING,
     PLAIN,
     ClassValue,
+    Decorated,
     Descriptor,
     External,
     FieldDefault,
@@ -196,6 +197,8 @@ class Objects(State):
                 return function
             case Instance() if value.cls.has("__get__"):
                 return self.apply(value.cls.lookup("__get__"), (value, owner, cls), {})
+            case Decorated():
+                return self.bound(value.function, owner, cls)
             case FieldDefault() if cls.is_record and value.value is not ABSENT:
                 return value.value  # which a dataclass has in place of its field
         return value
@@ -274,12 +277,7 @@ class Objects(State):
                     Unknown(f"{owner}[...]") if own is None else self.apply(own, (owner, key), {})
                 )
             case ClassValue():
-                found = (m for m in members(owner) if m.attributes["name"] == key)
-                if not owner.is_enum:
-                    return owner
-                if (member := next(found, None)) is None:
-                    raise self.raised(KeyError(key))
-                return member
+                return self._item_of_class(owner, key)
         if has_unknown(key, 1) or (isinstance(owner, list) and may_have_more(owner)):
             return Unknown(f"[{short(key)}]")
         try:
@@ -287,6 +285,22 @@ class Objects(State):
         except Exception as error:
             raise self.raised(error) from error
         return found.value if isinstance(found, Perhaps) else found
+
+    def _item_of_class(self, owner: ClassValue, key: Native) -> Native:
+        meta = owner.metaclass
+        own = None if meta is None else meta.lookup("__getitem__")
+        return self.member_named(owner, key) if own is None else self.apply(own, (owner, key), {})
+
+    def member_named(self, owner: ClassValue, key: Native) -> Native:
+        """Return the member of an enum by its name; another class with type arguments is itself."""
+        if not owner.is_enum:
+            return owner
+        if has_unknown(key, 1):
+            return Unknown(f"{owner.name}[{short(key)}]")
+        found = (each for each in members(owner) if each.attributes["name"] == key)
+        if (member := next(found, None)) is None:
+            raise self.raised(KeyError(key))
+        return member
 
     def iterated(self, value: Native) -> Native:
         """List what a value iterates over; unknown where that is not known."""

@@ -19,6 +19,7 @@ from backend_caps.engines.source.values import (
     ABSENT,
     Args,
     ClassValue,
+    Decorated,
     Descriptor,
     External,
     FieldDefault,
@@ -28,6 +29,7 @@ from backend_caps.engines.source.values import (
     Native,
     Raised,
     Unknown,
+    members,
 )
 
 _BOUNDS: Mapping[str, tuple[Callable[[Native, Native], bool], str]] = {
@@ -47,19 +49,18 @@ class _MismatchError(Exception):
     """A value is not what an annotation demands."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Validator:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Validator(Decorated):
     """A function that checks or changes the value of some fields, or a whole object."""
 
     fields: Sequence[str]
     """Empty for one of a whole object."""
     mode: str
-    function: Native
 
 
 def _marking(names: Sequence[str], named: Named) -> Native:
     mode = named.get("mode", "after")
-    return Hook(lambda _run, args, _named: _Validator(names, mode, args[0]))
+    return Hook(lambda _run, args, _named: _Validator(fields=names, mode=mode, function=args[0]))
 
 
 def _validators(cls: ClassValue) -> Iterator[_Validator]:
@@ -228,7 +229,9 @@ def _of_class(run: Objects, kind: ClassValue, value: Native) -> Native:
     if run.is_instance(value, kind) is not False:
         return value
     if kind.is_enum:
-        return run.call(kind, value)
+        is_number = isinstance(value, str) and value.isdecimal()
+        numbered = is_number and isinstance(members(kind)[0].attributes["value"], int)
+        return run.call(kind, int(value) if numbered else value)
     if kind.is_record and isinstance(value, dict):
         return run.call(kind, **value)
     if not kind.is_record:

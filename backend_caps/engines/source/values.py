@@ -180,6 +180,12 @@ class ClassValue:
         self.line = [each for at, each in enumerate(found) if each not in found[at + 1 :]]
 
     @property
+    def metaclass(self) -> ClassValue | None:
+        """The class of the class, where it is one of the source."""
+        stated = (each.keywords.get("metaclass") for each in self.line if type(each) is ClassValue)
+        return next((each for each in stated if isinstance(each, ClassValue)), None)
+
+    @property
     def path(self) -> str:
         """`package.module.Class`."""
         return f"{self.module.module.name}.{self.name}"
@@ -308,6 +314,13 @@ class Descriptor:
     function: Native
     setter: Native = None
     """What a property's `setter` decorates."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Decorated:
+    """A function or descriptor with what a library's decorator adds; it is called as before."""
+
+    function: Native
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
