@@ -10,8 +10,10 @@ import enum
 import json
 import types
 import typing
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.uncertainty import has_unknown
@@ -23,6 +25,7 @@ from backend_caps.engines.source.values import (
     Descriptor,
     External,
     FieldDefault,
+    FunctionValue,
     Hook,
     Instance,
     Named,
@@ -74,15 +77,14 @@ def _validators(cls: ClassValue) -> Iterator[_Validator]:
 class Validation:
     """How pydantic makes an object's fields of what its constructor is given."""
 
-    def before(self, run: Objects, cls: ClassValue, given: Mapping[str, Native]) -> Native:
+    def before(self, run: Objects, cls: ClassValue, given: Mapping[str, Native]) -> Named:
         """Change the arguments as validators of the whole object do first."""
         values: Native = dict(given)
         for each in _validators(cls):
             if not each.fields and each.mode == "before":
-                values = self._refusing(
-                    run, cls, "", lambda own=each: _called(run, cls, own, values)
-                )
-        return given if isinstance(values, Unknown) or not isinstance(values, dict) else values
+                check = partial(_called, run, cls, each, "", values)
+                values = self._refusing(run, cls, "", check)
+        return values if isinstance(values, dict) else given
 
     def field(self, run: Objects, cls: ClassValue, name: str, value: Native) -> Native:
         """Validate one field's value."""
@@ -91,16 +93,14 @@ class Validation:
             own, inner = [], Hook(lambda _run, args, _named: args[0])
         inner = Hook(lambda _run, args, _named: self._stated(run, cls, name, args[0]))
         for each in own:
-            inner = _around(cls, each, inner)
+            inner = _around(cls, each, name, inner)
         return self._refusing(run, cls, name, lambda: run.apply(inner, (value,), {}))
 
     def after(self, run: Objects, made: Instance) -> None:
         """Run the validators of a whole object that exists."""
         for each in _validators(made.cls):
             if not each.fields and each.mode == "after":
-                self._refusing(
-                    run, made.cls, "", lambda own=each: run.apply(own.function, (made,), {})
-                )
+                self._refusing(run, made.cls, "", partial(run.apply, each.function, (made,), {}))
 
     def _stated(self, run: Objects, cls: ClassValue, name: str, value: Native) -> Native:
         """Check what the annotation and the field's constraints demand."""
@@ -133,28 +133,32 @@ class Validation:
             raise Raised(ValidationError(error.message), error.at) from error
 
 
-def _called(run: Objects, cls: ClassValue, own: _Validator, *args: Native) -> Native:
-    """Call a validator that is a class's method, or a function of its body."""
+def _called(run: Objects, cls: ClassValue, own: _Validator, name: str, *args: Native) -> Native:
+    """Call a validator that is a class's method, or a function of its body.
+
+    It may take what pydantic tells of the field, after the value.
+    """
     function = own.function
-    if isinstance(function, Descriptor) and function.kind == "classmethod":
-        return run.apply(function.function, (cls, *args), {})
-    if isinstance(function, Descriptor):
-        function = function.function
-        return run.apply(function, args, {})
-    return run.apply(function, (cls, *args), {})
+    is_static = isinstance(function, Descriptor) and function.kind == "staticmethod"
+    function = function.function if isinstance(function, Descriptor) else function
+    given = args if is_static else (cls, *args)
+    takes = function.node.args.args if isinstance(function, FunctionValue) else given
+    if len(takes) > len(given):
+        given = (*given, Namespace(field_name=name, data=Unknown("the other fields")))
+    return run.apply(function, given, {})
 
 
-def _around(cls: ClassValue, own: _Validator, inner: Native) -> Native:
+def _around(cls: ClassValue, own: _Validator, name: str, inner: Native) -> Native:
     """Put a validator around those that come after it, or before."""
 
     def before(run: Objects, args: Args, _named: Named) -> Native:
-        return run.apply(inner, (_called(run, cls, own, args[0]),), {})
+        return run.apply(inner, (_called(run, cls, own, name, args[0]),), {})
 
     def after(run: Objects, args: Args, _named: Named) -> Native:
-        return _called(run, cls, own, run.apply(inner, args, {}))
+        return _called(run, cls, own, name, run.apply(inner, args, {}))
 
     def wrap(run: Objects, args: Args, _named: Named) -> Native:
-        return _called(run, cls, own, args[0], inner)
+        return _called(run, cls, own, name, args[0], inner)
 
     return Hook({"before": before, "wrap": wrap}.get(own.mode, after))
 

@@ -62,7 +62,7 @@ class Layers:
         self._of_target = frozenset(self._layers())
         speculative = run.part(self._config, "speculative_config")
         draft = run.part(speculative, "draft_model_config")
-        if draft is None:
+        if draft is None or not self._has_draft(speculative):
             return
         if run.part(speculative, "method") == "draft_model":
             replace = run.found("vllm.config.replace")
@@ -73,6 +73,12 @@ class Layers:
         else:
             own = run.call(run.attribute(speculative, "apply_draft_overrides"), self._config)
             self._tagged("eagle_head", lambda: run.call(build, vllm_config=own, model_config=draft))
+
+    def _has_draft(self, speculative: Native) -> bool:
+        """Return whether a draft model runs; for n-grams its configuration is the target's."""
+        run = self._run
+        is_eagle = run.truth(run.call(run.attribute(speculative, "use_eagle")))
+        return is_eagle is not False or run.part(speculative, "method") == "draft_model"
 
     def _tagged(self, tag: str, build: Callable[[], Native]) -> None:
         set_tag = self._run.found("vllm.compilation.backends.set_model_tag")

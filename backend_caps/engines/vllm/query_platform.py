@@ -152,6 +152,14 @@ def join_groups(parallel: _Value, anything: _Value) -> None:
     }
     for name, number in sizes.items():
         setattr(state, name, _group(number, anything))
+    state.in_the_same_node_as = lambda group, _source=0: [True] * group.world_size
+
+
+def begin_workspaces() -> None:
+    """Let layers ask for buffers that they share, as the runner does before it builds them."""
+    with contextlib.suppress(ImportError):  # releases before 0.12 have none
+        module: _Value = importlib.import_module("vllm.v1.worker.workspace")
+        module.init_workspace_manager(importlib.import_module("torch").device("meta"))
 
 
 def _group(size: int, anything: _Value) -> _Value:

@@ -236,6 +236,7 @@ class Layers:
         self._config = config
         self.chosen = Chosen()
         query_platform.join_groups(config.parallel_config, query_machine.Anything)
+        query_platform.begin_workspaces()
         with self.chosen.watched(), query_platform.without_memory(config):
             self._build()
 
@@ -247,7 +248,8 @@ class Layers:
         self._of_target = frozenset(self._layers())
         speculative = self._config.speculative_config
         draft = getattr(speculative, "draft_model_config", None)
-        if draft is None:
+        # For n-grams the draft's configuration is the target's.
+        if draft is None or not (speculative.use_eagle() or speculative.method == "draft_model"):
             return
         tagged = importlib.import_module("vllm.compilation.backends").set_model_tag
         if speculative.method == "draft_model":

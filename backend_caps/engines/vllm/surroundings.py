@@ -70,7 +70,7 @@ class Configs:
             return Unknown(f"the configuration of {args[0]}")
         values = {key: value for key, value in found.items() if key not in OWN_KEYS}
         own = self._classes.get(values.get("model_type"))
-        if own is not None:
+        if isinstance(own, ClassValue):  # and not one of transformers' by another name
             is_whole = bool(found.get(IS_COMPLETE)) or all(map(is_base_config, own.externals))
             return constructed_config(run, own, values, is_complete=is_whole)
         is_remote = named.get("trust_remote_code") is not False and bool(values.get("auto_map"))
@@ -125,6 +125,12 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         ),
         "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": Hook(
             answering(None)
+        ),
+        "vllm.v1.worker.workspace.current_workspace_manager": Hook(
+            answering(External("workspace"))
+        ),
+        "vllm.distributed.parallel_state.in_the_same_node_as": Hook(
+            lambda run, args, _named: [True] * run.attribute(args[0], "world_size")
         ),
         "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(value=False)),
         "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(value=False)),
