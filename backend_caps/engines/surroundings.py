@@ -290,6 +290,8 @@ def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
         "torch.backends.mps.is_available": False,
         "torch.cpu.is_available": True,
         "torch.cpu._is_amx_tile_supported": False,
+        "torch.distributed.is_initialized": False,
+        "torch.distributed.is_available": True,
     }
     names: dict[str, Native] = {path: Hook(answering(each)) for path, each in answers.items()}
     names |= {f"torch.{name}": Dtype(name) for name in _DTYPES}

@@ -104,6 +104,34 @@ _LIST: dict[str, Native] = {
 }
 
 
+class Tensor:
+    """A tensor of which the shape is known, and no element."""
+
+    def __init__(self, shape: tuple[Native, ...] | Unknown, dtype: Native) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.set: dict[str, Native] = {}
+
+    def interpreted_attribute(self, name: str, _default: Native) -> Native:
+        """Return an attribute that was set, the shape or the dtype; others are unknown."""
+        known = {"shape": self.shape, "dtype": self.dtype, **self.set}
+        return known[name] if name in known else Unknown(f"a tensor's {name}")
+
+    def interpreted_set(self, name: str, value: Native) -> None:
+        """Set an attribute, such as a loader of weights."""
+        self.set[name] = value
+
+
+def _made(_run: Objects, args: Args, named: Named) -> Native:
+    """Make a tensor as `torch.empty` and `torch.full` do."""
+    sizes = args[0] if args and isinstance(args[0], tuple | list) else args
+    return Tensor(tuple(sizes), named.get("dtype", Unknown("the default dtype")))
+
+
+def _parameter(_run: Objects, args: Args, named: Named) -> Native:
+    data = args[0] if args else named.get("data")
+    return data if isinstance(data, Tensor) else Tensor(Unknown("its shape"), Unknown("its dtype"))
+
+
 def torch_modules() -> dict[str, Native]:
     """Return what names of `torch.nn` mean."""
     plain: Iterable[str] = (
@@ -117,6 +145,9 @@ def torch_modules() -> dict[str, Native]:
     )
     return {
         _MODULE: MODULE,
+        "torch.nn.Parameter": Hook(_parameter),
+        "torch.nn.parameter.Parameter": Hook(_parameter),
+        **{f"torch.{name}": Hook(_made) for name in ("empty", "zeros", "ones", "full", "randn")},
         "torch.nn.ModuleList": _derived("ModuleList", _LIST),
         **{f"torch.nn.{name}": _derived(name, {}) for name in plain},
     }

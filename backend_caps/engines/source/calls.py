@@ -149,7 +149,7 @@ class Calls(Instances):
         if not takes and is_open([*args, *named.values()]):
             return Unknown(f"{getattr(function, '__name__', function)}(...)")
         try:
-            if isinstance(owner, dict) and function.__name__ == "update":
+            if type(owner) is dict and function.__name__ == "update":
                 merge(owner, dict(*args, **named))
                 return None
             result = function(*args, **named)

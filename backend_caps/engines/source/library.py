@@ -127,7 +127,10 @@ def _copied(value: Native, seen: dict[int, Native]) -> Native:
             made.attributes = {k: _copied(v, seen) for k, v in value.attributes.items()}
             return made
         case dict():
-            return {key: _copied(each, seen) for key, each in value.items()}
+            made = copy.copy(value)  # of its own class
+            for key, each in value.items():
+                made[key] = _copied(each, seen)
+            return made
         case list() | set() | tuple():
             return type(value)(_copied(each, seen) for each in value)
     held = getattr(value, "interpreted_copy", None)

@@ -20,7 +20,7 @@ from backend_caps.engines.vllm.surroundings import surroundings
 _OWNERS = {"".join(word.title() for word in owner.split("_")): owner for owner in VALUES}
 """The configurations by the names of their classes."""
 _OUTSIDE = re.compile(
-    r"vllm\.model_executor\.(?:custom_op|parameter|warmup|kernels"
+    r"vllm\.model_executor\.(?:parameter|warmup|kernels"
     r"|layers\.(?:linear|vocab_parallel_embedding|layernorm|activation|logits_processor"
     r"|rotary_embedding|fused_moe|batch_invariant|resampler|utils|conv|pooler|fla"
     r"|mhc|lightning_attn))(?:\.|$)"

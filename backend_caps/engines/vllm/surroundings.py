@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 
 from backend_caps.capability.gpu import Gpu
@@ -56,7 +57,8 @@ class Configs:
         self._classes[args[0]] = args[1]
 
     def _found(self, args: Sequence[Native]) -> Mapping[str, object] | None:
-        return self._models(str(args[0])) if isinstance(args[0], str) else None
+        """Return a copy of a configuration, as vLLM changes what it loads."""
+        return deepcopy(self._models(str(args[0]))) if isinstance(args[0], str) else None
 
     def _values(self, _run: Objects, args: Sequence[Native], _named: Native) -> Native:
         found = self._found(args)
@@ -126,6 +128,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": Hook(
             answering(None)
         ),
+        "vllm.model_executor.utils.set_weight_attrs": Hook(answering(None)),
         "vllm.v1.worker.workspace.current_workspace_manager": Hook(
             answering(External("workspace"))
         ),
