@@ -23,10 +23,20 @@ from backend_caps.engines.source.values import (
 _MIB = 1 << 20
 TORCH = (2, 13, 0)
 """The release of torch that engines find."""
+_ALIASES = {
+    **{"half": "float16", "float": "float32", "double": "float64"},
+    **{"short": "int16", "int": "int32", "long": "int64"},
+}
+_BYTES = {
+    **{"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8},
+    **{"int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8},
+}
+"""The sizes of elements; of all others it is one byte."""
 _DTYPES = (
-    *("bfloat16", "float16", "float32", "float64", "half", "float"),
-    *("int8", "int16", "int32", "int64", "uint8", "bool"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float4_e2m1fn_x2"),
+    *_ALIASES,
+    *_BYTES,
+    *("int8", "uint8", "bool", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"),
+    *("float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"),
 )
 
 
@@ -39,12 +49,13 @@ Files: TypeAlias = Collection[str]
 
 
 class Dtype:
-    """One of torch's dtypes."""
+    """One of torch's dtypes, which may have several names."""
 
-    __slots__ = ("name",)
+    __slots__ = ("itemsize", "name")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = _ALIASES.get(name, name)
+        self.itemsize = _BYTES.get(self.name, 1)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dtype) and other.name == self.name
@@ -54,6 +65,13 @@ class Dtype:
 
     def __str__(self) -> str:
         return f"torch.{self.name}"
+
+    __repr__ = __str__
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Whether it is of numbers with a fraction."""
+        return "float" in self.name
 
 
 class Record:

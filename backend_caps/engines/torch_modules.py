@@ -18,6 +18,7 @@ from backend_caps.engines.source.values import (
     Unknown,
     library_class,
 )
+from backend_caps.engines.surroundings import Dtype, answering
 
 _MODULE = "torch.nn.Module"
 _METHODS = (
@@ -114,6 +115,8 @@ class Tensor:
     def interpreted_attribute(self, name: str, _default: Native) -> Native:
         """Return an attribute that was set, the shape or the dtype; others are unknown."""
         known = {"shape": self.shape, "dtype": self.dtype, **self.set}
+        if name == "element_size" and isinstance(self.dtype, Dtype):
+            return Hook(answering(self.dtype.itemsize))
         return known[name] if name in known else Unknown(f"a tensor's {name}")
 
     def interpreted_set(self, name: str, value: Native) -> None:
@@ -125,6 +128,12 @@ def _made(_run: Objects, args: Args, named: Named) -> Native:
     """Make a tensor as `torch.empty` and `torch.full` do."""
     sizes = args[0] if args and isinstance(args[0], tuple | list) else args
     return Tensor(tuple(sizes), named.get("dtype", Unknown("the default dtype")))
+
+
+def _of_values(_run: Objects, args: Args, named: Named) -> Native:
+    """Make a tensor as `torch.tensor` does; its shape is that of the values."""
+    shape = (len(args[0]),) if args and isinstance(args[0], list) else ()
+    return Tensor(shape, named.get("dtype", Unknown("the dtype of its values")))
 
 
 def _parameter(_run: Objects, args: Args, named: Named) -> Native:
@@ -145,6 +154,7 @@ def torch_modules() -> dict[str, Native]:
     )
     return {
         _MODULE: MODULE,
+        "torch.tensor": Hook(_of_values),
         "torch.nn.Parameter": Hook(_parameter),
         "torch.nn.parameter.Parameter": Hook(_parameter),
         **{f"torch.{name}": Hook(_made) for name in ("empty", "zeros", "ones", "full", "randn")},

@@ -67,6 +67,8 @@ class Tree:
 
     package: str
     version: str | None = None
+    requires: tuple[str, ...] | None = None
+    """What its metadata requires, as they state it; None for a source without metadata."""
     source: str
     """Where it was read: a folder's or a wheel's name, or `installed`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -117,8 +119,9 @@ class Tree:
         for path, opened in files:
             text = self.read(path, opened) or b""
             if path.endswith("METADATA"):
-                stated = BytesHeaderParser().parsebytes(text).get("Version")
-                self.version = str(stated or "").strip() or None
+                stated = BytesHeaderParser().parsebytes(text)
+                self.version = str(stated.get("Version") or "").strip() or None
+                self.requires = tuple(map(str, stated.get_all("Requires-Dist", ())))
             elif found := _VERSION.search(text):
                 self.version = found[2].decode("utf-8", "replace")
             if self.version:

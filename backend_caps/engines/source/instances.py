@@ -100,7 +100,7 @@ class Instances(Objects):
         is_open = isinstance(stated, FieldDefault) and stated.value is ABSENT and not stated.factory
         if not is_open:
             return self.default_of(stated)
-        if stated.is_argument:
+        if stated.init:
             raise self.raised(TypeError(f"{cls.name}() lacks {name!r}"))
         return MISSING
 
@@ -114,7 +114,7 @@ class Instances(Objects):
 def _takes(cls: ClassValue, name: str) -> bool:
     """Return whether a record's constructor takes a field."""
     stated = cls.lookup(name)
-    return not isinstance(stated, FieldDefault) or stated.is_argument
+    return not isinstance(stated, FieldDefault) or stated.init
 
 
 @dataclass(frozen=True, slots=True, eq=False)

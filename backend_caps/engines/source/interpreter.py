@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -274,9 +275,7 @@ class Interpreter(ControlFlow):
 
     def _class(self, node: ast.ClassDef, frame: Frame) -> None:
         stated = (self.value(each, frame) for each in node.bases)
-        bases = tuple(
-            own for each in stated for own in ((MAPPING, dict) if each is dict else (each,))
-        )
+        bases = tuple(own for each in stated for own in _native_bases(each))
         keywords = {each.arg: self.value(each.value, frame) for each in node.keywords if each.arg}
         made = ClassValue(node.name, bases, {}, frame.module, node, keywords=keywords)
         made.is_enum = any(is_enum(each) for each in made.line)
@@ -385,6 +384,11 @@ class Interpreter(ControlFlow):
         for name in [each for each in names if isinstance(each, str)]:
             if not name.startswith(("_", "\0")) or listed:
                 frame.names[name] = self.member(module, module.module.name, name)
+
+
+def _native_bases(base: Native) -> tuple[Native, ...]:
+    """Return what a class derives from by a base: beside `dict` itself, what its methods do."""
+    return (MAPPING, dict) if base is dict or typing.get_origin(base) is dict else (base,)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

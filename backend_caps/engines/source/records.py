@@ -32,14 +32,13 @@ def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
 
 
 def _field(_run: Objects, _args: Args, named: Named) -> Native:
-    is_argument = named.get("init") is not False
     factory = named.get("default_factory")
     if factory is _ABSENT:  # `MISSING`, which is passed on
         factory = None
     default = named.get("default", _ABSENT)
     if default is _ABSENT:
         default = ABSENT
-    return FieldDefault(default, factory, is_argument=is_argument)
+    return FieldDefault(default, factory, init=named.get("init") is not False)
 
 
 class Field:
@@ -55,7 +54,7 @@ class Field:
             has = stated.factory is not None
             self.default = _ABSENT if has or stated.value is ABSENT else stated.value
             self.default_factory = stated.factory if has else _ABSENT
-            self.init = stated.is_argument
+            self.init = stated.init
         elif isinstance(stated, list | dict | set):
             self.default, self.default_factory = _ABSENT, Hook(lambda *_: stated.copy())
         self._run, self._cls = run, cls

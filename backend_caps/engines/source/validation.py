@@ -311,11 +311,10 @@ def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
 def _field(_run: Objects, args: Args, named: Named) -> Native:
     factory = named.get("default_factory")
     bounds = {name: named[name] for name in _BOUNDS if named.get(name) is not None}
-    is_argument = named.get("init") is not False
     if factory is not None:
-        return FieldDefault(None, factory, bounds, is_argument=is_argument)
+        return FieldDefault(None, factory, bounds, init=named.get("init") is not False)
     default = args[0] if args else named.get("default", ABSENT)
-    return FieldDefault(default, None, bounds, is_argument=is_argument)
+    return FieldDefault(default, None, bounds, init=named.get("init") is not False)
 
 
 def _adapter(_run: Objects, args: Args, _named: Named) -> Native:

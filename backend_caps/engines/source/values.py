@@ -374,8 +374,8 @@ class FieldDefault:
     factory: Native = None
     bounds: Mapping[str, Native] = field(default_factory=dict)
     """What pydantic's `gt`, `ge`, `lt` and `le` demand."""
-    is_argument: bool = True
-    """Whether the constructor takes the field."""
+    init: bool = True
+    """Whether the constructor takes the field; by this name programs read it."""
 
 
 def library_class(

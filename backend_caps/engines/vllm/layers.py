@@ -222,7 +222,7 @@ class Layers:
 def _group(size: Native) -> Record:
     """Make a group of so many processes, of which this one is the first."""
     is_known = isinstance(size, int)
-    return Record(
+    group = Record(
         world_size=size,
         ranks=list(range(size)) if is_known else Unknown("ranks"),
         rank=0,
@@ -232,4 +232,7 @@ def _group(size: Native) -> Record:
         last_rank=size - 1 if is_known else size,
         is_first_rank=True,
         is_last_rank=True,
+        size=Hook(answering(size)),
     )
+    group.attributes.update(device_group=group, cpu_group=group)
+    return group

@@ -24,6 +24,8 @@ _SHARED_BYTES = {(8, 0): 166_912, (8, 6): 101_376, (9, 0): 232_448, (10, 0): 232
 """The shared memory that a kernel can have, by compute capability; of others the smallest."""
 _COMPILES = "vllm.third_party.deep_gemm"
 """A package in vLLM's wheel that asks for CUDA's compiler when it is imported."""
+_REQUIRED = ("tokenspeed_mla",)
+"""Packages on which a choice depends: vLLM requires them, and they are built for GPUs alone."""
 _OF_COMPILED = re.compile(r"_(\w*_)?C(_\w+)?")
 """How torch names groups of vLLM's compiled operators: `_C`, `_moe_C`, `_C_cache_ops`."""
 
@@ -43,12 +45,14 @@ def describe(machine: Mapping[str, Any], stand_ins: ModuleType) -> None:
     count = machine["num_gpus"]
     torch.accelerator.device_count = lambda: count
     torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.empty_cache = lambda: None
     for name in ("Stream", "Event"):  # of a CPU's torch they raise errors
         setattr(torch.cuda, name, type(name, (_Handle,), {}))
     torch.cuda.current_stream = torch.cuda.default_stream = lambda *_: torch.cuda.Stream()
     vars(torch._C).setdefault("_cuda_getCurrentRawStream", lambda *_: 0)  # noqa: SLF001 - dynamo imports it
     _drive_triton(machine, stand_ins.Anything)
     sys.meta_path.insert(0, _compiled(stand_ins.Packages)())
+    sys.meta_path.append(stand_ins.Packages(*_REQUIRED))  # where they are missing
     _answer_operators(importlib.import_module("torch._ops")._OpNamespace, stand_ins.Anything)  # noqa: SLF001
     cuda: _Value = importlib.import_module("vllm.platforms.cuda")
     cuda._cuda_device_count_stateless = lambda *_: count  # noqa: SLF001
@@ -152,7 +156,13 @@ def join_groups(parallel: _Value, anything: _Value) -> None:
     }
     for name, number in sizes.items():
         setattr(state, name, _group(number, anything))
-    state.in_the_same_node_as = lambda group, _source=0: [True] * group.world_size
+    # Modules have imported the function by its name.
+    state.in_the_same_node_as.__code__ = _in_one_node.__code__
+
+
+def _in_one_node(pg: _Value, source_rank: int = 0) -> list[bool]:
+    del source_rank
+    return [True] * int(pg.world_size)
 
 
 def begin_workspaces() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+
+from packaging.version import Version
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
@@ -101,7 +104,11 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         **torch_modules(),
         **files_of(models, index.tree.files),
         **Configs(models).names,
-        "importlib.util.find_spec": Hook(_find_spec),
+        **{f"import {name}": is_there for name, is_there in _installed(index).items()},
+        "vllm.tokenizers.registry.cached_tokenizer_from_config": Hook(
+            answering(External("tokenizer"))
+        ),
+        "importlib.util.find_spec": Hook(partial(_find_spec, index)),
         "importlib.metadata.entry_points": Hook(answering([])),
         "importlib.metadata.version": Hook(partial(_version_of, index)),
         "huggingface_hub.constants.HF_HUB_OFFLINE": False,
@@ -120,6 +127,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         f"{registry}._LazyRegisteredModel._get_modelinfo_module_hash": Hook(answering("")),
         f"{registry}._LazyRegisteredModel._load_modelinfo_from_cache": Hook(answering(None)),
         f"{registry}._LazyRegisteredModel._save_modelinfo_to_cache": Hook(answering(None)),
+        "vllm.platforms.cuda._cuda_device_count_stateless": Hook(answering(num_gpus)),
         "vllm.compilation.decorators.support_torch_compile": Hook(_undecorated),
         "vllm.tracing.instrument": Hook(_undecorated),
         "vllm.model_executor.models.expert_substitution.as_expert_substitution_model": Hook(
@@ -129,11 +137,13 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
             answering(None)
         ),
         "vllm.model_executor.utils.set_weight_attrs": Hook(answering(None)),
+        "vllm.config.compilation.CompilationConfig.custom_op_log_check": Hook(answering(None)),
         "vllm.v1.worker.workspace.current_workspace_manager": Hook(
             answering(External("workspace"))
         ),
-        "vllm.distributed.parallel_state.in_the_same_node_as": Hook(
-            lambda run, args, _named: [True] * run.attribute(args[0], "world_size")
+        "vllm.distributed.parallel_state.in_the_same_node_as": Hook(_in_one_node),
+        "vllm.utils.flashinfer.has_flashinfer_sm90_nope_mla": Hook(
+            answering(_has_sm90_nope_mla(index))
         ),
         "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(value=False)),
         "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(value=False)),
@@ -142,18 +152,54 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
     }
 
 
-_PACKAGES: Mapping[str, bool] = {
-    **dict.fromkeys(("flashinfer", "triton", "torch", "numba", "xgrammar", "transformers"), True),
-    **dict.fromkeys(("pytorch-triton-xpu", "aiter", "deep_ep", "ray", "lmcache"), False),
-}
-"""Whether vLLM's own requirements on a GPU of NVIDIA bring a package; of others it is open."""
+_OPTIONAL = (
+    *("aiter", "arctic_inference", "conch", "deep_ep", "deep_gemm", "fbgemm_gpu", "flash_attn"),
+    *("flashinfer", "flashinfer_cubin", "fmha_sm100", "helion", "hpc", "humming", "lmcache"),
+    *("modelscope", "moonep", "mori", "nixl_ep", "quark", "ray", "tilelang", "tokenspeed_mla"),
+    *("torchao", "triton_kernels", "vllm_omni", "pytorch-triton-xpu"),
+)
+"""Packages that vLLM uses where they are installed."""
+_NOPE_MLA = Version("0.6.18")
+"""By a comment at vLLM 0.33.0's `has_flashinfer_sm90_nope_mla`, which looks at a signature."""
+_BROUGHT = frozenset({"torch", "triton", "numba", "numpy", "transformers", "xgrammar"})
+"""What is there in any case: vLLM requires them, or torch does."""
 
 
-def _find_spec(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+def _installed(index: Index) -> dict[str, Native]:
+    """Return which of the optional packages an installation of vLLM alone has."""
+    stated = index.tree.requires
+    if stated is None:
+        return {name: Unknown(f"whether {name} is installed") for name in _OPTIONAL}
+    own = (re.match(r"[\w.-]+", each) for each in stated if "extra ==" not in each)
+    required = {each[0].replace("-", "_").removesuffix("_python") for each in own if each}
+    return {name: name in required for name in _OPTIONAL}
+
+
+def _has_sm90_nope_mla(index: Index) -> Native:
+    """Return whether the FlashInfer that vLLM pins has what its version 0.6.18 brought."""
+    stated = (
+        re.match(r"flashinfer[-_]python==([\w.]+)", each) for each in index.tree.requires or ()
+    )
+    pinned = next((each[1] for each in stated if each), None)
+    return Unknown("FlashInfer's version") if pinned is None else Version(pinned) >= _NOPE_MLA
+
+
+def _find_spec(
+    index: Index, _run: Objects, args: Sequence[Native], _named: Mapping[str, Native]
+) -> Native:
     name = str(args[0])
-    if name in _PACKAGES:
-        return Record(name=name, origin=f"{name}/__init__.py") if _PACKAGES[name] else None
+    own = index.module(name) if name.startswith("vllm.") else None
+    if own is not None:
+        return Record(name=name, origin=own.path)
+    is_there = True if name in _BROUGHT else _installed(index).get(name)
+    if isinstance(is_there, bool):
+        return Record(name=name, origin=f"{name}/__init__.py") if is_there else None
     return Unknown(f"whether {name} is installed")
+
+
+def _in_one_node(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+    size = run.attribute(args[0], "world_size")
+    return [True] * size if isinstance(size, int) else Unknown("the ranks of one machine")
 
 
 def _version_of(
@@ -172,8 +218,9 @@ def _file_of(
     models: Models, _run: Objects, args: Sequence[Native], named: Mapping[str, Native]
 ) -> Native:
     """Read a file of a model's folder, which has its `config.json` alone."""
-    name, model = ({**dict(zip(("file_name", "model"), args, strict=False)), **named}).values()
-    return models(str(model)) if name == "config.json" else None
+    given = {**dict(zip(("file_name", "model"), args, strict=False)), **named}
+    is_config = given["file_name"] == "config.json"
+    return deepcopy(models(str(given["model"]))) if is_config else None
 
 
 def _lazy_module(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
