@@ -1,6 +1,6 @@
-"""What the reader makes of drawn command lines, beside what SGLang's own processing does.
+"""What the reader makes of drawn command lines, beside what an engine's own processing does.
 
-Each release of SGLang runs in an environment of its own, that `make upstream` builds.
+Each release of an engine runs in an environment of its own, that `make upstream` builds.
 """
 
 from __future__ import annotations
@@ -26,30 +26,19 @@ from rich.table import Table
 from backend_caps.capability.gpu import gpus
 from backend_caps.engines.model import in_folders, model_of
 from backend_caps.engines.query import ask
-from backend_caps.engines.sglang.arguments import read_launch, without_model
-from backend_caps.engines.sglang.query import SCRIPT, launch_of
-from backend_caps.engines.sglang.read import is_wanted
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
 from tests.process_pool import in_processes
-from tests.upstream.launches import HUB, MACHINES, MODELS, Case, cases
+from tests.upstream.launches import HUB, Case
 from tests.upstream.sglang_environment import python_of
 from tests.upstream.sglang_wheel import find_wheel
+from tests.upstream.trial_engines import ENGINES, TrialEngine
 
 TABLES = Path(__file__).with_name("tables")
-RECORDED = "launches-{}.jsonl"
-"""Answers of SGLang itself, by release, which `make test-all` compares the reader with."""
+RECORDED = {"sglang": "launches-{}.jsonl", "vllm": "vllm-launches-{}.jsonl"}
+"""Answers of engines themselves, by release, which `make test-all` compares the reader with."""
 NUM_GPUS = 8
-VALUES = (
-    *("attention_backend", "prefill_attention_backend", "decode_attention_backend"),
-    *("speculative_draft_attention_backend", "page_size", "disable_overlap_schedule"),
-    *("cuda_graph_config", "disable_cuda_graph", "enable_mixed_chunk", "chunked_prefill_size"),
-    *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk"),
-    *("speculative_num_draft_tokens", "kv_cache_dtype", "dtype", "disable_radix_cache"),
-    *("enable_two_batch_overlap", "attn_dp_size", "tp_size", "dp_size", "ep_size"),
-)
-"""The final values that are compared, where a release has them."""
 _CHUNK = 50
 
 
@@ -59,9 +48,9 @@ class Verdict(Enum):
     REFUSED = "both refuse"
     ACCEPTED = "both accept, with equal values and classes"
     NOT_CHECKED = "not checked by the reader"
-    UNDECIDED = "not decided by SGLang, for want of a package"
-    PASSES = "the reader accepts, SGLang refuses"
-    REFUSES = "the reader refuses, SGLang accepts"
+    UNDECIDED = "not decided by the engine, for want of a package"
+    PASSES = "the reader accepts, the engine refuses"
+    REFUSES = "the reader refuses, the engine accepts"
     DIFFERS = "both accept, with different values or classes"
 
     @property
@@ -79,6 +68,7 @@ _OPEN_SHARE = 0.1
 class Trial:
     """Two answers to one command line."""
 
+    engine: TrialEngine
     case: Case
     asked: Launch
     read: Launch
@@ -97,19 +87,18 @@ class Trial:
         if not self.asked.starts:
             return Verdict.REFUSED
         found = [read for _, read in self.differences.values()]
-        if found and all(isinstance(each, dict) and "unknown" in each for each in found):
+        if found and all(map(_is_open, found)):
             return Verdict.NOT_CHECKED
         return Verdict.DIFFERS if found else Verdict.ACCEPTED
 
     @property
     def differences(self) -> dict[str, tuple[object, object]]:
-        """List the values and the classes that differ: SGLang's, then the reader's."""
-        asked, read = ({**each.values, **each.classes} for each in (self.asked, self.read))
-        names = [name for name in VALUES if name in asked] + [*self.asked.classes]
+        """List what differs: the engine's answer, then the reader's."""
+        asked, read = map(self.engine.answer, (self.asked, self.read))
         return {
-            name: (asked[name], read.get(name))
-            for name in names
-            if _listed(asked[name]) != _listed(read.get(name))
+            name: (value, read.get(name))
+            for name, value in asked.items()
+            if _listed(value) != _listed(read.get(name))
         }
 
     def __str__(self) -> str:
@@ -124,77 +113,90 @@ class Trial:
         return f"{self.verdict.value}: {words}\n    {why.get(self.verdict, '')}"
 
 
+def _is_open(value: object) -> bool:
+    """Return whether a value, or one in it, is not known."""
+    return '"unknown": ' in json.dumps(value, default=str)
+
+
 def _listed(value: object) -> object:
     return json.loads(json.dumps(value, default=str))
 
 
 def trials(
-    seed: int, number: int, version: str, console: Console, models: Sequence[str] = MODELS
+    engine: TrialEngine, version: str, seed: int, number: int, console: Console, *, of_hub: bool
 ) -> Iterator[Trial]:
-    """Draw command lines, and give them to SGLang and to the reader."""
-    drawn = sorted(cases(seed, number, models), key=lambda case: MACHINES.index(case.machine))
-    groups = [[*group] for _, group in groupby(drawn, lambda case: case.machine)]
+    """Draw command lines, and give them to an engine and to the reader."""
+    drawn = engine.cases(seed, number, HUB if of_hub else engine.models)
+    ordered = sorted(drawn, key=lambda case: engine.machines.index(case.machine))
+    groups = [[*group] for _, group in groupby(ordered, lambda case: case.machine)]
     starts = [(group, start) for group in groups for start in range(0, len(group), _CHUNK)]
-    chunks = [(version, group[start : start + _CHUNK]) for group, start in starts]
-    for done in in_processes(_tried, chunks, console, f"SGLang {version}"):
+    chunks = [(engine.package, version, group[at : at + _CHUNK]) for group, at in starts]
+    for done in in_processes(_tried, chunks, console, f"{engine.name} {version}"):
         yield from done
 
 
-def _tried(work: tuple[str, Sequence[Case]]) -> list[Trial]:
-    version, chunk = work
-    return list(trials_of(version, chunk, asked(version, chunk)))
+def _tried(work: tuple[str, str, Sequence[Case]]) -> list[Trial]:
+    package, version, chunk = work
+    engine = ENGINES[package]
+    return list(trials_of(engine, version, chunk, asked(engine, version, chunk)))
 
 
-def trials_of(version: str, chunk: Sequence[Case], answers: Iterable[Launch]) -> Iterator[Trial]:
-    """Read each case, beside SGLang's answer."""
+def trials_of(
+    engine: TrialEngine, version: str, chunk: Sequence[Case], answers: Iterable[Launch]
+) -> Iterator[Trial]:
+    """Read each case, beside the engine's answer."""
     for case, answer in zip(chunk, answers, strict=True):
         start = time.perf_counter()
-        launch = read(version, case)
+        launch = read(engine, version, case)
         seconds = time.perf_counter() - start
-        yield Trial(case=case, asked=answer, read=launch, seconds=seconds)
+        yield Trial(engine=engine, case=case, asked=answer, read=launch, seconds=seconds)
 
 
-def asked(version: str, chunk: Sequence[Case]) -> list[Launch]:
-    """Return SGLang's own answers, for cases of one machine."""
+def asked(engine: TrialEngine, version: str, chunk: Sequence[Case]) -> list[Launch]:
+    """Return an engine's own answers, for cases of one machine."""
     gpu = gpus()[chunk[0].machine]
     lines, around = [], []
     with ExitStack() as stack:
         for case in chunk:
             model = model_of(case.model)
             place, [words], path = stack.enter_context(in_folders([case.argv], model))
-            lines.append([*words, "--model-path", path])
+            lines.append([*words, engine.model_option, path])
             around.append(f"{place}/")
-        answers = ask(python_of(version), SCRIPT, lines, gpu, NUM_GPUS)
+        answers = ask(python_of(version, engine.package), engine.script, lines, gpu, NUM_GPUS)
     return [
-        launch_of(json.loads(json.dumps(answer).replace(place, "")), gpu, case.model)
+        engine.launch_of(json.loads(json.dumps(answer).replace(place, "")), gpu, case.model)
         for case, answer, place in zip(chunk, answers, around, strict=True)
     ]
 
 
 @cache
-def _index(version: str) -> Index:
-    index = Index(open_tree("sglang", find_wheel(version), within=is_wanted))
-    read_launch(index, [], gpus()["H100"], NUM_GPUS, model_of("llama-3.1-8b"))
+def _index(engine: TrialEngine, version: str) -> Index:
+    wheel = find_wheel(version, engine.package)
+    index = Index(open_tree(engine.package, wheel, within=engine.is_wanted, lazily=True))
+    engine.read_launch(index, [], gpus()["H100"], NUM_GPUS, model_of("llama-3.1-8b"))
     gc.freeze()  # what is parsed stays, and no collection needs to go through it
     return index
 
 
-def read(version: str, case: Case) -> Launch:
+def read(engine: TrialEngine, version: str, case: Case) -> Launch:
     """Return the reader's answer."""
-    index = _index(version)
+    index = _index(engine, version)
     gc.disable()
     gpu, model = gpus()[case.machine], model_of(case.model)
     try:
-        return read_launch(index, without_model(case.argv), gpu, NUM_GPUS, model)
+        return engine.read_launch(index, engine.without_model(case.argv), gpu, NUM_GPUS, model)
     finally:
         gc.enable()
         gc.collect()
 
 
 def record(version: str, found: Sequence[Trial]) -> None:
-    """Keep SGLang's answers to the cases that it decides."""
+    """Keep an engine's answers to the cases that it decides."""
     lines = [json.dumps(_recorded(each)) for each in found if each.asked.starts is not None]
-    (TABLES / RECORDED.format(version)).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    engine = found[0].engine
+    (TABLES / RECORDED[engine.package].format(version)).write_text(
+        "".join(f"{line}\n" for line in lines), "utf-8"
+    )
 
 
 def _recorded(trial: Trial) -> Mapping[str, object]:
@@ -202,26 +204,31 @@ def _recorded(trial: Trial) -> Mapping[str, object]:
     own: dict[str, object] = {"machine": case.machine, "model": case.model, "argv": case.argv}
     if launch.refusal is not None:
         return {**own, "refused at": launch.refusal.at, "message": launch.refusal.message}
-    values = {name: launch.values[name] for name in VALUES if name in launch.values}
-    return {**own, "values": values, "classes": launch.classes}
+    return {**own, **trial.engine.recorded(launch)}
 
 
 @click.command(help=__doc__)
 @click.option("--seed", default=1, show_default=True, help="Where to begin drawing.")
 @click.option("--number", default=100, show_default=True, help="How many command lines.")
-@click.option("--version", default="0.5.23", show_default=True, help="The release of SGLang.")
+@click.option("--engine", "package", type=click.Choice([*ENGINES]), default="sglang")
+@click.option("--version", default="0.5.23", show_default=True, help="The engine's release.")
 @click.option("--hub", "of_hub", is_flag=True, help="Models by their own files on the hub.")
-@click.option("--record", "records", is_flag=True, help="Keep SGLang's answers for `test-all`.")
-def main(seed: int, number: int, version: str, *, of_hub: bool, records: bool) -> None:
+@click.option("--record", "records", is_flag=True, help="Keep the engine's answers for `test-all`.")
+def main(
+    seed: int, number: int, package: str, version: str, *, of_hub: bool, records: bool
+) -> None:
     """Exit with 1 where the reader breaks a promise, or where too much is not decided."""
     console = Console(highlight=False, soft_wrap=True)
     found: list[Trial] = []
-    for each in trials(seed, number, version, console, HUB if of_hub else MODELS):
+    engine = ENGINES[package]
+    for each in trials(engine, version, seed, number, console, of_hub=of_hub):
         found.append(each)
         if each.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}:
             console.print(str(each), markup=False)
     counts = Counter(each.verdict for each in found)
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"SGLang {version}, seed {seed}")
+    drawn = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=f"{engine.name} {version}, seed {seed}"
+    )
     drawn.add_column("verdict")
     drawn.add_column("command lines", justify="right")
     for verdict in Verdict:

@@ -26,13 +26,13 @@ _SIMULATED = {
 }
 
 
-def python_of(version: str) -> Path:
-    """Return the Python that has a release of SGLang.
+def python_of(version: str, package: str = "sglang") -> Path:
+    """Return the Python that has a release of SGLang, or of another engine.
 
     Raises:
         FileNotFoundError: the environment is not built.
     """
-    python = WHEELS.with_name("engines") / f"sglang-{version}" / "bin" / "python"
+    python = WHEELS.with_name("engines") / f"{package}-{version}" / "bin" / "python"
     if not python.exists():
         raise FileNotFoundError(f"no environment at {python}. Build it: make upstream")
     return python

@@ -29,17 +29,17 @@ Extras = tuple[Tensor, Tensor, Tensor, Tensor | None]
 Gather = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Extras]
 
 
-def find_wheel(version: str) -> Path:
-    """Return the path of a fetched wheel.
+def find_wheel(version: str, package: str = "sglang") -> Path:
+    """Return the path of a fetched wheel, of SGLang or of another engine.
 
     Raises:
         FileNotFoundError: it is not there; the message has the command that fetches it.
     """
-    found = sorted(WHEELS.glob(f"sglang-{version}-*.whl"))
+    found = sorted(WHEELS.glob(f"{package}-{version}-*.whl"))
     if not found:
         raise FileNotFoundError(
-            f"no wheel of sglang {version} in .cache/wheels. Fetch it: "
-            f"python -m pip download --no-deps sglang=={version} -d .cache/wheels"
+            f"no wheel of {package} {version} in .cache/wheels. Fetch it: "
+            f"python -m pip download --no-deps {package}=={version} -d .cache/wheels"
         )
     return found[0]
 

@@ -18,6 +18,7 @@ from backend_caps.engines.source.values import (
     ClassValue,
     Descriptor,
     External,
+    Hook,
     Instance,
     Native,
     Unknown,
@@ -78,7 +79,7 @@ def _callable(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native
         return Unknown("callable")
     if isinstance(value, Instance):
         return value.cls.has("__call__")
-    return callable(value) or isinstance(value, ClassValue)
+    return callable(value) or isinstance(value, ClassValue | Hook)
 
 
 def _any(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:

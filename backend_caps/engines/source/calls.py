@@ -127,6 +127,8 @@ class Calls(Instances):
                     if call is None
                     else self.apply(call, (function, *args), named)
                 )
+            case External(path=path) if f"{path}()" in self.natives:
+                return self.natives[f"{path}()"].run(self, args, named)
             case Unknown() | External():
                 return Unknown(f"{function}()")
         if not callable(function):

@@ -55,7 +55,8 @@ class Interpreter(ControlFlow):
         Args:
             index: the tree.
             natives: what external names mean, and names of the tree that are replaced: a value,
-                or a `Hook` that is called.
+                or a `Hook` that is called. Behind the name of an external class, `()` is what
+                constructs it.
         """
         super().__init__(natives)
         self.index = index

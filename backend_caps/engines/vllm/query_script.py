@@ -16,16 +16,17 @@ where it refuses, its message and line.
 from __future__ import annotations
 
 import contextlib
+import dis
 import importlib
 import importlib.metadata
 import importlib.util
 import json
 import logging
+import os
 import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 _Value: TypeAlias = Any
@@ -102,7 +103,7 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
         answer["stage"] = "layers"
         layers = Layers(config)
         answer["layers"] = layers.groups()
-        with query_platform.current(config):
+        with query_platform.without_memory(config):  # some backends have buffers of their own
             answer["choices"] = layers.chosen.choices()
         answer["stage"] = "graphs"
         answer["graphs"] = layers.graphs()
@@ -141,9 +142,19 @@ def _is_refusal(error: BaseException) -> bool:
         return True
     if isinstance(error, ImportError | AttributeError | TypeError | KeyError):
         return False
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    raised_at: str = query_process.place(frame.f_code, line, "vllm")
-    return raised_at == query_process.refusing_line(error, "vllm")
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and _is_of_vllm(last.tb_frame.f_code) and _raises(last)
+
+
+def _is_of_vllm(code: CodeType) -> bool:
+    return "/vllm/" in code.co_filename.replace(os.sep, "/")
+
+
+def _raises(at: TracebackType) -> bool:
+    """Return whether a frame is at a `raise` or an `assert`, and not at a call of torch's C code."""
+    return dis.opname[at.tb_frame.f_code.co_code[at.tb_lasti]] in {"RAISE_VARARGS", "RERAISE"}
 
 
 def _parsed(argv: Sequence[str]) -> _Value:

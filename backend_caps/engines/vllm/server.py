@@ -13,7 +13,7 @@ from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
 from backend_caps.engines.source.uncertainty import short
 from backend_caps.engines.source.values import MISSING, External, Hook, Instance, Native, Unknown
-from backend_caps.engines.surroundings import Dtype, Record
+from backend_caps.engines.surroundings import Dtype, ModelConfig, Record, is_base_config
 from backend_caps.engines.vllm.query_values import VALUES
 from backend_caps.engines.vllm.surroundings import surroundings
 
@@ -21,10 +21,10 @@ _OWNERS = {"".join(word.title() for word in owner.split("_")): owner for owner i
 """The configurations by the names of their classes."""
 _OUTSIDE = re.compile(
     r"vllm\.model_executor\.(?:parameter|warmup|kernels"
-    r"|layers\.(?:linear|vocab_parallel_embedding|layernorm|activation|logits_processor"
+    r"|layers\.(?:linear|fusion|vocab_parallel_embedding|layernorm|activation|logits_processor"
     r"|rotary_embedding|fused_moe|batch_invariant|resampler|utils|conv|pooler|fla"
     r"|mhc|lightning_attn))(?:\.|$)"
-    r"|vllm\.(?:env_override|_custom_ops|entrypoints|kernels|lora|third_party\.deep_gemm|v1\.attention\.ops\.(?:dcp|cp_common))(?:\.|$)"
+    r"|vllm\.(?:env_override|_custom_ops|entrypoints|kernels|lora|ir|third_party\.deep_gemm|v1\.attention\.ops\.(?:dcp|cp_common))(?:\.|$)"
 )
 """Modules that are not followed: what computes, and not what decides which attention does."""
 _ENVIRONMENT = {"VLLM_HAS_FLASHINFER_CUBIN": "1"}
@@ -62,6 +62,16 @@ class Server(Interpreter):
     def import_module(self, name: str) -> Native:
         """Leave out the modules that compute."""
         return External(name) if _OUTSIDE.match(name) else super().import_module(name)
+
+    def construct(
+        self, cls: ClassValue, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Make a model's configuration of a class that derives from transformers' one."""
+        if not any(map(is_base_config, cls.externals)):
+            return super().construct(cls, args, named)
+        made = ModelConfig({}, is_complete=True, run=self, cls=cls)
+        self.apply(self.attribute(cls, "__init__"), (made, *args), named)
+        return made
 
     def _warn(self, _run: Interpreter, args: Sequence[Native], _named: Native) -> Native:
         text, *values = args

@@ -54,6 +54,8 @@ class Configs:
         }
         for name in ("PreTrainedConfig", "configuration_utils.PreTrainedConfig"):
             found[f"{name}.get_config_dict"] = Hook(self._values)
+            found[f"{name}()"] = Hook(_made_config)
+            found[f"{name}.__init__"] = Hook(_init_config)
         return {f"transformers.{name}": value for name, value in found.items()}
 
     def _register(self, _run: Objects, args: Sequence[Native], _named: Native) -> Native:
@@ -84,6 +86,15 @@ class Configs:
         made = ModelConfig(values, is_complete=whole is not None, run=run)
         _put_dtypes(made)
         return made
+
+
+def _made_config(run: Objects, _args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+    return ModelConfig(named, is_complete=True, run=run)
+
+
+def _init_config(_run: Objects, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+    """Do what the constructor of transformers' base does: keep what it is given."""
+    args[0].values.update(named)
 
 
 def _put_dtypes(config: ModelConfig) -> None:

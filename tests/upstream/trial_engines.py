@@ -1,0 +1,113 @@
+"""The engines whose command lines are drawn: what asks them, what reads them, what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backend_caps.engines.sglang import arguments as sglang
+from backend_caps.engines.sglang import query as sglang_query
+from backend_caps.engines.sglang.read import is_wanted
+from backend_caps.engines.vllm import arguments as vllm
+from backend_caps.engines.vllm import query as vllm_query
+from backend_caps.resolution.launch import Launch
+from tests.upstream import launches, vllm_launches
+from tests.upstream.launches import Case
+
+_SGLANG_VALUES = (
+    *("attention_backend", "prefill_attention_backend", "decode_attention_backend"),
+    *("speculative_draft_attention_backend", "page_size", "disable_overlap_schedule"),
+    *("cuda_graph_config", "disable_cuda_graph", "enable_mixed_chunk", "chunked_prefill_size"),
+    *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk"),
+    *("speculative_num_draft_tokens", "kv_cache_dtype", "dtype", "disable_radix_cache"),
+    *("enable_two_batch_overlap", "attn_dp_size", "tp_size", "dp_size", "ep_size"),
+)
+"""The final values that are compared, where a release has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEngine:
+    """An engine, with what its answers have."""
+
+    name: str
+    package: str
+    cases: Callable[[int, int, Sequence[str]], Iterator[Case]]
+    machines: Sequence[str]
+    models: Sequence[str]
+    read_launch: Callable[..., Launch]
+    without_model: Callable[[Sequence[str]], Sequence[str]]
+    script: Path
+    launch_of: Callable[..., Launch]
+    model_option: str
+    is_wanted: Callable[[str], bool]
+    answer: Callable[[Launch], Mapping[str, object]]
+    """What is compared of a launch that both accept."""
+    recorded: Callable[[Launch], Mapping[str, object]]
+    """What a table keeps of it."""
+
+
+def _of_sglang(launch: Launch) -> Mapping[str, object]:
+    own = {name: launch.values[name] for name in _SGLANG_VALUES if name in launch.values}
+    return {**own, **launch.classes}
+
+
+def _kept_of_sglang(launch: Launch) -> Mapping[str, object]:
+    values = {name: launch.values[name] for name in _SGLANG_VALUES if name in launch.values}
+    return {"values": values, "classes": launch.classes}
+
+
+def _kept_of_vllm(launch: Launch) -> Mapping[str, object]:
+    return {
+        "values": launch.values,
+        "layers": [asdict(each) for each in launch.layers],
+        "graphs": None if launch.graphs is None else asdict(launch.graphs),
+    }
+
+
+def _of_vllm(launch: Launch) -> Mapping[str, object]:
+    layers = [
+        (each.role, each.layer, each.num_layers, each.path, each.graph_support, each.cache)
+        for each in launch.layers
+    ]
+    graphs: Mapping[str, Any] = {} if launch.graphs is None else asdict(launch.graphs)
+    sizes = [dict(each.sizes) for each in launch.layers]
+    return {**launch.values, "layers": layers, "sizes": sizes, **{k: graphs[k] for k in graphs}}
+
+
+def _every_file(_path: str) -> bool:
+    return True
+
+
+SGLANG = TrialEngine(
+    name="SGLang",
+    package="sglang",
+    cases=launches.cases,
+    machines=launches.MACHINES,
+    models=launches.MODELS,
+    read_launch=sglang.read_launch,
+    without_model=sglang.without_model,
+    script=sglang_query.SCRIPT,
+    launch_of=sglang_query.launch_of,
+    model_option="--model-path",
+    is_wanted=is_wanted,
+    answer=_of_sglang,
+    recorded=_kept_of_sglang,
+)
+VLLM = TrialEngine(
+    name="vLLM",
+    package="vllm",
+    cases=vllm_launches.cases,
+    machines=vllm_launches.MACHINES,
+    models=vllm_launches.MODELS,
+    read_launch=vllm.read_launch,
+    without_model=vllm_query.without_model,
+    script=vllm_query.SCRIPT,
+    launch_of=vllm_query.launch_of,
+    model_option="--model",
+    is_wanted=_every_file,
+    answer=_of_vllm,
+    recorded=_kept_of_vllm,
+)
+ENGINES = {each.package: each for each in (SGLANG, VLLM)}

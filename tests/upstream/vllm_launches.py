@@ -1,0 +1,151 @@
+"""Command lines of vLLM servers, drawn from a seed, each with a machine and a model.
+
+They go over backends, head sizes and numbers of heads, dtypes of model and KV cache, block sizes,
+windows, sinks, MLA and sparse attention, graph modes, speculation, parallel sizes, GPUs of compute
+capabilities 7.5 to 12.0, and flags that are misspelt.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from tests.upstream.launches import Case
+
+MACHINES = ("T4", "A100", "A10", "L40S", "H100", "B200", "B300", "RTXPRO6000")
+MODELS = (
+    *("llama-3.1-8b", "llama-3.1-8b", "llama-3.1-8b", "deepseek-v3", "deepseek-v3.2"),
+    *("qwen3-next-80b", "gpt-oss-20b", "gemma-2-9b", "qwen2.5-vl-7b"),
+)
+"""Llama's is drawn more often, as its sizes are drawn too."""
+BACKENDS = (
+    *("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT", "ROCM_ATTN"),
+    *("FLASH_ATTN_DIFFKV", "TRITON_FLASH_ATTN", "B12X", "CPU_ATTN", "flash_attn", "FLASHINFR"),
+)
+MLA_BACKENDS = (
+    *("FLASHMLA", "FLASH_ATTN_MLA", "FLASHINFER_MLA", "TRITON_MLA", "CUTLASS_MLA"),
+    *("TOKENSPEED_MLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "FLASH_ATTN_MLA_SPARSE"),
+)
+KV_DTYPES = (
+    *("auto", "bfloat16", "fp8", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4"),
+    *("turboquant_4bit_nc", "float16", "fp4"),
+)
+GRAPHS = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+_WRONG = (
+    ("--frobnicate",),
+    ("--enable-prefix-cashing",),
+    ("--max-num-seqs", "many"),
+    ("--attention-config", '{"bakend": "FLASH_ATTN"}'),
+    ("--compilation-config", "{"),
+    ("--speculative-config", '{"method": "eagel"}'),
+)
+
+
+def cases(seed: int, number: int, models: Sequence[str] = MODELS) -> Iterator[Case]:
+    """Draw cases; the same seed gives the same ones."""
+    draw = random.Random(seed)  # noqa: S311 - cases, no secrets
+    for _ in range(number):
+        model = draw.choice(models)
+        words = [*_backends(draw, model), *_sizes(draw, model), *_cache(draw), *_graphs(draw)]
+        words += [*_speculation(draw, model), *_parallel(draw), *_switches(draw)]
+        if draw.random() < 0.04:
+            words += draw.choice(_WRONG)
+        yield Case(draw.choice(MACHINES), model, tuple(words))
+
+
+def _backends(draw: random.Random, model: str) -> Iterator[str]:
+    kind = draw.random()
+    is_mla = model.startswith("deepseek") is not (draw.random() < 0.1)
+    backend = draw.choice(MLA_BACKENDS if is_mla else BACKENDS)
+    if kind < 0.35:
+        yield from ("--attention-backend", backend)
+    elif kind < 0.45:
+        yield from ("--attention-config", json.dumps({"backend": backend}))
+    if kind > 0.95:
+        yield from ("--attention-config.flash_attn_version", draw.choice(("2", "3", "4", "5")))
+
+
+def _sizes(draw: random.Random, model: str) -> Iterator[str]:
+    """Draw a model's sizes, and few layers, which are alike."""
+    changed: dict[str, object] = {}
+    if model == "llama-3.1-8b":
+        changed["num_hidden_layers"] = 2
+        if draw.random() < 0.5:
+            changed["head_dim"] = draw.choice((32, 64, 72, 80, 96, 128, 192, 256, 512))
+        if draw.random() < 0.3:
+            changed["num_key_value_heads"] = draw.choice((1, 2, 4, 16, 32))
+        if draw.random() < 0.3:
+            changed["sliding_window"] = draw.choice((128, 4096))
+    elif model.startswith("deepseek"):
+        changed["num_hidden_layers"] = 4
+    if changed:
+        yield from ("--hf-overrides", json.dumps(changed))
+    if draw.random() < 0.2:
+        yield from ("--dtype", draw.choice(("bfloat16", "float16", "float32", "half")))
+    if draw.random() < 0.3:
+        yield from ("--max-model-len", draw.choice(("4096", "4096", "8k", "16K", "1000000")))
+
+
+def _cache(draw: random.Random) -> Iterator[str]:
+    if draw.random() < 0.25:
+        yield from ("--kv-cache-dtype", draw.choice(KV_DTYPES))
+    if draw.random() < 0.25:
+        yield from ("--block-size", str(draw.choice((1, 8, 16, 16, 24, 32, 64, 64, 128, 256))))
+    if draw.random() < 0.1:
+        yield "--no-enable-prefix-caching"
+
+
+def _graphs(draw: random.Random) -> Iterator[str]:
+    kind = draw.random()
+    if kind < 0.25:
+        mode = {"cudagraph_mode": draw.choice(GRAPHS)}
+        yield from ("--compilation-config", json.dumps(mode))
+    elif kind < 0.35:
+        yield from ("--compilation-config.mode", str(draw.choice((0, 1, 2, 3, 4))))
+    elif kind < 0.45:
+        yield draw.choice(("-O0", "-O1", "-O3", "--enforce-eager"))
+    if draw.random() < 0.05:
+        yield from ("--max-cudagraph-capture-size", str(draw.choice((0, 1, 64, 1024))))
+
+
+def _speculation(draw: random.Random, model: str) -> Iterator[str]:
+    if draw.random() < 0.7:
+        return
+    method = draw.choice(("ngram", "eagle3", "mtp", "draft_model"))
+    config: dict[str, object] = {"method": method, "num_speculative_tokens": draw.choice((1, 3, 7))}
+    if method in {"eagle3", "draft_model"}:
+        config["model"] = "eagle3-llama-3.1-8b" if method == "eagle3" else model
+    if method == "ngram":
+        config["prompt_lookup_max"] = draw.choice((2, 4))
+    if draw.random() < 0.15:
+        config["attention_backend"] = draw.choice(BACKENDS)
+    for name, value in config.items():
+        yield from (f"--speculative-config.{name}", str(value))
+
+
+def _parallel(draw: random.Random) -> Iterator[str]:
+    if draw.random() < 0.4:
+        yield from ("--tensor-parallel-size", str(draw.choice((1, 2, 2, 4, 4, 8, 16))))
+    if draw.random() < 0.08:
+        yield from ("--decode-context-parallel-size", str(draw.choice((2, 4))))
+    if draw.random() < 0.05:
+        yield from ("--pipeline-parallel-size", "2")
+    if draw.random() < 0.08:
+        yield from ("--data-parallel-size", str(draw.choice((2, 4))))
+    if draw.random() < 0.08:
+        yield "--enable-expert-parallel"
+
+
+def _switches(draw: random.Random) -> Iterator[str]:
+    for words, share in (
+        (("--no-async-scheduling",), 0.1),
+        (("--async-scheduling",), 0.1),
+        (("--enable-dbo", "--all2all-backend", "deepep_low_latency"), 0.04),
+        (("--no-enable-chunked-prefill",), 0.06),
+        (("--disable-hybrid-kv-cache-manager",), 0.06),
+        (("--max-num-seqs", "64"), 0.1),
+        (("--trust-remote-code",), 0.05),
+    ):
+        if draw.random() < share:
+            yield from words
