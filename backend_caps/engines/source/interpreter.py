@@ -375,6 +375,8 @@ class Interpreter(ControlFlow):
             if "__getattr__" in module.names:
                 return self.apply(module.names["__getattr__"], (name,), {})
             return Unknown(f"{source}.{name}")
+        if self.index.module(f"{source}.{name}") is not None:  # of a package without a file
+            return self.import_module(f"{source}.{name}")
         return self.attribute(module, name)
 
     def _import_all(self, module: Native, frame: Frame) -> None:

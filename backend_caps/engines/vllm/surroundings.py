@@ -122,6 +122,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "importlib.util.find_spec": Hook(partial(_find_spec, index)),
         "importlib.metadata.entry_points": Hook(answering([])),
         "importlib.metadata.version": Hook(partial(_version_of, index)),
+        "import amdsmi": False,  # of a server with other GPUs
         "huggingface_hub.constants.HF_HUB_OFFLINE": False,
         "huggingface_hub.try_to_load_from_cache": Hook(answering(None)),
         "triton.backends.backends": {
@@ -134,6 +135,10 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
             answering({})
         ),
         "vllm.transformers_utils.config.get_safetensors_params_metadata": Hook(answering({})),
+        # vLLM logs why a model's class cannot be looked at, and refuses in words that do not say it.
+        f"{registry}._try_inspect_model_cls": Hook(
+            lambda run, args, _named: run.call(run.attribute(args[1], "inspect_model_cls"))
+        ),
         f"{registry}._run_in_subprocess": Hook(lambda run, args, _named: run.call(args[0])),
         f"{registry}._LazyRegisteredModel._get_modelinfo_module_hash": Hook(answering("")),
         f"{registry}._LazyRegisteredModel._load_modelinfo_from_cache": Hook(answering(None)),

@@ -59,7 +59,7 @@ def test_torch_describes_the_machine(gpu: str, known: list[object]) -> None:
 
 
 def test_dtypes_and_devices_are_told_apart() -> None:
-    """A dtype is equal to itself, is a key, and is a `torch.dtype`; a device has its parts."""
+    """A dtype is equal to its other names, is a key, and is a `torch.dtype`; a device has its parts."""
     found = _run("""
         import torch
 
@@ -71,7 +71,7 @@ def test_dtypes_and_devices_are_told_apart() -> None:
                     device.type, device.index, plain.index], torch.device(torch.somewhere())
     """)
 
-    assert found[0] == [2, False, "torch.int8", True, False, "cuda", 1, None]
+    assert found[0] == [2, True, "torch.int8", True, False, "cuda", 1, None]
     assert isinstance(found[1], Unknown)
 
 

@@ -1,7 +1,8 @@
-"""What an installed vLLM is asked, on a small engine in its shape."""
+"""What becomes of a command line of vLLM, asked and read, on a small engine in its shape."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from backend_caps.capability.gpu import gpus
 from backend_caps.engines.model import model_of
 from backend_caps.engines.reading import EngineError, LaunchQuery
+from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.query import ask_launches
 from backend_caps.resolution.launch import GraphMode, Launch, LayerChoice, Rewrite
 from tests.unit.engines.source.trees import write_folder
@@ -27,21 +31,43 @@ def _importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
 
 
-def _asked(place: Path, model: str, *lines: str) -> Sequence[Launch]:
+def _ask(query: LaunchQuery, _engine: Path) -> Sequence[Launch]:
+    return ask_launches(Path(sys.executable), query)
+
+
+def _read(query: LaunchQuery, engine: Path) -> Sequence[Launch]:
+    return read_launches(Index(open_tree("vllm", engine)), query)
+
+
+_Follow = Callable[[LaunchQuery, Path], Sequence[Launch]]
+_Of = Callable[..., Sequence[Launch]]
+
+
+def _launches(follow: _Follow, place: Path, model: str, *lines: str) -> Sequence[Launch]:
     query = LaunchQuery(
         lines=[line.split() for line in lines],
         gpu=gpus()["H100"],
         num_gpus=2,
         model=model_of(str(place / model)),
     )
-    return ask_launches(Path(sys.executable), query)
+    return follow(query, place / "engine")
 
 
-def test_layers_have_their_backends_and_leave_a_graph_mode(place: Path) -> None:
+@pytest.fixture(params=[pytest.param(_ask, id="asked"), pytest.param(_read, id="read")])
+def launches(request: pytest.FixtureRequest, place: Path) -> _Of:
+    """What becomes of command lines of a model: the engine is asked, or its source is read."""
+    return partial(_launches, request.param, place)
+
+
+@pytest.fixture
+def asked(place: Path) -> _Of:
+    """What the engine says that is asked."""
+    return partial(_launches, _ask, place)
+
+
+def test_layers_have_their_backends_and_leave_a_graph_mode(launches: _Of) -> None:
     """Each kind of layer has its own backend; the weakest of them lowers the mode of graphs."""
-    plain, full = _asked(
-        place, "windows", "", "vllm serve other --cudagraph-mode FULL --model other"
-    )
+    plain, full = launches("windows", "", "vllm serve other --cudagraph-mode FULL --model other")
 
     found = [(g.num_layers, g.role, g.backend, g.graph_support, g.cache) for g in plain.layers]
     assert found == [
@@ -62,9 +88,9 @@ def test_layers_have_their_backends_and_leave_a_graph_mode(place: Path) -> None:
     )
 
 
-def test_backends_have_the_reasons_against_them(place: Path) -> None:
+def test_backends_have_the_reasons_against_them(launches: _Of) -> None:
     """They come by the platform's own priority; a missing package is a reason of its own."""
-    (launch,) = _asked(place, "windows", "")
+    (launch,) = launches("windows", "")
 
     assert [*launch.choices[1].against] == ["MISSING", "FULL", "WINDOW"]
     assert launch.choices[1] == LayerChoice(
@@ -77,9 +103,9 @@ def test_backends_have_the_reasons_against_them(place: Path) -> None:
     )
 
 
-def test_values_are_final_and_name_the_line_that_changed_them(place: Path) -> None:
+def test_values_are_final_and_name_the_line_that_changed_them(launches: _Of) -> None:
     """A dtype is written without its module, a mode by its name."""
-    (launch,) = _asked(place, "plain", "")
+    (launch,) = launches("plain", "")
 
     assert (launch.engine, launch.machine, launch.starts) == ("vllm-9.0", "H100", True)
     assert launch.values["model_config.dtype"] == "bfloat16"
@@ -94,17 +120,17 @@ def test_values_are_final_and_name_the_line_that_changed_them(place: Path) -> No
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3"])
-def test_draft_model_has_layers_of_its_own(place: Path, method: str) -> None:
+def test_draft_model_has_layers_of_its_own(launches: _Of, place: Path, method: str) -> None:
     """They are built as the draft's worker builds them."""
-    (launch,) = _asked(place, "plain", f"--method {method} --draft {place / 'windows'}")
+    (launch,) = launches("plain", f"--method {method} --draft {place / 'windows'}")
 
     roles = [(group.role, group.backend, group.num_layers) for group in launch.layers]
     assert roles[:2] == [("target", "FULL", 3), ("draft", "FULL", 1)]
 
 
-def test_drafts_without_a_model_have_no_layers(place: Path) -> None:
+def test_drafts_without_a_model_have_no_layers(launches: _Of) -> None:
     """Such as those that repeat what was there before."""
-    (launch,) = _asked(place, "plain", "--method ngram")
+    (launch,) = launches("plain", "--method ngram")
 
     assert {group.role for group in launch.layers} == {"target"}
 
@@ -120,10 +146,10 @@ def test_drafts_without_a_model_have_no_layers(place: Path) -> None:
     ],
 )
 def test_refusal_has_vllms_words_and_line(
-    place: Path, model: str, line: str, message: str, at: str
+    launches: _Of, model: str, line: str, message: str, at: str
 ) -> None:
     """Also where pydantic wraps them, and where a layer finds no backend."""
-    (launch,) = _asked(place, model, line)
+    (launch,) = launches(model, line)
 
     assert launch.starts is False
     assert launch.refusal is not None
@@ -136,10 +162,10 @@ def test_refusal_has_vllms_words_and_line(
     [("confused", "TypeError: the model's own words"), ("unusual", "RuntimeError: ")],
 )
 def test_error_that_may_come_of_a_stand_in_is_no_refusal(
-    place: Path, model: str, message: str
+    asked: _Of, model: str, message: str
 ) -> None:
     """A server with GPUs may go on there."""
-    (launch,) = _asked(place, model, "")
+    (launch,) = asked(model, "")
 
     assert launch.starts is None
     assert launch.unchecked[0].message.startswith(message)
@@ -147,13 +173,13 @@ def test_error_that_may_come_of_a_stand_in_is_no_refusal(
 
 
 def test_engine_that_is_not_whole_is_not_known(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: _Of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers every command line."""
     write_folder(tmp_path, {"vllm/__init__.py": ""})
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    first, second = _asked(place, "plain", "", "--frobnicate")
+    first, second = asked("plain", "", "--frobnicate")
 
     assert first.starts is second.starts is None
     assert "cannot be imported" in first.unchecked[0].message
