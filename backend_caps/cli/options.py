@@ -163,28 +163,31 @@ def _launch_options(command: click.Command) -> click.Command:
 
 
 def select_options(command: click.Command) -> click.Command:
-    """Add the same options, where vLLM is one of the engines: it is asked for its layers."""
-    words = " vLLM is asked for its layers, with --engine-python."
+    """Add the same options, where vLLM is one of the engines, of which layers are shown."""
+    words = " Of vLLM it shows the layers, with --engine-python or --source."
     return invocation.engine_options(_launch_options(command), words=words)
 
 
-def asked_layers(ctx: click.Context) -> Launch:
-    """Ask the vLLM that `--engine-python` names for the layers of a server.
+def launch_of_layers(ctx: click.Context) -> Launch:
+    """Ask an installed vLLM for the layers of a server, or read what becomes of its command line.
 
     Raises:
-        UsageError: no Python, no GPU or no model is named, or a source is.
-        EngineError: the model's configuration cannot be read, or the engine does not answer.
+        UsageError: no GPU or no model is named; or a Python and a source are, or neither.
+        EngineError: the model's configuration or the source cannot be read, or vLLM gives no
+            answer.
     """
     given, facts, words = ctx.params, _facts(ctx), _launch_words(ctx)
+    python, source = given["engine_python"], given["source"]
     # For a launch alone.
     from backend_caps.engines.vllm.query import ask_launches, named_model  # noqa: PLC0415
 
-    model = given["model_config"] or named_model(words)
-    if given["engine_python"] is None or given["source"] is not None:
+    if (python is None) is (source is None):
         raise click.UsageError(
-            "select --engine vllm asks an installed vLLM; its command line is not read from a "
-            "source. Expected --engine-python PATH, the Python of an environment that has it."
+            "select --engine vllm takes --engine-python PATH, the Python of an environment that "
+            "has vLLM, which is asked; or --source PATH, a wheel or a folder, which is read. "
+            "Expected one of the two."
         )
+    model = given["model_config"] or named_model(words)
     query = None if model is None else query_of([words], model, facts)
     if query is None:
         raise click.UsageError(
@@ -192,8 +195,13 @@ def asked_layers(ctx: click.Context) -> Launch:
             "GPU, and --model-config MODEL, a folder with a config.json or a stored one such as "
             "llama-3.1-8b."
         )
-    with working("asking vLLM for its layers"):
-        return ask_launches(given["engine_python"], query)[0]
+    if python is not None:
+        with working("asking vLLM for its layers"):
+            return ask_launches(python, query)[0]
+    from backend_caps.engines.read import read_layers  # noqa: PLC0415
+
+    with working("reading vLLM's source"):
+        return read_layers(source, query)[0]
 
 
 def device_option(default: str, words: str) -> Option:

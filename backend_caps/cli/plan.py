@@ -157,7 +157,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
 
 def _select_of_layers(ctx: click.Context) -> None:
     """Show which backend each kind of layer of a vLLM server takes, and the mode of graphs."""
-    launch = options.asked_layers(ctx)
+    launch = options.launch_of_layers(ctx)
     schema = "backend-caps/engine-layers@1"
     document = layers.EngineLayersDocument.of(launch, schema_=schema)
     printer(Format(ctx.params["format_"]))(document, layers.layers_view(document))

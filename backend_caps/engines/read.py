@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,11 +45,34 @@ def read_engine(
             f"no reader knows the engine {engine!r}; known: {', '.join(ENGINES)}. "
             "Name one of them.",
         )
+    with _of_source(engine, source):
+        return _read(engine, source, python, query)
+
+
+def read_layers(source: Path, query: LaunchQuery) -> Sequence[Launch]:
+    """Follow command lines of vLLM through its source, to the layers of their models.
+
+    Args:
+        source: a wheel, or a folder with the package in it.
+        query: the command lines, the machine and the model.
+
+    Raises:
+        EngineError: the source does not hold it, cannot be opened, or is nested too deep; or the
+            GPU is none of NVIDIA's.
+    """
+    from backend_caps.engines.vllm.arguments import read_launches  # noqa: PLC0415 - one reader only
+
+    with _of_source("vllm", source):
+        return read_launches(Index(open_tree("vllm", source, lazily=True)), query)
+
+
+@contextmanager
+def _of_source(engine: str, source: Path | None) -> Iterator[None]:
+    """Read without collections: syntax trees are many live objects, of which none is freed."""
     was_collecting = gc.isenabled()
-    # Syntax trees are many live objects: each collection would scan all and free none.
     gc.disable()
     try:
-        return _read(engine, source, python, query)
+        yield
     except RecursionError as error:
         raise unusable(engine, source, "is nested deeper than can be read") from error
     finally:

@@ -26,14 +26,18 @@ def _importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
 
 
+@pytest.fixture(params=["asked", "read"])
+def select(request: pytest.FixtureRequest, place: Path) -> str:
+    """The command, of an engine that is asked or whose source is read."""
+    asked, read = f"--engine-python {sys.executable}", f"--source {place / 'engine'}"
+    return f"select --engine vllm {asked if request.param == 'asked' else read} {_H100}"
+
+
 def test_layers_are_shown_with_their_backends_and_the_mode_of_graphs(
-    place: Path, acme: CommandLine
+    select: str, place: Path, acme: CommandLine
 ) -> None:
     """So is why each other backend is not taken, and what the engine changes."""
-    done = acme.run(
-        f"select --engine vllm --engine-python {sys.executable} {_H100} -- "
-        f"vllm serve {place}/windows --cudagraph-mode FULL"
-    )
+    done = acme.run(f"{select} -- vllm serve {place}/windows --cudagraph-mode FULL")
 
     words = " ".join(done.stdout.split())
     assert done.exit_code == 0
@@ -46,23 +50,21 @@ def test_layers_are_shown_with_their_backends_and_the_mode_of_graphs(
     assert "cache_config.block_size not given 16 vllm/engine/arg_utils.py:" in words
 
 
-def test_least_of_graphs_is_named_only_where_there_is_one(place: Path, acme: CommandLine) -> None:
+def test_least_of_graphs_is_named_only_where_there_is_one(
+    select: str, place: Path, acme: CommandLine
+) -> None:
     """Three layers that are alike are one row."""
-    done = acme.run(
-        f"select --engine vllm --engine-python {sys.executable} {_H100} "
-        f"--model-config {place}/plain -- vllm serve --attention-backend FULL"
-    )
+    done = acme.run(f"{select} --model-config {place}/plain -- vllm serve --attention-backend FULL")
 
     words = " ".join(done.stdout.split())
     assert "3 AttentionLayerBase target FULL ALWAYS FullSpec 16 64" in words
     assert "graphs: FULL_AND_PIECEWISE For layers" in words
 
 
-def test_refusal_ends_with_status_1(place: Path, acme: CommandLine) -> None:
+def test_refusal_ends_with_status_1(select: str, place: Path, acme: CommandLine) -> None:
     """The engine's own words and line are shown, and nothing of layers."""
-    line = f"select --engine vllm --engine-python {sys.executable} {_H100}"
-    done = acme.run(f"{line} --format json -- --model {place}/refused")
-    shown = acme.run(f"{line} -- --model {place}/refused")
+    done = acme.run(f"{select} --format json -- --model {place}/refused")
+    shown = acme.run(f"{select} -- --model {place}/refused")
 
     document = EngineLayersDocument.model_validate(json.loads(done.stdout))
     assert done.exit_code == shown.exit_code == 1
@@ -75,10 +77,10 @@ def test_refusal_ends_with_status_1(place: Path, acme: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (f"{_H100} --model-config llama-3.1-8b", "Expected --engine-python PATH"),
+        (f"{_H100} --model-config llama-3.1-8b", "Expected one of the two"),
         (
             f"--engine-python {sys.executable} --source . {_H100} --model-config llama-3.1-8b",
-            "is not read from a source",
+            "Expected one of the two",
         ),
         (f"--engine-python {sys.executable} {_H100}", "and --model-config MODEL"),
         (f"--engine-python {sys.executable} --model-config llama-3.1-8b", "add --fact device_name"),

@@ -115,26 +115,32 @@ class Layers:
         run = self._run
         backend = run.call(run.attribute(layer, "get_attn_backend"))
         spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
-        is_known = isinstance(spec, Instance)
-        attributes = spec.attributes if is_known else {}
+        if not isinstance(backend, ClassValue) or not isinstance(spec, Instance | None):
+            raise NotFollowedError(f"what {name} takes is not known: {backend}, {spec}", run.at)
+        sizes = {} if spec is None else spec.attributes
         return {
             "role": "target" if name in self._of_target else "draft",
             "layer": layer.cls.name,
-            "backend": str(plain(run.call(run.attribute(backend, "get_name")))),
-            "path": backend.path if isinstance(backend, ClassValue) else str(backend),
-            "graph_support": self._support(backend, spec),
-            "cache": spec.cls.name if is_known else None if spec is None else str(spec),
-            "sizes": {each: plain(attributes[each]) for each in SIZES if each in attributes},
+            "backend": self._name_of(run.call(run.attribute(backend, "get_name"))),
+            "path": backend.path,
+            "graph_support": None if spec is None else self._support(backend, spec),
+            "cache": None if spec is None else spec.cls.name,
+            "sizes": {each: plain(sizes[each]) for each in SIZES if each in sizes},
         }
 
-    def _support(self, backend: Native, spec: Native) -> str | None:
+    def _support(self, backend: ClassValue, spec: Instance) -> str:
         """Return for which batches graphs of a backend's builder work."""
-        if spec is None:
-            return None
         run = self._run
         builder = run.call(run.attribute(backend, "get_builder_cls"))
-        found = run.call(run.attribute(builder, "get_cudagraph_support"), self._config, spec)
-        return str(found.attributes["name"] if isinstance(found, Instance) else plain(found))
+        support = run.attribute(builder, "get_cudagraph_support")
+        return self._name_of(run.call(support, self._config, spec))
+
+    def _name_of(self, value: Native) -> str:
+        """Return the text of a name, or the name of an enum's member."""
+        found = plain(value)
+        if not isinstance(found, str):
+            raise NotFollowedError(f"a name is not known: {short(value)}", self._run.at)
+        return found
 
     def choices(self) -> list[dict[str, object]]:
         """List, for each kind of layer, the backends by priority with the reasons against them."""
@@ -167,29 +173,26 @@ class Layers:
 
     def graphs(self) -> dict[str, object]:
         """Resolve the graph mode, as the runner does once it has the backends."""
-        run, scale = self._run, self._run.found(_SCALE)
-        levels = {each.attributes["name"]: each for each in members(scale)}
+        run = self._run
+        levels = {each.attributes["name"]: each for each in members(run.found(_SCALE))}
         supports = [
             (levels[each["graph_support"]], each["path"].rpartition(".")[2])
             for each in self.groups()
-            if each["graph_support"] in levels
+            if each["graph_support"] is not None
         ]
-        least, by = min(
-            supports, key=lambda own: own[0].attributes["value"], default=(levels["ALWAYS"], None)
-        )
-        by = None if least is levels["ALWAYS"] else by
+        top = levels["ALWAYS"]
+        least, by = min(supports, key=lambda own: own[0].attributes["value"], default=(top, None))
+        by = None if least is top else by
         drafts = run.part(self._config, "speculative_config", "num_speculative_tokens") or 0
         compilation = run.part(self._config, "compilation_config")
-        asked = plain(run.part(compilation, "cudagraph_mode"))
+        asked = self._name_of(run.part(compilation, "cudagraph_mode"))
         resolve = run.attribute(compilation, "resolve_cudagraph_mode_and_sizes")
-        v2 = run.part(self._config, "use_v2_model_runner")
+        own = {"use_v2_model_runner": run.part(self._config, "use_v2_model_runner")}
         run.warnings.clear()
-        mode = self._current(
-            lambda: run.call(resolve, least, by, 1 + drafts, use_v2_model_runner=v2)
-        )
+        mode = self._current(lambda: run.call(resolve, least, by, 1 + drafts, **own))
         return {
             "asked": asked,
-            "mode": plain(mode),
+            "mode": self._name_of(mode),
             "support": least.attributes["name"],
             "by": by,
             "words": [*run.warnings],

@@ -37,17 +37,22 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
         EngineError: Python cannot be started, or gives no answer; or the GPU is none of NVIDIA's.
     """
     gpu, model = query.gpu, query.model
-    if gpu.rocm_arch is not None:
-        raise EngineError(
-            "engine-does-not-answer",
-            f"vLLM is asked for GPUs of NVIDIA alone, and {gpu.key} is none: its platform for ROCm "
-            "asks a library of the driver. Name another GPU, such as H100.",
-        )
+    check_gpu(gpu)
     with in_folders(query.lines, model) as (around, named, path):
         lines = [[*without_model(words), "--model", path] for words in named]
         answers = ask(python, SCRIPT, lines, gpu, query.num_gpus)
     texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
+
+
+def check_gpu(gpu: Gpu) -> None:
+    """Raise the error of a GPU for which vLLM's platform is not described."""
+    if gpu.rocm_arch is not None:
+        raise EngineError(
+            "engine-does-not-answer",
+            f"vLLM is asked and read for GPUs of NVIDIA alone, and {gpu.key} is none: its platform "
+            "for ROCm asks a library of the driver. Name another GPU, such as H100.",
+        )
 
 
 def named_model(words: Sequence[str]) -> str | None:
