@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from backend_caps.engines.source.objects import Objects
+from backend_caps.engines.source.records import MAPPING
 from backend_caps.engines.source.values import (
     Args,
     External,
@@ -159,5 +160,6 @@ def torch_modules() -> dict[str, Native]:
         "torch.nn.parameter.Parameter": Hook(_parameter),
         **{f"torch.{name}": Hook(_made) for name in ("empty", "zeros", "ones", "full", "randn")},
         "torch.nn.ModuleList": _derived("ModuleList", _LIST),
+        "torch.nn.ModuleDict": library_class("torch.nn.ModuleDict", {}, (MAPPING, MODULE)),
         **{f"torch.nn.{name}": _derived(name, {}) for name in plain},
     }
