@@ -24,12 +24,24 @@ _MIB = 1 << 20
 TORCH = (2, 13, 0)
 """The release of torch that engines find."""
 _ALIASES = {
-    **{"half": "float16", "float": "float32", "double": "float64"},
-    **{"short": "int16", "int": "int32", "long": "int64"},
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
 }
 _BYTES = {
-    **{"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8},
-    **{"int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8},
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
 }
 """The sizes of elements; of all others it is one byte."""
 _DTYPES = (

@@ -1,6 +1,6 @@
-"""Torch's modules, for a program that is interpreted: which attributes they have, and what they hold.
+"""Torch's modules and tensors, for a program that is interpreted: what they have and hold.
 
-No tensor exists: what computes with one is unknown.
+No element of a tensor exists: what computes with one is unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _set(run: Objects, args: Args, _named: Named) -> Native:
     run.set_raw(owner, name, value)
 
 
-def _modules(run: Objects, args: Args, _named: Named) -> Native:
+def _modules(_run: Objects, args: Args, _named: Named) -> Native:
     """List a module and those within it."""
     found: dict[int, Instance] = {}
     queue: list[Native] = [args[0]]

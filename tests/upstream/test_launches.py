@@ -22,13 +22,19 @@ from backend_caps.resolution.resolver import resolve
 from tests.upstream.launch_trials import RECORDED, TABLES, Verdict, read, trials_of
 from tests.upstream.launches import MACHINES, Case
 from tests.upstream.sglang_wheel import find_wheel
+from tests.upstream.trial_engines import SGLANG
 
 _VERSION = "0.5.23"
 _CASES: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "tables" / "launches.toml").read_text("utf-8")
 )["case"]
 _RECORDED = {
-    version: [*map(json.loads, (TABLES / RECORDED.format(version)).read_text("utf-8").splitlines())]
+    version: [
+        *map(
+            json.loads,
+            (TABLES / RECORDED["sglang"].format(version)).read_text("utf-8").splitlines(),
+        )
+    ]
     for version in ("0.5.13", "0.5.23")
 }
 
@@ -42,7 +48,7 @@ def _launch(case: Mapping[str, Any]) -> Launch:
     model = case["model"]
     if model.startswith("hub/"):
         model = str(TABLES.parent / f"{model}.json")
-    return read(_VERSION, Case(case["machine"], model, tuple(case["line"].split())))
+    return read(SGLANG, _VERSION, Case(case["machine"], model, tuple(case["line"].split())))
 
 
 def _plan(case: Mapping[str, Any], launch: Launch) -> Plan:
@@ -91,7 +97,7 @@ def test_reader_agrees_with_recorded_answers(version: str, machine: str) -> None
 
     wrong = [
         str(trial)
-        for trial in trials_of(version, [*cases], answers)
+        for trial in trials_of(SGLANG, version, [*cases], answers)
         if trial.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}
     ]
 

@@ -127,10 +127,13 @@ class Calls(Instances):
                     if call is None
                     else self.apply(call, (function, *args), named)
                 )
-            case External(path=path) if f"{path}()" in self.natives:
-                return self.natives[f"{path}()"].run(self, args, named)
             case Unknown() | External():
-                return Unknown(f"{function}()")
+                made = self.natives.get(f"{function}()")
+                return (
+                    made.run(self, args, named)
+                    if isinstance(made, Hook)
+                    else Unknown(f"{function}()")
+                )
         if not callable(function):
             raise self.raised(TypeError(f"{short(function)} is not callable"))
         return self._native(function, args, named)

@@ -77,7 +77,7 @@ class Instances(Objects):
         unknown = sorted(given.keys() - {name for name in fields if _takes(cls, name)})
         if unknown:
             words = f"{cls.name}() got an unexpected keyword argument {unknown[0]!r}"
-            raise self.raised(TypeError(words))
+            raise self.raised((TypeError if check is None else check.error)(words))
         passed: list[Native] = []
         for name in fields:
             value = given.get(name, MISSING)
@@ -96,7 +96,7 @@ class Instances(Objects):
 
     def _default(self, cls: ClassValue, name: str) -> Native:
         """Return a field's default; `MISSING` where the constructor leaves it unset."""
-        stated = cls.lookup(name) if cls.has(name) else FieldDefault(ABSENT)
+        stated: Native = cls.lookup(name) if cls.has(name) else FieldDefault(ABSENT)
         is_open = isinstance(stated, FieldDefault) and stated.value is ABSENT and not stated.factory
         if not is_open:
             return self.default_of(stated)

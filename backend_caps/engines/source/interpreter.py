@@ -391,7 +391,8 @@ class Interpreter(ControlFlow):
 
 def _native_bases(base: Native) -> tuple[Native, ...]:
     """Return what a class derives from by a base: beside `dict` itself, what its methods do."""
-    return (MAPPING, dict) if base is dict or typing.get_origin(base) is dict else (base,)
+    origin: Native = typing.get_origin(base)
+    return (MAPPING, dict) if dict in (base, origin) else (base,)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -127,10 +127,10 @@ def _copied(value: Native, seen: dict[int, Native]) -> Native:
             made.attributes = {k: _copied(v, seen) for k, v in value.attributes.items()}
             return made
         case dict():
-            made = copy.copy(value)  # of its own class
+            items = copy.copy(value)  # of its own class
             for key, each in value.items():
-                made[key] = _copied(each, seen)
-            return made
+                items[key] = _copied(each, seen)
+            return items
         case list() | set() | tuple():
             return type(value)(_copied(each, seen) for each in value)
     held = getattr(value, "interpreted_copy", None)
@@ -162,7 +162,7 @@ def _import(run: Objects, args: Args, _named: Named) -> Native:
     return run.import_module(name) if isinstance(name, str) else Unknown("a module")
 
 
-def _signature(run: Objects, args: Args, _named: Named) -> Native:
+def _signature(_run: Objects, args: Args, _named: Named) -> Native:
     """Return the signature of a function, a method or a class of the program."""
     function, num_given = args[0], 0
     if isinstance(function, ClassValue):
@@ -177,7 +177,7 @@ def _signature(run: Objects, args: Args, _named: Named) -> Native:
     defaults = [*([inspect.Parameter.empty] * (len(positional) - len(function.defaults)))]
     defaults += function.defaults
     kinds = inspect.Parameter
-    stated = [
+    stated: list[tuple[ast.arg, Native, Native]] = [
         (each, kinds.POSITIONAL_OR_KEYWORD, default)
         for each, default in zip(positional, defaults, strict=True)
     ][num_given:]

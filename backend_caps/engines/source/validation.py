@@ -6,17 +6,16 @@ is not known is taken as it is.
 
 from __future__ import annotations
 
-import enum
 import json
 import types
 import typing
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
 from backend_caps.engines.source.objects import Objects
-from backend_caps.engines.source.uncertainty import has_unknown
 from backend_caps.engines.source.values import (
     ABSENT,
     Args,
@@ -76,6 +75,8 @@ def _validators(cls: ClassValue) -> Iterator[_Validator]:
 
 class Validation:
     """How pydantic makes an object's fields of what its constructor is given."""
+
+    error = ValidationError
 
     def before(self, run: Objects, cls: ClassValue, given: Mapping[str, Native]) -> Named:
         """Change the arguments as validators of the whole object do first."""
@@ -169,28 +170,17 @@ def coerced(run: Objects, kind: Native, value: Native) -> Native:
     Raises:
         _MismatchError: it is none of what the annotation takes.
     """
-    if isinstance(value, Unknown | External) or kind in (typing.Any, object):
+    if isinstance(value, Unknown | External) or isinstance(kind, str | Unknown | External):
         return value
-    if isinstance(kind, str | Unknown | External):
-        return value
-    if isinstance(kind, FieldDefault):
-        return value
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, tuple) or origin in (typing.Union, types.UnionType):
-        return _of_union(run, kind if isinstance(kind, tuple) else args, value)
-    if origin is typing.Annotated:
-        return coerced(run, args[0], value)
-    if origin is typing.Literal:
-        return _of_literal(args, value)
+    kind = type(None) if kind is None else kind
+    is_union = isinstance(kind, tuple)
+    origin: Native = typing.Union if is_union else typing.get_origin(kind)
+    convert = _OF_ORIGIN.get(origin)
+    if convert is not None:
+        return convert(run, kind if is_union else typing.get_args(kind), value)
     if isinstance(kind, ClassValue):
         return _of_class(run, kind, value)
-    if kind is None or kind is type(None):
-        return _or_mismatch(value is None, value, "None")
-    if isinstance(kind, type) and origin is None:
-        return _of_type(kind, value)
-    if origin in (list, tuple, set, frozenset, dict):
-        return _of_container(run, origin, args, value)
-    return value
+    return _OF_TYPE[kind](run, (), value) if kind in _OF_TYPE else value
 
 
 def _or_mismatch(holds: bool, value: Native, wanted: str) -> Native:
@@ -200,9 +190,8 @@ def _or_mismatch(holds: bool, value: Native, wanted: str) -> Native:
     return value
 
 
-def _of_union(run: Objects, kinds: Iterable[Native], value: Native) -> Native:
+def _of_union(run: Objects, kinds: Args, value: Native) -> Native:
     """Take the kind that fits a value as it is, else the first that it can be made to fit."""
-    kinds = [*kinds]
     if value is None and (None in kinds or type(None) in kinds):
         return None
     errors: list[str] = []
@@ -224,44 +213,24 @@ def _fits(run: Objects, kind: Native, value: Native) -> bool:
     return typing.get_origin(kind) is typing.Literal and value in typing.get_args(kind)
 
 
-def _of_literal(args: Sequence[Native], value: Native) -> Native:
+def _of_literal(_run: Objects, args: Args, value: Native) -> Native:
     found = [each for each in args if each == value and type(each) is type(value)]
     return _or_mismatch(bool(found), value, " or ".join(map(repr, args)))
 
 
 def _of_class(run: Objects, kind: ClassValue, value: Native) -> Native:
-    if run.is_instance(value, kind) is not False:
+    if run.is_instance(value, kind) is not False or not (kind.is_enum or kind.is_record):
         return value
     if kind.is_enum:
         is_number = isinstance(value, str) and value.isdecimal()
         numbered = is_number and isinstance(members(kind)[0].attributes["value"], int)
         return run.call(kind, int(value) if numbered else value)
-    if kind.is_record and isinstance(value, dict):
-        return run.call(kind, **value)
-    if not kind.is_record:
-        return value
-    return _or_mismatch(False, value, f"a dictionary or an instance of {kind.name}")  # noqa: FBT003
+    is_given = isinstance(value, dict)
+    _or_mismatch(is_given, value, f"a dictionary or an instance of {kind.name}")
+    return run.call(kind, **value)
 
 
-def _of_type(kind: type, value: Native) -> Native:
-    """Convert between Python's own types as pydantic does where it is not strict."""
-    if kind is bool:
-        return _of_bool(value)
-    if kind in (int, float):
-        return _of_number(kind, value)
-    if kind in (str, bytes):
-        is_text = isinstance(value, kind) or (
-            isinstance(value, Instance) and value.cls.is_enum and kind is str
-        )
-        return _or_mismatch(is_text, value, "a valid string")
-    if kind in (dict, list, tuple, set, frozenset):
-        return _of_container(None, kind, (), value)
-    if issubclass(kind, enum.Enum):
-        return value
-    return value
-
-
-def _of_bool(value: Native) -> Native:
+def _of_bool(_run: Objects, _args: Args, value: Native) -> Native:
     if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
         return value.lower() in _TRUE
     if isinstance(value, int | float) and value in (0, 1):
@@ -269,32 +238,71 @@ def _of_bool(value: Native) -> Native:
     return _or_mismatch(isinstance(value, bool), value, "a valid boolean")
 
 
-def _of_number(kind: type, value: Native) -> Native:
+def _of_text(_run: Objects, _args: Args, value: Native) -> Native:
+    return _or_mismatch(isinstance(value, str), value, "a valid string")
+
+
+def _of_none(_run: Objects, _args: Args, value: Native) -> Native:
+    return _or_mismatch(value is None, value, "None")
+
+
+def _of_int(_run: Objects, _args: Args, value: Native) -> Native:
+    return _of_number(int, value, "a valid integer")
+
+
+def _of_float(_run: Objects, _args: Args, value: Native) -> Native:
+    return _of_number(float, value, "a valid number")
+
+
+def _of_number(kind: type, value: Native, wanted: str) -> Native:
     if isinstance(value, str):
         try:
             return kind(value.strip())
         except ValueError:
-            pass
-    if isinstance(value, bool):
-        return kind(value)
-    if isinstance(value, float) and kind is int and value.is_integer():
-        return int(value)
-    is_number = isinstance(value, int) or (isinstance(value, float) and kind is float)
-    words = "a valid integer" if kind is int else "a valid number"
-    return kind(value) if is_number else _or_mismatch(False, value, words)  # noqa: FBT003
+            return _or_mismatch(False, value, wanted)  # noqa: FBT003 - a condition
+    is_whole = isinstance(value, float) and value.is_integer()
+    is_number = isinstance(value, int) or is_whole or (isinstance(value, float) and kind is float)
+    _or_mismatch(is_number, value, wanted)
+    return kind(value)
 
 
-def _of_container(run: Objects | None, origin: type, args: Args, value: Native) -> Native:
-    if origin is dict:
-        _or_mismatch(isinstance(value, Mapping), value, "a valid dictionary")
-        if run is None or len(args) < 2:  # noqa: PLR2004 - of keys and of values
-            return value
-        return {coerced(run, args[0], k): coerced(run, args[1], v) for k, v in value.items()}
-    is_many = isinstance(value, list | tuple | Set)
-    _or_mismatch(is_many and not isinstance(value, Mapping), value, f"a valid {origin.__name__}")
-    if run is None or not args or (origin is tuple and args[-1] is not Ellipsis):
-        return value if isinstance(value, origin) else origin(value)
-    return origin([coerced(run, args[0], each) for each in value])
+def _of_mapping(run: Objects, args: Args, value: Native) -> Native:
+    _or_mismatch(isinstance(value, Mapping), value, "a valid dictionary")
+    if not args:
+        return value
+    return {coerced(run, args[0], k): coerced(run, args[1], v) for k, v in value.items()}
+
+
+def _of_many(origin: type) -> _Convert:
+    def convert(run: Objects, args: Args, value: Native) -> Native:
+        is_many = isinstance(value, list | tuple | AbstractSet)
+        _or_mismatch(is_many, value, f"a valid {origin.__name__}")
+        if not args or (origin is tuple and args[-1] is not Ellipsis):
+            return origin(value)
+        return origin([coerced(run, args[0], each) for each in value])
+
+    return convert
+
+
+_Convert = Callable[[Objects, Args, Native], Native]
+"""Makes a value what an annotation with these arguments demands."""
+_OF_TYPE: Mapping[Native, _Convert] = {
+    bool: _of_bool,
+    int: _of_int,
+    float: _of_float,
+    str: _of_text,
+    type(None): _of_none,
+    dict: _of_mapping,
+    **{each: _of_many(each) for each in (list, tuple, set, frozenset)},
+}
+_OF_ORIGIN: Mapping[Native, _Convert] = {
+    typing.Union: _of_union,
+    types.UnionType: _of_union,
+    typing.Annotated: lambda run, args, value: coerced(run, args[0], value),
+    typing.Literal: _of_literal,
+    dict: _of_mapping,
+    **{each: _of_many(each) for each in (list, tuple, set, frozenset)},
+}
 
 
 VALIDATION = Validation()
@@ -335,20 +343,7 @@ def _adapter(_run: Objects, args: Args, _named: Named) -> Native:
         except _MismatchError as error:
             raise run.raised(ValidationError(str(error))) from error
 
-    def dumped(_run: Objects, own: Args, _named: Named) -> Native:
-        return Unknown("dump_python(...)") if has_unknown([*own]) else Unknown("dumped")
-
-    return (
-        External("pydantic.TypeAdapter()")
-        if isinstance(kind, Unknown)
-        else _Adapter(
-            {
-                "validate_json": Hook(of_json),
-                "validate_python": Hook(of_python),
-                "dump_python": Hook(dumped),
-            }
-        )
-    )
+    return _Adapter({"validate_json": Hook(of_json), "validate_python": Hook(of_python)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

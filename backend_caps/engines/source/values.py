@@ -140,6 +140,9 @@ class Frame:
 class Validation(Protocol):
     """Checks what the constructor of a record is given, and what it makes."""
 
+    error: type[Exception]
+    """What is raised of other arguments than the constructor takes."""
+
     def before(self, run: Native, cls: ClassValue, given: Named) -> Named:
         """Return the arguments as the class changes them first."""
 
@@ -268,7 +271,7 @@ class Instance:
         if self.cls.is_enum:
             value = self.attributes["value"]
             return hash(value) if isinstance(value, str | int) else id(self)
-        return id(self)
+        return hash(tuple(self.attributes.values())) if self.cls.is_tuple else id(self)
 
     def __repr__(self) -> str:
         return f"<{self.cls.name}>"
@@ -379,7 +382,11 @@ class FieldDefault:
 
 
 def library_class(
-    path: str, names: Mapping[str, Native], bases: tuple[Native, ...] = (), **traits: bool
+    path: str,
+    names: Mapping[str, Native],
+    bases: tuple[Native, ...] = (),
+    *,
+    is_record: bool = False,
 ) -> ClassValue:
     """Make a class of Python's library whose methods are ours.
 
@@ -387,11 +394,11 @@ def library_class(
         path: its module and name.
         names: its methods and other attributes.
         bases: the classes that it derives from.
-        traits: such as `is_record`.
+        is_record: whether its constructor takes the annotated names.
     """
     module, _, name = path.rpartition(".")
     home = ModuleValue(Module(module, f"{module}.py", ast.Module([], []), b""))
-    return ClassValue(name, bases, dict(names), home, **traits)
+    return ClassValue(name, bases, dict(names), home, is_record=is_record)
 
 
 def members(cls: ClassValue) -> list[Instance]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from backend_caps.engines.source.uncertainty import has_unknown
+from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.uncertainty import has_unknown, short
 from backend_caps.engines.source.values import (
     MISSING,
     ClassValue,
@@ -106,7 +108,7 @@ class Layers:
         """List the layers that are alike, with their backend and what it supports."""
         found: dict[str, dict[str, Any]] = {}
         for name, layer in self._layers().items():
-            own = self._current(lambda at=name, each=layer: self._of_layer(at, each))
+            own = self._current(partial(self._of_layer, name, layer))
             alike = found.setdefault(json.dumps(own, sort_keys=True), {**own, "num_layers": 0})
             alike["num_layers"] += 1
         return list(found.values())
@@ -147,7 +149,7 @@ class Layers:
         return [
             {
                 "asked": {name: plain(value) for name, value in asked.attributes.items()},
-                "against": self._current(lambda own=asked, n=num: self._against(own, n)),
+                "against": self._current(partial(self._against, asked, num)),
             }
             for asked, num in self._asked.values()
         ]

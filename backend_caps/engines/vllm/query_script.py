@@ -153,7 +153,7 @@ def _is_of_vllm(code: CodeType) -> bool:
 
 
 def _raises(at: TracebackType) -> bool:
-    """Return whether a frame is at a `raise` or an `assert`, and not at a call of torch's C code."""
+    """Return whether a frame is at a `raise` or an `assert`, not at a call of torch's C code."""
     return dis.opname[at.tb_frame.f_code.co_code[at.tb_lasti]] in {"RAISE_VARARGS", "RERAISE"}
 
 

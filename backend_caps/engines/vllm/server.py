@@ -12,7 +12,15 @@ from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
 from backend_caps.engines.source.library import library
 from backend_caps.engines.source.uncertainty import short
-from backend_caps.engines.source.values import MISSING, External, Hook, Instance, Native, Unknown
+from backend_caps.engines.source.values import (
+    MISSING,
+    ClassValue,
+    External,
+    Hook,
+    Instance,
+    Native,
+    Unknown,
+)
 from backend_caps.engines.surroundings import Dtype, ModelConfig, Record, is_base_config
 from backend_caps.engines.vllm.query_values import VALUES
 from backend_caps.engines.vllm.surroundings import surroundings

@@ -59,7 +59,7 @@ def test_torch_describes_the_machine(gpu: str, known: list[object]) -> None:
 
 
 def test_dtypes_and_devices_are_told_apart() -> None:
-    """A dtype is equal to its other names, is a key, and is a `torch.dtype`; a device has its parts."""
+    """A dtype equals its other names, is a key, and is a `torch.dtype`; a device has its parts."""
     found = _run("""
         import torch
 
