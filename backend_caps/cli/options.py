@@ -169,23 +169,20 @@ def select_options(command: click.Command) -> click.Command:
 
 
 def launch_of_layers(ctx: click.Context) -> Launch:
-    """Ask an installed vLLM for the layers of a server, or read what becomes of its command line.
+    """Ask an installed vLLM for the layers of a server, or read its source.
 
     Raises:
         UsageError: no GPU or no model is named; or a Python and a source are, or neither.
-        EngineError: the model's configuration or the source cannot be read, or vLLM gives no
-            answer.
+        EngineError: the model or the source cannot be read, or vLLM gives no answer.
     """
     given, facts, words = ctx.params, _facts(ctx), _launch_words(ctx)
     python, source = given["engine_python"], given["source"]
-    # For a launch alone.
     from backend_caps.engines.vllm.query import ask_launches, named_model  # noqa: PLC0415
 
     if (python is None) is (source is None):
         raise click.UsageError(
-            "select --engine vllm takes --engine-python PATH, the Python of an environment that "
-            "has vLLM, which is asked; or --source PATH, a wheel or a folder, which is read. "
-            "Expected one of the two."
+            "select --engine vllm asks the vLLM of --engine-python PATH, or reads that of --source "
+            "PATH, a wheel or a folder. Expected one of the two."
         )
     model = given["model_config"] or named_model(words)
     query = None if model is None else query_of([words], model, facts)

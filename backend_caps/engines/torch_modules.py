@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from backend_caps.engines.source.instances import library_class
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.records import MAPPING
 from backend_caps.engines.source.values import (
@@ -17,7 +18,6 @@ from backend_caps.engines.source.values import (
     Named,
     Native,
     Unknown,
-    library_class,
 )
 from backend_caps.engines.surroundings import Dtype, answering
 

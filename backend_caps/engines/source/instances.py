@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend_caps.engines.source.builtin_functions import OF_OBJECT
+from backend_caps.engines.source.module import Module
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.uncertainty import has_unknown, same, short
 from backend_caps.engines.source.values import (
@@ -19,6 +21,7 @@ from backend_caps.engines.source.values import (
     Hook,
     Instance,
     Method,
+    ModuleValue,
     Native,
     Unknown,
     members,
@@ -154,3 +157,23 @@ def make_members(cls: ClassValue) -> None:
             own = last + 1 if str not in cls.externals else name.lower()
         last = own if isinstance(own, int) else last
         cls.names[name] = Instance(cls, {"name": name, "value": own, "_value_": own})
+
+
+def library_class(
+    path: str,
+    names: Mapping[str, Native],
+    bases: tuple[Native, ...] = (),
+    *,
+    is_record: bool = False,
+) -> ClassValue:
+    """Make a class of Python's library whose methods are ours.
+
+    Args:
+        path: its module and name.
+        names: its methods and other attributes.
+        bases: the classes that it derives from.
+        is_record: whether its constructor takes the annotated names.
+    """
+    module, _, name = path.rpartition(".")
+    home = ModuleValue(Module(module, f"{module}.py", ast.Module([], []), b""))
+    return ClassValue(name, bases, dict(names), home, is_record=is_record)

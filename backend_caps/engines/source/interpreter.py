@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import sys
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from backend_caps.engines.source.calls import NotFollowedError, Run, Store, may_
 from backend_caps.engines.source.control_flow import ControlFlow, nothing
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.instances import make_members
-from backend_caps.engines.source.records import MAPPING, NAMED_TUPLE
+from backend_caps.engines.source.records import NAMED_TUPLE, native_bases
 from backend_caps.engines.source.values import (
     MISSING,
     NO_TRAITS,
@@ -276,7 +275,7 @@ class Interpreter(ControlFlow):
 
     def _class(self, node: ast.ClassDef, frame: Frame) -> None:
         stated = (self.value(each, frame) for each in node.bases)
-        bases = tuple(own for each in stated for own in _native_bases(each))
+        bases = tuple(own for each in stated for own in native_bases(each))
         keywords = {each.arg: self.value(each.value, frame) for each in node.keywords if each.arg}
         made = ClassValue(node.name, bases, {}, frame.module, node, keywords=keywords)
         made.is_enum = any(is_enum(each) for each in made.line)
@@ -387,12 +386,6 @@ class Interpreter(ControlFlow):
         for name in [each for each in names if isinstance(each, str)]:
             if not name.startswith(("_", "\0")) or listed:
                 frame.names[name] = self.member(module, module.module.name, name)
-
-
-def _native_bases(base: Native) -> tuple[Native, ...]:
-    """Return what a class derives from by a base: beside `dict` itself, what its methods do."""
-    origin: Native = typing.get_origin(base)
-    return (MAPPING, dict) if dict in (base, origin) else (base,)
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -6,6 +6,7 @@ Pure functions are Python's own. What would touch files, processes or the clock 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 import collections.abc
 import copy

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.instances import library_class
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import (
     Args,
@@ -17,7 +18,6 @@ from backend_caps.engines.source.values import (
     Native,
     Raised,
     Unknown,
-    library_class,
 )
 
 _PARSER = "\0parser"

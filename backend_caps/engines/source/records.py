@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import typing
 
+from backend_caps.engines.source.instances import library_class
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import (
     ABSENT,
@@ -19,7 +20,6 @@ from backend_caps.engines.source.values import (
     Named,
     Native,
     Unknown,
-    library_class,
 )
 
 
@@ -211,6 +211,12 @@ MAPPING = library_class(
     },
 )
 """The base, beside `dict` itself, of classes that derive from `dict`."""
+
+
+def native_bases(base: Native) -> tuple[Native, ...]:
+    """Return what a class derives from by a base: beside `dict` itself, what its methods do."""
+    origin: Native = typing.get_origin(base)
+    return (MAPPING, dict) if dict in (base, origin) else (base,)
 
 
 RECORDS: dict[str, Native] = {

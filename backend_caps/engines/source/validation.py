@@ -174,7 +174,8 @@ def coerced(run: Objects, kind: Native, value: Native) -> Native:
         return value
     kind = type(None) if kind is None else kind
     is_union = isinstance(kind, tuple)
-    origin: Native = typing.Union if is_union else typing.get_origin(kind)
+    stated: Native = typing.get_origin(kind)
+    origin = typing.Union if is_union else stated
     convert = _OF_ORIGIN.get(origin)
     if convert is not None:
         return convert(run, kind if is_union else typing.get_args(kind), value)
@@ -210,7 +211,8 @@ def _fits(run: Objects, kind: Native, value: Native) -> bool:
         return type(value) is kind
     if isinstance(kind, ClassValue):
         return run.is_instance(value, kind) is True
-    return typing.get_origin(kind) is typing.Literal and value in typing.get_args(kind)
+    origin: Native = typing.get_origin(kind)
+    return origin is typing.Literal and value in typing.get_args(kind)
 
 
 def _of_literal(_run: Objects, args: Args, value: Native) -> Native:

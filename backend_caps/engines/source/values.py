@@ -8,9 +8,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from backend_caps.engines.source.module import Module
+
+if TYPE_CHECKING:
+    from backend_caps.engines.source.validation import Validation
 
 Native: TypeAlias = Any
 """Any value of the interpreted program."""
@@ -135,22 +138,6 @@ class Frame:
     around: Callable[[Native], None] | None = None
     """In a context manager's function, what runs where it yields."""
     is_class_body: bool = False
-
-
-class Validation(Protocol):
-    """Checks what the constructor of a record is given, and what it makes."""
-
-    error: type[Exception]
-    """What is raised of other arguments than the constructor takes."""
-
-    def before(self, run: Native, cls: ClassValue, given: Named) -> Named:
-        """Return the arguments as the class changes them first."""
-
-    def field(self, run: Native, cls: ClassValue, name: str, value: Native) -> Native:
-        """Return a field's value as the class takes it."""
-
-    def after(self, run: Native, made: Instance) -> None:
-        """Check an object that is made."""
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -379,26 +366,6 @@ class FieldDefault:
     """What pydantic's `gt`, `ge`, `lt` and `le` demand."""
     init: bool = True
     """Whether the constructor takes the field; by this name programs read it."""
-
-
-def library_class(
-    path: str,
-    names: Mapping[str, Native],
-    bases: tuple[Native, ...] = (),
-    *,
-    is_record: bool = False,
-) -> ClassValue:
-    """Make a class of Python's library whose methods are ours.
-
-    Args:
-        path: its module and name.
-        names: its methods and other attributes.
-        bases: the classes that it derives from.
-        is_record: whether its constructor takes the annotated names.
-    """
-    module, _, name = path.rpartition(".")
-    home = ModuleValue(Module(module, f"{module}.py", ast.Module([], []), b""))
-    return ClassValue(name, bases, dict(names), home, is_record=is_record)
 
 
 def members(cls: ClassValue) -> list[Instance]:
