@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from backend_caps.engines.source.instances import library_class
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.records import MAPPING
+from backend_caps.engines.source.uncertainty import values_of
 from backend_caps.engines.source.values import (
     Args,
     External,
@@ -49,8 +50,9 @@ def _modules(_run: Objects, args: Args, _named: Named) -> Native:
         each = queue.pop()
         if isinstance(each, Instance) and id(each) not in found:
             found[id(each)] = each
+            held = each.attributes.get(_ITEMS, ())
             queue += each.attributes.values()
-            queue += each.attributes.get(_ITEMS, ())
+            queue += [] if isinstance(held, Unknown) else values_of(held)
     return list(found.values())
 
 
