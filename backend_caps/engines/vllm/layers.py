@@ -100,7 +100,7 @@ class Layers:
         base = self._run.found("vllm.model_executor.layers.attention_layer_base.AttentionLayerBase")
         context = self._run.part(self._config, "compilation_config", "static_forward_context")
         if not isinstance(context, dict):
-            return {}
+            raise NotFollowedError(f"the layers are not known: {context}", self._run.at)
         is_instance = self._run.is_instance
         return {name: each for name, each in context.items() if is_instance(each, base)}
 

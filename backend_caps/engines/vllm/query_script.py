@@ -205,10 +205,13 @@ class Chosen:
         cls = type(self._platform)
         choose = cls.get_attn_backend_cls
 
-        def chosen(selected: _Value, attn_selector_config: _Value, num_heads: _Value) -> _Value:
-            own = (attn_selector_config, num_heads)
-            self._asked.setdefault(str(own), own)
-            return choose(selected, attn_selector_config, num_heads)
+        def chosen(selected: _Value, *args: _Value, **named: _Value) -> _Value:
+            given = dict(zip(("attn_selector_config", "num_heads"), args, strict=False)) | named
+            own = given.get("attn_selector_config")
+            if hasattr(own, "_asdict"):  # releases before 0.14 ask by arguments alone
+                asked = (own, given.get("num_heads"))
+                self._asked.setdefault(str(asked), asked)
+            return choose(selected, *args, **named)
 
         cls.get_attn_backend_cls = staticmethod(chosen)
         try:

@@ -319,14 +319,21 @@ def test_program_of_too_many_statements_is_not_followed(monkeypatch: pytest.Monk
         _run("def f():\n    for x in range(100):\n        y = x")
 
 
-def test_parser_that_cannot_be_followed_says_so() -> None:
+@pytest.mark.parametrize(
+    ("calls", "error"),
+    [
+        ("parser.add_argument('--x'), parser.add_argument('--x')", "ArgumentError: "),
+        ("parser.format_usage(1)", "TypeError: "),
+    ],
+)
+def test_parser_that_cannot_be_followed_says_so(calls: str, error: str) -> None:
     """What our own parser cannot do is not the program's error."""
-    with pytest.raises(NotFollowedError, match="ArgumentError: ") as raised:
-        _run("""
+    with pytest.raises(NotFollowedError, match=error) as raised:
+        _run(f"""
             import argparse
             def f():
                 parser = argparse.ArgumentParser()
-                return [parser.add_argument("--x"), parser.add_argument("--x")]
+                return [{calls}]
         """)
 
     assert raised.value.at == "engine/m.py:5"

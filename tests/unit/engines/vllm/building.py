@@ -20,6 +20,7 @@ _TEXTS = data("vllm_engine")
 MODELS: Mapping[str, Mapping[str, object]] = {
     "plain": {"layers": [[64, None]] * 3},
     "windows": {"layers": [[64, None], [64, 128], [1, None]]},
+    "unasked": {"layers": [[64, 0]]},
     "odd": {"layers": [], "heads": 3},
     "refused": {"layers": [], "raises": "value"},
     "confused": {"layers": [], "raises": "type"},

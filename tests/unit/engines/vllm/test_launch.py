@@ -103,6 +103,14 @@ def test_backends_have_the_reasons_against_them(launches: _Of) -> None:
     )
 
 
+def test_layers_that_ask_for_no_kind_have_no_reasons(launches: _Of) -> None:
+    """As in releases that ask by arguments alone; they take what the platform gives them."""
+    (launch,) = launches("unasked", "")
+
+    assert [group.backend for group in launch.layers] == ["FULL"]
+    assert launch.choices == ()
+
+
 def test_values_are_final_and_name_the_line_that_changed_them(launches: _Of) -> None:
     """A dtype is written without its module, a mode by its name."""
     (launch,) = launches("plain", "")
@@ -183,6 +191,96 @@ def test_engine_that_is_not_whole_is_not_known(
 
     assert first.starts is second.starts is None
     assert "cannot be imported" in first.unchecked[0].message
+
+
+_ARGUMENTS, _LAYERS = "vllm/engine/arg_utils.py", "vllm/model_executor/layers"
+_CLASSES, _BASE = "vllm/v1/attention/backends/classes.py", f"{_LAYERS}/attention_layer_base.py"
+
+
+_OWN_CONFIG = """class Own(PreTrainedConfig):
+    def __init__(self, heads, **others):
+        super().__init__(**others)
+        self.heads = heads
+
+
+class EngineArgs:"""
+
+
+def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
+    """Read the small engine with some text of a file replaced."""
+    place = write_importable(tmp_path)
+    file = place / "engine" / path
+    text = file.read_text("utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text, "utf-8")
+    return _launches(_read, place, "windows", "--cudagraph-mode FULL")[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "message"),
+    [
+        (_ARGUMENTS, "        return made\n", "        return torch.lost()\n", "no configuration"),
+        (_BASE, "return self.backend", "return torch_lost()", "what 0.0 takes is not known"),
+        (_BASE, "return None", "return torch_lost()", "what 2.2 takes is not known"),
+        (_CLASSES, "cls.__name__[", "torch_lost()[", "a name is not known"),
+        (_CLASSES, "AttentionCGSupport.ALWAYS", "torch_lost()", "a name is not known"),
+        ("vllm/platforms/cuda.py", "valid, invalid\n", "torch.lost(), {}\n", "is not valid"),
+        (
+            "vllm/config/compilation.py",
+            "self.static_forward_context = {}",
+            "self.static_forward_context = torch_lost()",
+            "the layers are not known",
+        ),
+        ("vllm/platforms/cuda.py", "class NonNvml", "class Nvml", "the interpreter fails"),
+    ],
+)
+def test_what_is_not_known_leaves_the_start_unchecked(
+    tmp_path: Path, path: str, old: str, new: str, message: str
+) -> None:
+    """Where it is not followed is said, with the line."""
+    launch = _changed(tmp_path, path, (old, new))
+
+    assert launch.starts is None
+    assert any(message in each.message for each in launch.unchecked)
+
+
+def test_values_that_are_not_known_are_left_open(tmp_path: Path) -> None:
+    """The server starts all the same; what is of another kind is shown as it is."""
+    launch = _changed(
+        tmp_path,
+        _ARGUMENTS,
+        ("made.model_config.dtype = torch.bfloat16", "made.model_config.dtype = torch.lost()"),
+        (
+            "made.attention_config.backend = args.attention_backend",
+            "made.attention_config.flash_attn_version = config.CUDAGraphMode",
+        ),
+    )
+
+    assert "unknown" in str(launch.values["model_config.dtype"])
+    assert "dtype" not in launch.facts
+
+
+def test_configuration_that_vllm_makes_itself_has_what_it_is_given(tmp_path: Path) -> None:
+    """Of a class that derives from transformers' own."""
+    launch = _changed(
+        tmp_path,
+        _ARGUMENTS,
+        ("import torch\n", "import torch\nfrom transformers import PreTrainedConfig\n"),
+        ("class EngineArgs:", _OWN_CONFIG),
+        ("checked(values)", "checked({**values, 'heads': Own(values['heads'], size=1).heads})"),
+    )
+
+    assert launch.starts is True
+
+
+def test_warning_that_does_not_fit_its_words_is_kept(tmp_path: Path) -> None:
+    """As the engine's logger prints it, with an error of its own."""
+    launch = _changed(tmp_path, "vllm/config/compilation.py", ("%s supports %s", "%d supports"))
+
+    assert launch.graphs is not None
+    assert launch.graphs.words == ["%d supports, not FULL"]
 
 
 def test_gpu_of_another_maker_is_refused(place: Path) -> None:
