@@ -262,6 +262,34 @@ def test_values_that_are_not_known_are_left_open(tmp_path: Path) -> None:
     assert "dtype" not in launch.facts
 
 
+def test_reasons_that_are_not_known_are_left_out(tmp_path: Path) -> None:
+    """The layers have their backend all the same."""
+    launch = _changed(
+        tmp_path,
+        "vllm/platforms/cuda.py",
+        ("if attn_selector_config is None:", "if not None:"),
+        ("return valid, invalid", "return torch.lost()"),
+    )
+
+    assert {group.backend for group in launch.layers} == {"FULL"}
+    assert launch.choices[0].against == {}
+
+
+def test_platform_that_refuses_is_vllms_refusal(tmp_path: Path) -> None:
+    """It is made before the command line is parsed."""
+    refusing = "PLATFORM:\n    def __init__(self):\n        raise ValueError('no driver')\n"
+    name = "class NonNvmlCudaPlatform"
+
+    launch = _changed(
+        tmp_path,
+        "vllm/platforms/cuda.py",
+        (f"{name}:\n", refusing.replace("PLATFORM", name) + "\n"),
+    )
+
+    assert launch.refusal is not None
+    assert launch.refusal.message == "no driver"
+
+
 def test_configuration_that_vllm_makes_itself_has_what_it_is_given(tmp_path: Path) -> None:
     """Of a class that derives from transformers' own."""
     launch = _changed(
