@@ -109,6 +109,7 @@ upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.launch_trials --hub $(LAUNCHES)
+	$(BIN)/python -m tests.upstream.launch_trials --engine vllm --version 0.33.0 $(LAUNCHES)
 	$(BIN)/python -m tests.upstream.host_lengths $(LENGTHS)
 
 docs: $(VENV)/developing $(WHEELS)
