@@ -27,6 +27,12 @@ _SGLANG_VALUES = (
 """The final values that are compared, where a release has them."""
 
 
+_LONG = frozenset(
+    {"compilation_config.splitting_ops", "compilation_config.cudagraph_capture_sizes"}
+)
+"""Values that are lists of many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEngine:
     """An engine, with what its answers have."""
@@ -60,7 +66,7 @@ def _kept_of_sglang(launch: Launch) -> Mapping[str, object]:
 
 def _kept_of_vllm(launch: Launch) -> Mapping[str, object]:
     return {
-        "values": launch.values,
+        "values": {name: value for name, value in launch.values.items() if name not in _LONG},
         "layers": [asdict(each) for each in launch.layers],
         "graphs": None if launch.graphs is None else asdict(launch.graphs),
     }

@@ -36,7 +36,7 @@ _WRONG = (
     ("--frobnicate",),
     ("--enable-prefix-cashing",),
     ("--max-num-seqs", "many"),
-    ("--attention-config", '{"bakend": "FLASH_ATTN"}'),
+    ("--attention-config", '{"backends": "FLASH_ATTN"}'),
     ("--compilation-config", "{"),
     ("--speculative-config", '{"method": "eagel"}'),
 )
