@@ -1,4 +1,4 @@
-"""Records of an interpreted program: dataclasses, structs of msgspec, and named tuples."""
+"""Records of an interpreted program: of `dataclasses`, of `msgspec`, and with names for items."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ _OF_TUPLE: dict[str, Native] = {
     "__hash__": Hook(lambda _run, args, _named: hash(args[0])),
 }
 NAMED_TUPLE = library_class("typing.NamedTuple", _OF_TUPLE, is_record=True)
-"""The base of named tuples."""
+"""The base of `NamedTuple` classes."""
 
 
 _ITEMS = "\0items"

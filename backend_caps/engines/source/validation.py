@@ -1,4 +1,4 @@
-"""Pydantic's dataclasses, in an interpreted program: validators, constraints, and coercion.
+"""Pydantic's records, in an interpreted program: what checks a field, its bounds, and coercion.
 
 What an annotation demands of a value is checked where it is known; a value or an annotation that
 is not known is taken as it is.
@@ -119,7 +119,7 @@ class Validation:
     def _refusing(
         self, run: Objects, cls: ClassValue, name: str, check: Callable[[], Native]
     ) -> Native:
-        """Let errors of a validator be pydantic's, which says the class and the field."""
+        """Let errors of a check be pydantic's, which says the class and the field."""
         where = f"{cls.name} {name}".strip()
         try:
             return check()
