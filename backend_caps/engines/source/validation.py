@@ -89,12 +89,10 @@ class Validation:
 
     def field(self, run: Objects, cls: ClassValue, name: str, value: Native) -> Native:
         """Validate one field's value."""
-        own = [each for each in _validators(cls) if name in each.fields or "*" in each.fields]
-        if any(each.mode == "plain" for each in own):
-            own, inner = [], Hook(lambda _run, args, _named: args[0])
         inner = Hook(lambda _run, args, _named: self._stated(run, cls, name, args[0]))
-        for each in own:
-            inner = _around(cls, each, name, inner)
+        for each in _validators(cls):
+            if name in each.fields or "*" in each.fields:
+                inner = _around(cls, each, name, inner)
         return self._refusing(run, cls, name, lambda: run.apply(inner, (value,), {}))
 
     def after(self, run: Objects, made: Instance) -> None:
@@ -161,7 +159,10 @@ def _around(cls: ClassValue, own: _Validator, name: str, inner: Native) -> Nativ
     def wrap(run: Objects, args: Args, _named: Named) -> Native:
         return _called(run, cls, own, name, args[0], inner)
 
-    return Hook({"before": before, "wrap": wrap}.get(own.mode, after))
+    def plain(run: Objects, args: Args, _named: Named) -> Native:
+        return _called(run, cls, own, name, args[0])  # in place of what the annotation demands
+
+    return Hook({"before": before, "wrap": wrap, "plain": plain}.get(own.mode, after))
 
 
 def coerced(run: Objects, kind: Native, value: Native) -> Native:

@@ -79,13 +79,11 @@ class Configs:
         own = self._classes.get(values.get("model_type"))
         if isinstance(own, ClassValue):  # and not one of transformers' by another name
             is_whole = bool(found.get(IS_COMPLETE)) or all(map(is_base_config, own.externals))
-            return constructed_config(run, own, values, is_complete=is_whole)
+            return _with_dtypes(constructed_config(run, own, values, is_complete=is_whole))
         is_remote = named.get("trust_remote_code") is not False and bool(values.get("auto_map"))
         whole = found if found.get(IS_COMPLETE) else None if is_remote else completed(values)
         values = {key: value for key, value in (whole or values).items() if key not in OWN_KEYS}
-        made = ModelConfig(values, is_complete=whole is not None, run=run)
-        _put_dtypes(made)
-        return made
+        return _with_dtypes(ModelConfig(values, is_complete=whole is not None, run=run))
 
 
 def _made_config(run: Objects, _args: Sequence[Native], named: Mapping[str, Native]) -> Native:
@@ -97,13 +95,14 @@ def _init_config(_run: Objects, args: Sequence[Native], named: Mapping[str, Nati
     args[0].values.update(named)
 
 
-def _put_dtypes(config: ModelConfig) -> None:
-    """Make torch's dtypes of their names, in a configuration and its parts."""
+def _with_dtypes(config: ModelConfig) -> ModelConfig:
+    """Make torch's dtypes of their names, in a configuration and its parts, as loading does."""
     for name, value in config.values.items():
         if name in {"dtype", "torch_dtype"} and isinstance(value, str):
             config.values[name] = Dtype(value)
         elif isinstance(value, ModelConfig):
-            _put_dtypes(value)
+            _with_dtypes(value)
+    return config
 
 
 def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[str, Native]:

@@ -22,7 +22,7 @@ _MODELS: Mapping[str, Mapping[str, object]] = {
     "whole": {"model_type": "own", "_complete": True, "text_config": {"torch_dtype": "half"}},
     "other": {"model_type": "of-nobody"},
     "remote": {"model_type": "llama", "auto_map": {"AutoConfig": "own.Config"}},
-    "ours": {"model_type": "ours", "size": 3},
+    "ours": {"model_type": "ours", "size": 3, "dtype": "bfloat16"},
 }
 _PROGRAMS = data("library_programs")
 
@@ -67,7 +67,7 @@ def test_configuration_is_what_transformers_makes_of_the_file() -> None:
     """Dtypes are torch's, in its parts too; a class that vLLM registers is constructed."""
     found = _run("vllm_configuration_is_what_transformers_makes_of_the_file")
 
-    known = [True, True, 6, 4, "own", {}, ["config.json"], False, "llama", None]
+    known = [True, True, 6, True, 4, "own", {}, ["config.json"], False, "llama", None]
     assert found[0][0] == known
     assert all(map(has_unknown, found[0][1]))
     assert found[1] == Dtype("bfloat16")
