@@ -5,7 +5,7 @@ No element of a tensor exists: what computes with one is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from backend_caps.engines.source.instances import library_class
 from backend_caps.engines.source.objects import Objects
@@ -145,16 +145,8 @@ def _parameter(_run: Objects, args: Args, named: Named) -> Native:
 
 
 def torch_modules() -> dict[str, Native]:
-    """Return what names of `torch.nn` mean."""
-    plain: Iterable[str] = (
-        "Linear",
-        "Embedding",
-        "LayerNorm",
-        "SiLU",
-        "GELU",
-        "Identity",
-        "Conv1d",
-    )
+    """Return what names of `torch.nn`, and of what makes a tensor, mean."""
+    plain = ("Linear", "Embedding", "LayerNorm", "SiLU", "GELU", "Identity", "Conv1d")
     return {
         _MODULE: MODULE,
         "torch.tensor": Hook(_of_values),

@@ -129,11 +129,9 @@ class Calls(Instances):
                 )
             case Unknown() | External():
                 made = self.natives.get(f"{function}()")
-                return (
-                    made.run(self, args, named)
-                    if isinstance(made, Hook)
-                    else Unknown(f"{function}()")
-                )
+                if isinstance(made, Hook):
+                    return made.run(self, args, named)
+                return Unknown(f"{function}()")
         if not callable(function):
             raise self.raised(TypeError(f"{short(function)} is not callable"))
         return self._native(function, args, named)

@@ -129,11 +129,9 @@ def _alternatives(kind: Native) -> tuple[Native, ...]:
     """List the types of a union, as `isinstance` takes them."""
     if isinstance(kind, tuple):
         return kind
-    return (
-        typing.get_args(kind) or (kind,)
-        if isinstance(kind, types.UnionType)
-        else (kind or type(None),)
-    )
+    if isinstance(kind, types.UnionType):
+        return typing.get_args(kind)
+    return (type(None) if kind is None else kind,)
 
 
 def _negated(compare: Compare) -> Compare:

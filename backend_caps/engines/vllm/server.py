@@ -32,7 +32,8 @@ _OUTSIDE = re.compile(
     r"|layers\.(?:linear|fusion|vocab_parallel_embedding|layernorm|activation|logits_processor"
     r"|rotary_embedding|fused_moe|batch_invariant|resampler|utils|conv|pooler|fla"
     r"|mhc|lightning_attn))(?:\.|$)"
-    r"|vllm\.(?:env_override|_custom_ops|entrypoints|kernels|lora|ir|third_party\.deep_gemm|v1\.attention\.ops\.(?:dcp|cp_common))(?:\.|$)"
+    r"|vllm\.(?:env_override|_custom_ops|entrypoints|kernels|lora|ir|third_party\.deep_gemm"
+    r"|v1\.attention\.ops\.(?:dcp|cp_common))(?:\.|$)"
 )
 """Modules that are not followed: what computes, and not what decides which attention does."""
 _ENVIRONMENT = {"VLLM_HAS_FLASHINFER_CUBIN": "1"}

@@ -29,10 +29,12 @@ from backend_caps.engines.surroundings import (
 from backend_caps.engines.torch_modules import torch_modules
 
 _LAYER_TYPES = (
-    *("full_attention", "sliding_attention", "chunked_attention", "linear_attention"),
-    *("conv", "mamba", "attention", "sparse", "dense", "hybrid", "moe"),
+    *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
+    *("indexed_attention", "compressed_sparse_attention", "heavily_compressed_attention"),
+    *("minimax_m3_sparse", "conv", "moe", "hybrid", "hybrid_sliding"),
+    *("reference_sliding_attention", "linear_attention", "sparse", "dense"),
 )
-"""The types of layers that transformers takes in a configuration."""
+"""`ALLOWED_LAYER_TYPES` of transformers 5.23.0."""
 
 
 class Configs:
