@@ -17,7 +17,8 @@ class Reading:
     """One statement in an engine's source about a capability, with its place."""
 
     origin: Origin
-    """`DECLARED`, `CONDITIONAL`, `INHERITED` or `UNDECLARED`."""
+    """`DECLARED`, `CONDITIONAL`, `INHERITED`, `UNDECLARED`, or `NOT_KNOWN` where the source was
+    not understood."""
     words: str
     """The statement as written, such as `needs_cpu_seq_lens = False`."""
     value: object = None

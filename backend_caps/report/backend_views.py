@@ -264,6 +264,8 @@ def _class_cell(backend: BackendDocument, capability: str) -> str:
     stated = backend.capabilities.get(capability)
     if stated is None:
         return backend.status
+    if stated.origin == "not-known":
+        return "not known"
     value = "depends" if stated.when else _words(capability, stated.value)
     return f"{value}\n(inherited)" if stated.origin == "inherited" else value
 
@@ -277,7 +279,7 @@ def _words(capability: str, value: JsonValue) -> str:
 def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
     for backend in classes:
         for capability, stated in backend.capabilities.items():
-            if stated.when or stated.origin == "conditional":
+            if stated.when or stated.origin in {"conditional", "not-known"}:
                 place = f" ({file_of(stated.declared_at)})" if stated.declared_at else ""
                 yield f"{capability} {_dependence(capability, stated)}{place}", backend.name
 
@@ -286,7 +288,7 @@ def _dependence(capability: str, stated: CapabilityDocument) -> str:
     """Write each value with its condition, in the source's words."""
     cases = [f"{_words(capability, when.value)} where {when.given}" for when in stated.when or ()]
     if not cases:
-        return f"depends: {stated.words}"
+        return f"{'depends' if stated.origin == 'conditional' else 'not known'}: {stated.words}"
     if stated.value not in ("depends", "undeclared"):
         cases.append(f"else {_words(capability, stated.value)}")
     return f"is {', '.join(cases)}"

@@ -26,6 +26,10 @@ DEPENDS = "depends"
 """The value where only conditions state one."""
 Known = Annotated[Literal["verified", "stale", "failed", "not checked"], WRITTEN]
 """The state of a claim by the conformance kit's evidence."""
+StatedOrigin = Annotated[
+    Literal["declared", "conditional", "undeclared", "inherited", "not-known"], WRITTEN
+]
+"""How a statement's value came to be; `not-known` where the source was not understood."""
 _NO_CLASS = EngineClass(path="")
 """The class of a backend that was not read from an engine's class."""
 
@@ -63,7 +67,7 @@ class ReadingDocument(Document):
 
     value: Written
     """The value; null where it depends on a condition, or is not stated."""
-    origin: Annotated[Literal["declared", "conditional", "undeclared", "inherited"], WRITTEN]
+    origin: StatedOrigin
     """How its value came to be."""
     words: str
     """The words of the source."""
@@ -136,7 +140,7 @@ class CapabilityDocument(Document):
     value: Written
     """The stated value; `depends` where only conditions state one, `undeclared` where nothing does.
     What an engine's class only inherits is shown as in the source, and counts as undeclared."""
-    origin: Annotated[Literal["declared", "conditional", "undeclared", "inherited"], WRITTEN]
+    origin: StatedOrigin
     """How the value came to be; `conditional` where an engine's class depends on something."""
     when: Annotated[list[ConditionDocument] | None, LEFT_OUT] = None
     """The values under conditions."""

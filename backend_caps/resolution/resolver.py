@@ -209,6 +209,8 @@ def _explained(use: Use, capability: str, stated: Stated) -> Stated:
         base = f" of {reading.inherited_from}" if reading.inherited_from else ""
         words = f"inherits {reading.words}{base}, and does not state it again: counts as undeclared"
         return value, Origin.INHERITED, words
+    if reading is not None and reading.origin is Origin.NOT_KNOWN:
+        return value, Origin.NOT_KNOWN, reading.words
     if capability in use.unverified:
         return value, Origin.UNVERIFIED, use.unverified[capability].words
     # A class without host lengths is known: SGLang's decision takes a missing flag for True.

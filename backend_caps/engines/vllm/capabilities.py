@@ -22,6 +22,7 @@ from backend_caps.capability.vocabulary import AttentionArch, BatchKind
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.guards import Guarded, Guards, under
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.vllm.host_lengths import host_lengths, longest_length
 from backend_caps.engines.vllm.lookup import (
     Answer,
     Item,
@@ -97,10 +98,24 @@ class Findings:
         """Return the findings of a backend's class and its bases, by capability."""
         return {
             "graph_replay": self._graph_replay(backend, builders),
+            **self._host_lengths(builders),
             **{name: self._list(backend, each) for name, each in _LISTS.items()},
             "compute_capability": self._compute_capability(backend),
             "attention_arch": self._attention_arch(backend),
         }
+
+    def _host_lengths(self, builders: Builders | None) -> Mapping[str, Finding | None]:
+        """Return what builders read of the lengths, and the bound that each batch has."""
+        lookup = self._lookup
+        found = [
+            Guarded(guards, finding)
+            for guards, builder in builders or ()
+            if (finding := host_lengths(lookup.classes, builder, lookup.roots)) is not None
+        ]
+        if not found:
+            return {}
+        lengths = _one_of(found) if len(found) > 1 else found[0].value
+        return {"host_seq_lens": lengths, "max_context_len_known": longest_length(lookup.classes)}
 
     def _list(self, backend: ClassDef, stated: _List) -> Finding | None:
         answer = self._lookup.below_root(backend, stated.name)

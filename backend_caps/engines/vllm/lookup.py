@@ -194,7 +194,7 @@ class Lookup:
     def __init__(self, classes: Classes, roots: Collection[ClassDef]) -> None:
         """Take the root classes, whose values are defaults and count as undeclared."""
         self.roots = frozenset(roots)
-        self._classes = classes
+        self.classes = classes
         self.stated = cache(self._stated)
 
     def nearest(
@@ -207,17 +207,17 @@ class Lookup:
             name: of an attribute or a method.
             after: the class whose method calls `super()`, if one does.
         """
-        order = self._classes.ancestors(definition, after=after)
+        order = self.classes.ancestors(definition, after=after)
         return next((own[name] for own in map(self.stated, order) if name in own), None)
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
         """Find the statement of a class or a base; None where only a root has one."""
-        below = (each for each in self._classes.ancestors(definition) if each not in self.roots)
+        below = (each for each in self.classes.ancestors(definition) if each not in self.roots)
         return next((own[name] for own in map(self.stated, below) if name in own), None)
 
     def _stated(self, definition: ClassDef) -> Mapping[str, Answer]:
         """List the names that a class's body binds, and that its module sets on it later."""
-        module, index = definition.module, self._classes.index
+        module, index = definition.module, self.classes.index
         path = definition.path.removeprefix(f"{module.name}.")
         found = [*definition.given, *statements(definition, module.body, path)]
         own = grouped((each.name, each) for each in found if each.operator is None)

@@ -4,9 +4,8 @@ A name of vLLM's registries, such as `FLASH_ATTN`, becomes a record whose parts 
 subclass of vLLM's `AttentionBackend` becomes a record too, also one without a registered name
 that only a model uses.
 
-vLLM declares nothing about `host_seq_lens`: a builder takes from the batch what it needs. So it
-stays undeclared for every class, and counts as a need. vLLM's rules and its command line are not
-read.
+vLLM declares nothing about `host_seq_lens`: a builder takes from the batch what it needs, which
+`host_lengths` reads of its code.
 """
 
 from __future__ import annotations
