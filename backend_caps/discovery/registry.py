@@ -23,8 +23,9 @@ from backend_caps.resolution.engine import RULE_SETS
 from backend_caps.resolution.errors import nearest
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.launch import Launch
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.resolution.uses import Use, uses_of
+from backend_caps.resolution.uses import Use
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
 """The status whose record a name stands for, best first; a skipped record never counts."""

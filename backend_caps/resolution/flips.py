@@ -20,8 +20,9 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
 from backend_caps.resolution.resolver import cause_of_use, resolve
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import Rule
-from backend_caps.resolution.uses import PAIR, Use, UseKind, uses_of
+from backend_caps.resolution.uses import PAIR, Use, UseKind
 
 _USUAL_DTYPE = "bfloat16"
 

@@ -101,7 +101,8 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
         phases = ", ".join(sorted({use.phase.value for use in by_default}))
         yield plan_problem("engine-default", phases=phases, slot=by_default[0].slot)
     situation = plan.flags.situation(plan.facts)
-    yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
+    stated = [use for use in named if use.declaration and not use.adds_only]
+    yield from _of_roles([use for use in stated if use.kind is not UseKind.LAYERS], situation)
     for use in named:
         if use.declaration is None and use.problem is not None:
             yield use.problem
@@ -126,6 +127,8 @@ def misfits_of(use: Use, plan: Plan) -> Iterator[Reason]:
 
 def _reasons(use: Use, plan: Plan) -> Iterator[Reason]:
     """List why a use does not fit machine and model, or was not checked against them."""
+    if use.kind is UseKind.LAYERS:
+        return
     taken = _taken(use, plan.flags.situation(plan.facts))
     for reason in unsupported_reasons(taken, plan.flags.with_facts(plan.facts)):
         if reason.needed is not None or not use.readings:  # an engine's class has no such fields
@@ -164,7 +167,7 @@ def unknown_facts(flags: ServerFlags, facts: Facts) -> tuple[str, ...]:
 def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator[Problem]:
     """Yield a problem for each restriction of a use on an unknown fact."""
     unknown, situation = unknown_facts(flags, facts), flags.situation(facts)
-    for use in uses:
+    for use in (each for each in uses if each.kind is not UseKind.LAYERS):
         for name, value in _taken(use, situation).items():
             fact, needed = CHECKED_AGAINST[name], text_of(value)
             if fact in unknown and value not in (ANY, UNDECLARED):

@@ -26,8 +26,9 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import Remedy, with_declared
 from backend_caps.resolution.plan import Candidate, Choice, Plan, Policy, in_order
 from backend_caps.resolution.resolver import cause_of_use, resolve
+from backend_caps.resolution.routing import left_out, named_by_flags, unread, uses_of
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import Use, left_out, made_of, named_by_flags, unread, uses_of
+from backend_caps.resolution.uses import Use, made_of
 
 BACKEND_FLAGS = (
     "attention_backend",

@@ -17,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from backend_caps import Capabilities, Phase, Plan, Role, RuleSet, ServerFlags, Use, resolve
-from backend_caps.resolution.uses import uses_of
+from backend_caps.resolution.routing import uses_of
 from tests.unit.building import installed, named
 from tests.upstream.sglang_wheel import load_overlap_utils
 

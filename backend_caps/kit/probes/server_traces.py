@@ -22,8 +22,8 @@ from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import uses_of
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions

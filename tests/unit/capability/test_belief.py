@@ -18,8 +18,8 @@ from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabili
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.selection import select
-from backend_caps.resolution.uses import uses_of
 from tests.unit.building import OPTS_OUT, RULES_13, SPECULATING, broken, flags, installed, named
 from tests.unit.evidence import HELD, evidence, verified
 

@@ -22,7 +22,7 @@ from backend_caps.report.plans import PlanDocument, RelayDocument, StepDocument,
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import uses_of
+from backend_caps.resolution.routing import uses_of
 from tests.unit.building import RULES_13, broken, flags, installed, named
 from tests.unit.evidence import FAILED, HELD, NOT_CHECKED, evidence
 

@@ -20,8 +20,8 @@ from backend_caps.discovery.registry import Registry
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import Effect, RuleSet
-from backend_caps.resolution.uses import uses_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,

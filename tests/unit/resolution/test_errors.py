@@ -20,8 +20,9 @@ from backend_caps.resolution.errors import (
     ResolutionError,
     nearest,
 )
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.selection import check_named, select
-from backend_caps.resolution.uses import Use, uses_of
+from backend_caps.resolution.uses import Use
 from tests.unit.building import RULES_13, RULES_23, broken, flags, installed, named, use
 
 _HELD = ", ".join(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)

@@ -13,8 +13,8 @@ from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.resolution.flips import Flip, flips
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.resolution.uses import uses_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,

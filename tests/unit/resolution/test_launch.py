@@ -14,7 +14,7 @@ from backend_caps.capability.vocabulary import AttentionArch, Capabilities, Host
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.launch import Launch, Refusal, Unchecked
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import uses_of
+from backend_caps.resolution.routing import uses_of
 from tests.unit.building import OPTS_OUT, READS, RULES_23, flags, installed, named, use
 
 _REFUSAL = Refusal(message="fa3 is for SM 9", at="sglang/a.py:3")

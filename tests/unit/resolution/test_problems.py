@@ -12,8 +12,9 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Exact, MultipleOf
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import Use, uses_of
+from backend_caps.resolution.uses import Use
 from tests.unit.building import (
     OPTS_OUT,
     READS,

@@ -18,7 +18,8 @@ from backend_caps.capability.vocabulary import (
     HostSeqLens,
 )
 from backend_caps.resolution.plan import Cause, CauseKind, Policy
-from backend_caps.resolution.uses import Use, uses_of
+from backend_caps.resolution.routing import uses_of
+from backend_caps.resolution.uses import Use
 from tests.unit.building import (
     OPTS_OUT,
     READS,

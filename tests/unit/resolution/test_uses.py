@@ -16,7 +16,8 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import Handover, Use, UseKind, made_of, uses_of
+from backend_caps.resolution.routing import uses_of
+from backend_caps.resolution.uses import Handover, Use, UseKind, made_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,

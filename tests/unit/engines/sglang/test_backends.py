@@ -7,7 +7,8 @@ import pytest
 from backend_caps import Declaration, HostSeqLens, Origin, Part, RuleSet, Source, flips, resolve
 from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.engines.sglang.read import pair_of
-from backend_caps.resolution.uses import PAIR, uses_of
+from backend_caps.resolution.routing import uses_of
+from backend_caps.resolution.uses import PAIR
 from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, named
 from tests.unit.engines.sglang.building import ATTENTION, IMPORTS, class_of, codes, read, read_class
 from tests.unit.engines.tables import table
