@@ -147,6 +147,17 @@ class Declaration(FrozenModel):
     """How far an output may be from float64's, absolutely and relatively, by dtype. For a
     dtype that is left out, the conformance kit allows two steps of its rounding."""
 
+    def restated(self, stated: Mapping[str, object]) -> Declaration:
+        """Return the declaration with values, by capability, that hold under every condition."""
+        kept = []
+        for when in self.conditions:
+            left = {k: v for k, v in when.capabilities.stated().items() if k not in stated}
+            if left:
+                capabilities = Capabilities.model_validate(left)
+                kept.append(when.model_copy(update={"capabilities": capabilities}))
+        capabilities = self.capabilities.model_copy(update=stated)
+        return self.model_copy(update={"capabilities": capabilities, "conditions": tuple(kept)})
+
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
         """List every reason why the backend does not fit what is known, by its base values."""
         return unsupported_reasons(dict(self.capabilities), facts)

@@ -12,6 +12,7 @@ from click.decorators import FC
 from backend_caps.capability.kind import Role
 from backend_caps.cli import options
 from backend_caps.cli.invocation import SECONDS, SettingOption
+from backend_caps.cli.launch import launch_options
 from backend_caps.cli.output import loading_torch
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 
@@ -68,7 +69,7 @@ stand_in_option = click.option(
     "backend-caps dry-run -- --attention-backend torch_padded",
     "backend-caps dry-run --engine sglang --source new.whl \\\n"
     "  --stand-in torch_native -- --attention-backend fa3 --device cuda",
-    engine=options.launch_options,
+    engine=launch_options,
     name="dry-run",
 )
 @options.folder_option(

@@ -40,8 +40,6 @@ _SHOWN = 3
 """As many problems of a reading are in an error's text."""
 NO_ENGINE = "none"
 """Overrides the engine of the settings, or the installed one."""
-_ROUTED = ("sglang",)
-"""Engines whose flags and routing are known, so that there are plans for them."""
 _HELP = (
     "Read this engine's own backends from its source as well; its own flags hold, and its own "
     "rules unless --rules is given."
@@ -219,48 +217,27 @@ def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList 
 
 
 def engine_options(
-    command: click.Command, *, routed: bool = False, words: str = ""
+    command: click.Command, *, engines: Sequence[str] = ENGINES, words: str = ""
 ) -> click.Command:
     """Add --engine and --source.
 
     Args:
         command: a command that reads an engine.
-        routed: whether it always makes a plan, so that it has to know the engine's routing.
+        engines: those that it reads.
         words: added to the help of `--engine`.
     """
-    kind = click.Choice([*ENGINES, NO_ENGINE])
-    refuse = (lambda _, __, engine: check_routed(engine)) if routed else None
-    setting_option("--engine", type=kind, callback=refuse, help=_HELP + words)(command)
+    kind = click.Choice([*engines, NO_ENGINE])
+    setting_option("--engine", type=kind, help=_HELP + words)(command)
     return source_option(
         "Read the engine from this folder or wheel instead of the installed distribution."
     )(command)
 
 
-routed_engine_options = partial(engine_options, routed=True)
-
-
-def installed_engine(*, routed: bool) -> str | None:
-    """Name the engine that is installed, where there is one; the first of several.
-
-    Args:
-        routed: whether there is to be a plan, so that its routing has to be known.
-    """
+def installed_engine(engines: Sequence[str]) -> str | None:
+    """Name the engine that is installed, where there is one; the first of several."""
     from importlib.machinery import PathFinder  # noqa: PLC0415 - only for `lock`
 
-    names = _ROUTED if routed else ENGINES
-    return next((name for name in names if PathFinder.find_spec(name, sys.path)), None)
-
-
-def check_routed(engine: str | None) -> str | None:
-    """Return an engine; refuse a plan for an engine whose flags and routing are not known."""
-    if engine not in {None, NO_ENGINE, *_ROUTED}:
-        raise click.UsageError(
-            f"there is no plan for {engine}: its command line and routing are not read; expected "
-            f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
-            f"server flags, shows what its backends say; select --engine {engine} --engine-python "
-            "PATH asks an installed one what its layers take."
-        )
-    return engine
+    return next((name for name in engines if PathFinder.find_spec(name, sys.path)), None)
 
 
 def reading_of(

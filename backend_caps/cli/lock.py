@@ -70,10 +70,12 @@ def lock(ctx: click.Context, /, output: Path | None, **_: object) -> None:
     """
     given = ctx.params
     # Where the environment is locked, its engine is the one that is installed.
+    # vLLM reads flags by its own functions, which --engine has to name.
+    engines = ("sglang",) if has_server_flags(ctx) else invocation.ENGINES
     if given["engine"] is None and not given["path"] and given["source"] is None:
-        given["engine"] = invocation.installed_engine(routed=has_server_flags(ctx))
+        given["engine"] = invocation.installed_engine(engines)
     request = request_of(ctx)
-    plan = request.document if request.flags.given() else None
+    plan = request.document if request.is_about_server else None
     text = lock_of(request, plan).text()
     if output is None:
         say(text)
@@ -154,7 +156,7 @@ def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceD
     """Compare a lock with what is installed; of a refused plan, list every fault."""
     plan: PlanDocument | None = None
     refused: list[str] = []
-    if locked.plan is not None or request.flags.given():
+    if locked.plan is not None or request.is_about_server:
         try:
             plan = request.document
         except* BackendCapsError as faults:

@@ -16,23 +16,12 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
-from backend_caps.cli.output import Format, examples, printer, working
+from backend_caps.cli.launch import model_and_words
+from backend_caps.cli.output import Format, examples, printer
 from backend_caps.cli.request import Request, query_of
-from backend_caps.resolution.engine import (
-    ENGINES,
-    RULE_SETS,
-    Engine,
-    engine,
-    installed_engine,
-    option_of,
-    read_flags,
-    value_in,
-    without_options,
-    words_of,
-)
+from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, installed_engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import BACKEND_FLAGS
@@ -140,67 +129,6 @@ def server_command(
     return decorate
 
 
-def launch_options(command: click.Command) -> click.Command:
-    """Add the options of an engine that is read or asked, and of the model that it serves."""
-    return invocation.routed_engine_options(_launch_options(command))
-
-
-def _launch_options(command: click.Command) -> click.Command:
-    click.option(
-        "--engine-python",
-        metavar="PATH",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="With --engine sglang, take the engine of this Python, and ask it for the launch.",
-    )(command)
-    click.option(
-        "--model-config",
-        metavar="MODEL",
-        help="With --engine sglang and a GPU's fact, follow the command line through the engine's "
-        "own arguments, for this model: a folder with a config.json, or a stored one such as "
-        "llama-3.1-8b; by default that of --model-path.",
-    )(command)
-    return command
-
-
-def select_options(command: click.Command) -> click.Command:
-    """Add the same options, where vLLM is one of the engines, of which layers are shown."""
-    words = " Of vLLM it shows the layers, with --engine-python or --source."
-    return invocation.engine_options(_launch_options(command), words=words)
-
-
-def launch_of_layers(ctx: click.Context) -> Launch:
-    """Ask an installed vLLM for the layers of a server, or read its source.
-
-    Raises:
-        UsageError: no GPU or no model is named; or a Python and a source are, or neither.
-        EngineError: the model or the source cannot be read, or vLLM gives no answer.
-    """
-    given, facts, words = ctx.params, _facts(ctx), _launch_words(ctx)
-    python, source = given["engine_python"], given["source"]
-    from backend_caps.engines.vllm.query import ask_launches, named_model  # noqa: PLC0415
-
-    if (python is None) is (source is None):
-        raise click.UsageError(
-            "select --engine vllm asks the vLLM of --engine-python PATH, or reads that of --source "
-            "PATH, a wheel or a folder. Expected one of the two."
-        )
-    model = given["model_config"] or named_model(words)
-    query = None if model is None else query_of([words], model, facts)
-    if query is None:
-        raise click.UsageError(
-            "select --engine vllm configures a server; add --fact device_name=H100, or another "
-            "GPU, and --model-config MODEL, a folder with a config.json or a stored one such as "
-            "llama-3.1-8b."
-        )
-    if python is not None:
-        with working("asking vLLM for its layers"):
-            return ask_launches(python, query)[0]
-    from backend_caps.engines.read import read_layers  # noqa: PLC0415
-
-    with working("reading vLLM's source"):
-        return read_layers(source, query)[0]
-
-
 def device_option(default: str, words: str) -> Option:
     """Make `--device`, which the settings have too."""
     return invocation.setting_option("--device", default=default, show_default=True, help=words)
@@ -248,15 +176,14 @@ def request_of(
         follows_line: whether the launch of the command line itself is used, with a model, so that
             it is followed while the engine is read.
     """
-    given, facts = ctx.params, _facts(ctx)
-    model, words = _model_and_words(ctx, facts)
-    if given["flags_file"] or has_server_flags(ctx):
-        invocation.check_routed(given.get("engine"))
+    given, facts = ctx.params, facts_of(ctx)
+    model, words = model_and_words(ctx, facts)
     python = given.get("engine_python")
     query = None if model is None or not follows_line else query_of([words], model, facts)
     reading = invocation.reading_of(given.get("engine"), given.get("source"), python, query)
     line = (None if reading is None else reading.command_line) or given["rules"]
-    flags = _flags(ctx, given["flags_file"], line)
+    is_layered = reading is not None and reading.command_line is None
+    flags = ServerFlags() if is_layered else _flags(ctx, given["flags_file"], line)
     left_to_engine = [name for name in BACKEND_FLAGS if dict(flags)[name] == AUTO]
     if reading is not None and left_to_engine:
         flags = flags.updated(dict.fromkeys(left_to_engine))
@@ -283,42 +210,6 @@ def request_of(
     )
 
 
-def _model_and_words(ctx: click.Context, facts: Facts) -> tuple[str | None, tuple[str, ...]]:
-    """Return the model of a launch, and its command line; None where it is not followed.
-
-    Without --model-config it is the model that the command line names, where its configuration is
-    known, and the GPU is.
-    """
-    given = ctx.params
-    named: str | None = given.get("model_config")
-    has_engine = given.get("engine") not in {None, invocation.NO_ENGINE}
-    if named is None and ("model_config" not in given or not has_engine or facts.gpu is None):
-        return None, ()
-    words = _launch_words(ctx)
-    if named is None:
-        # For a launch alone.
-        from backend_caps.engines.model import MODEL_OPTIONS, config_of  # noqa: PLC0415
-
-        named = value_in(words, MODEL_OPTIONS)
-        if named is None or config_of(named) is None:
-            return None, ()
-    return named, words
-
-
-def _launch_words(ctx: click.Context) -> tuple[str, ...]:
-    """Return the command line that an engine starts with, flags of files and environment first.
-
-    `auto` leaves a backend to the engine, whose own command line has no such word.
-    """
-    traced, file = invocation.traced_in(ctx), ctx.params["flags_file"]
-    words = [
-        *words_of({} if traced is None else traced.server_values()),
-        *words_of({} if file is None else read_flags(file)),
-        *ctx.ensure_object(invocation.Invocation).server_flags,
-    ]
-    return tuple(without_options(words, [*map(option_of, BACKEND_FLAGS)], AUTO))
-
-
 def has_server_flags(ctx: click.Context) -> bool:
     """Return whether there are server flags, on the command line or in the settings."""
     traced = invocation.traced_in(ctx)
@@ -341,7 +232,7 @@ def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerF
     return flags.over(server.flags)
 
 
-def _facts(ctx: click.Context) -> Facts:
+def facts_of(ctx: click.Context) -> Facts:
     """Put the facts of the command line over those of the settings."""
     facts, traced = facts_from(ctx.params["fact"]), invocation.traced_in(ctx)
     if traced is None:

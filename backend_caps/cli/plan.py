@@ -12,9 +12,11 @@ from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli import options
+from backend_caps.cli.launch import launch_of_layers, launch_options
 from backend_caps.cli.output import Format, loading_torch, printer, working
 from backend_caps.cli.request import STAND_INS, Request
-from backend_caps.report import layers, plans
+from backend_caps.report import launches, plans
+from backend_caps.report.launch_views import layers_view
 from backend_caps.report.plan_views import (
     engine_selection_view,
     explain_view,
@@ -43,7 +45,7 @@ NONE_FITS = 1
     "backend-caps resolve -- --attention-backend triton",
     "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
     "  --speculative-algorithm EAGLE3",
-    engine=options.launch_options,
+    engine=launch_options,
 )
 @click.pass_context
 def resolve(ctx: click.Context, /, **_options: object) -> None:
@@ -57,7 +59,7 @@ def resolve(ctx: click.Context, /, **_options: object) -> None:
     "Show every cause of a capability's value on a server.",
     "backend-caps explain -- --attention-backend torch_native",
     "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
-    engine=options.launch_options,
+    engine=launch_options,
 )
 @click.argument(
     "capability", nargs=-1, metavar="[CAPABILITY...]", type=click.Choice([*_EXPLAINED, *SPELLINGS])
@@ -116,7 +118,7 @@ def explain(
     "backend-caps select -- --attention-backend auto",
     "backend-caps select --fact device=cuda -- --attention-backend auto",
     name="select",
-    engine=options.select_options,
+    engine=launch_options,
 )
 @click.pass_context
 def select_command(ctx: click.Context, /, **_options: object) -> None:
@@ -157,10 +159,10 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
 
 def _select_of_layers(ctx: click.Context) -> None:
     """Show which backend each kind of layer of a vLLM server takes, and the mode of graphs."""
-    launch = options.launch_of_layers(ctx)
+    launch = launch_of_layers(ctx, options.facts_of(ctx))
     schema = "backend-caps/engine-layers@1"
-    document = layers.EngineLayersDocument.of(launch, schema_=schema)
-    printer(Format(ctx.params["format_"]))(document, layers.layers_view(document))
+    document = launches.EngineLayersDocument.of(launch, schema_=schema)
+    printer(Format(ctx.params["format_"]))(document, layers_view(document))
     if not launch.starts:
         ctx.exit(NONE_FITS)
 

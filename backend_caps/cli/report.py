@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from backend_caps.capability.backend import Status
-from backend_caps.cli.invocation import engine_options
+from backend_caps.cli.launch import launch_options
 from backend_caps.cli.options import request_of, server_command
 from backend_caps.cli.request import Request
 from backend_caps.discovery.evidence import read_standings
@@ -20,7 +20,7 @@ from backend_caps.resolution.plan import Policy
     "Show installed backends, what they declare and what is wrong.",
     "backend-caps report",
     "backend-caps report --engine sglang --source new.whl -- \\\n  --attention-backend fa3",
-    engine=engine_options,
+    engine=launch_options,
 )
 @click.pass_context
 def report(ctx: click.Context, /, **_options: object) -> None:
@@ -30,7 +30,7 @@ def report(ctx: click.Context, /, **_options: object) -> None:
     """
     request = request_of(ctx)
     registry = request.found
-    plan = request.document if request.flags.given() else None
+    plan = request.document if request.is_about_server else None
     standings = read_standings(registry.entries, path=request.path)
     document = report_document(
         registry.entries, registry.problems, plan, standings, reading=request.reading

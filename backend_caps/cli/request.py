@@ -54,6 +54,14 @@ def query_of(lines: Sequence[Sequence[str]], model: str, facts: Facts) -> Launch
     )
 
 
+def without_launch(what: str) -> click.UsageError:
+    """Return the error of a command that follows a start whose model or machine is not known."""
+    return click.UsageError(
+        f"{what}; add --fact device_name=H100, or another of: {', '.join(gpus())}; and "
+        "--model-config MODEL, a folder with a config.json or a stored one such as llama-3.1-8b."
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A command's request, read from its options; backends and plan are found once."""
@@ -71,7 +79,7 @@ class Request:
     requires_evidence: bool = False
     """Whether what is not verified counts as undeclared."""
     words: tuple[str, ...] = ()
-    """The command line that the engine is started with, where its launch is followed."""
+    """The command line that the engine is started with, where its own functions read it."""
     model: str | None = None
     """The model that the server is started with, where its launch is followed."""
 
@@ -116,21 +124,29 @@ class Request:
         """
         assert self.model is not None, "no model is named"
         if self.reading is None or self.reading.launches is None:
-            raise click.UsageError("--model-config is for an engine's start; add --engine sglang.")
+            raise click.UsageError("--model-config is for an engine's start; add --engine.")
         query = query_of(lines, self.model, self.facts)
         if query is None:
-            raise click.UsageError(
-                "--model-config needs the machine; add --fact device_name=H100, or another of: "
-                f"{', '.join(gpus())}."
-            )
+            raise without_launch("--model-config is for a server's start on a machine")
         with working(f"following the command line through {self.reading.title}"):
             return self.reading.launches(query)
 
+    @property
+    def is_about_server(self) -> bool:
+        """Whether a server is described, so that there is a plan."""
+        return bool(self.flags.given() or self.words) or self.model is not None
+
     @cached_property
     def plan(self) -> Plan:
-        """The flags, resolved against the registry; unread parts of an engine are problems."""
+        """The flags, resolved against the registry; unread parts of an engine are problems.
+
+        Raises:
+            UsageError: the engine chooses by layer, and its launch is not followed.
+        """
         if self.reading is None and self.model is None:
             return self.routed_plan(self.facts, STAND_INS)
+        if self.model is None and self.reading is not None and self.reading.command_line is None:
+            raise without_launch(f"a plan for {self.reading.engine} is of the layers of a model")
         return self.launched_plan(self.launch, self.policy)
 
     def launched_plan(self, launch: Launch | None, policy: Policy) -> Plan:

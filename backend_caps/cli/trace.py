@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from backend_caps.cli import options
 from backend_caps.cli.dry_run import stand_in_option
-from backend_caps.cli.invocation import routed_engine_options
+from backend_caps.cli.invocation import engine_options
 from backend_caps.cli.output import CommandError, loading_torch, working
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     "backend-caps trace --output steps.json --svg steps.svg -- \\\n"
     "  --attention-backend torch_padded --speculative-algorithm EAGLE3 \\\n"
     "  --disable-piecewise-cuda-graph",
-    engine=routed_engine_options,
+    engine=partial(engine_options, engines=("sglang",)),
 )
 @click.option(
     "--output",

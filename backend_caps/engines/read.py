@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from backend_caps.engines.ahead import Answer, in_fork, in_thread
 from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
-from backend_caps.engines.source.files import open_tree, unusable
+from backend_caps.engines.source.files import Tree, open_tree, unusable
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
 
@@ -31,13 +32,13 @@ def read_engine(
     Args:
         engine: one of `ENGINES`.
         source: a wheel, or a folder with the package in it; the installed one if None.
-        python: the Python of an environment that has SGLang, in place of a source. It is asked
+        python: the Python of an environment that has it, in place of a source. It is asked
             what becomes of a command line, as this Python is where the installed one is read.
         query: what the reading's `launches` will be asked, which is followed meanwhile.
 
     Raises:
         EngineError: the engine has no reader or is not installed; or the source does not hold
-            it, cannot be opened, or is nested too deep; or there is no SGLang for `python`.
+            it, cannot be opened, or is nested too deep; or `python` has no such engine.
     """
     if engine not in ENGINES:
         raise EngineError(
@@ -80,39 +81,52 @@ def _of_source(engine: str, source: Path | None) -> Iterator[None]:
             gc.enable()
 
 
+class _Reader(NamedTuple):
+    """How one engine is read and asked."""
+
+    read: Callable[[Tree], EngineReading]
+    follow: Callable[[Index, LaunchQuery], Sequence[Launch]]
+    ask: Callable[[Path, LaunchQuery], Sequence[Launch]]
+    within: Callable[[str], bool]
+    """Returns whether a file may matter."""
+
+
+def _reader(engine: str) -> _Reader:
+    """Import one engine's reader."""
+    if engine == "sglang":
+        from backend_caps.engines.sglang.arguments import read_launches as follow  # noqa: PLC0415
+        from backend_caps.engines.sglang.query import ask_launches as ask  # noqa: PLC0415
+        from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
+
+        return _Reader(read_sglang, follow, ask, is_wanted)
+    from backend_caps.engines.vllm.arguments import read_launches  # noqa: PLC0415
+    from backend_caps.engines.vllm.query import ask_launches  # noqa: PLC0415
+    from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415
+
+    # Every file is read, as files of models define attention backends too.
+    return _Reader(read_vllm, read_launches, ask_launches, bool)
+
+
 def _read(
     engine: str, source: Path | None, python: Path | None, query: LaunchQuery | None
 ) -> EngineReading:
-    if engine == "sglang":
-        return _read_sglang(source, python, query)
-    from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - load one reader only
-
-    # Every file is read, as files of models define attention backends too.
-    return read_vllm(open_tree(engine, source))
-
-
-def _read_sglang(
-    source: Path | None, python: Path | None, query: LaunchQuery | None
-) -> EngineReading:
-    from backend_caps.engines.query import folder_of  # noqa: PLC0415 - for a Python that is named
-    from backend_caps.engines.sglang.arguments import read_launches  # noqa: PLC0415 - load one reader only
-    from backend_caps.engines.sglang.query import ask_launches  # noqa: PLC0415
-    from backend_caps.engines.sglang.read import is_wanted, read_sglang  # noqa: PLC0415
-
+    own = _reader(engine)
     if python is not None:
-        source = folder_of(python, "sglang")
+        from backend_caps.engines.query import folder_of  # noqa: PLC0415 - for a Python that is named
+
+        source = folder_of(python, engine)
     elif source is None:
         python = Path(sys.executable)
-    tree_of = partial(open_tree, "sglang", source, within=is_wanted)
+    tree_of = partial(open_tree, engine, source, within=own.within)
 
     def follow(asked: LaunchQuery) -> Sequence[Launch]:
-        return read_launches(Index(tree_of(lazily=True)), asked)
+        return own.follow(Index(tree_of(lazily=True)), asked)
 
-    answer: Answer | None = None if python is None else partial(ask_launches, python)
+    answer: Answer | None = None if python is None else partial(own.ask, python)
     begun: Callable[[Answer], Answer] | None = None
     if query is not None:
         begun = in_fork(follow, query) if answer is None else in_thread(answer, query)
-    reading = read_sglang(tree_of())
+    reading = own.read(tree_of())
     launches = answer or reading.launches
     if begun is not None and launches is not None:
         launches = begun(launches)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from backend_caps.engines.model import Model
 
 
+VERSION_UNKNOWN = "engine-version-unknown"
+"""The code of the problem of a version that a reader was not checked with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """What a class cannot do although the engine's arguments take it, as a check found."""
@@ -72,7 +76,7 @@ class EngineReading:
     backends: tuple[Backend, ...]
     """A record for each class, and one for each name that flags use, whose parts are classes."""
     rules: RuleSet | None
-    """What its flags force; None for an engine whose rules are not known (vLLM)."""
+    """What its flags force; None where that is not known."""
     command_line: Engine | None
     """The options that its server takes; None where they are not read."""
     problems: tuple[Problem, ...]
@@ -90,6 +94,8 @@ class EngineReading:
 
     def unread(self, facts: Facts, launch: Launch | None = None) -> tuple[Problem, ...]:
         """List the problems that leave a plan for these facts, and of this launch, uncertain."""
+        if launch is not None and launch.layers:  # the engine took classes, whatever names it has
+            return tuple(each for each in self.problems if each.code == VERSION_UNKNOWN)
         is_wrapped = facts.attention_arch is AttentionArch.SSM
         if self.engine != "sglang" or not is_wrapped or (launch and launch.classes):
             return self.problems

@@ -8,7 +8,8 @@ from typing import TypeAlias, TypeVar
 
 from backend_caps.report import dry_run_documents as documents
 from backend_caps.report.generate_views import graph_modes_view, size_words
-from backend_caps.report.plan_views import flips_view, launch_view, mirror_lines, plan_problems_view
+from backend_caps.report.launch_views import launch_view
+from backend_caps.report.plan_views import flips_view, mirror_lines, plan_problems_view
 from backend_caps.report.sections import Heading, Lines, Section, Table
 
 _NOTHING = "—"

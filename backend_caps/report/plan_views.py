@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from backend_caps.report import plans, words
+from backend_caps.report.launch_views import launch_view
 from backend_caps.report.sections import (
     Columns,
     Heading,
@@ -47,24 +48,6 @@ def plan_problems_view(plan: plans.PlanDocument) -> Iterator[Section]:
     problems = () if plan.policy == "quiet" else plan.problems
     rows = [(p.code, f"{p.message} {p.remedy}") for p in problems]
     return titled_table("Problems of the plan", ("problem", "what it is, what to do"), rows)
-
-
-def launch_view(launch: plans.LaunchDocument) -> Iterator[Section]:
-    """Show whether the engine starts, and what it changes of the flags that decide a plan."""
-    verb = {True: "starts", False: "refuses", None: "may refuse"}[launch.starts]
-    said = [launch.refusal] if launch.refusal is not None else launch.unchecked
-    yield Lines(
-        (
-            f"{launch.engine} {verb} {launch.model} on {launch.machine}",
-            *(f"because {each.at}: {each.message}" for each in said),
-        )
-    )
-    rows = [
-        (each.name, words.plain_words(each.before), words.plain_words(each.after), each.at)
-        for each in launch.rewrites
-        if each.name in launch.flags or each.name == "cuda_graph_config"
-    ]
-    yield from titled_table("What the engine changes", ("argument", "from", "to", "at"), rows)
 
 
 def mirror_lines(plan: plans.PlanDocument) -> tuple[str, ...]:

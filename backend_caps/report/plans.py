@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from backend_caps.capability.provenance import BY_HAND, Origin
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written, value_of
+from backend_caps.report.launches import LaunchDocument
 from backend_caps.resolution.flips import Flip
 from backend_caps.resolution.plan import Cause, Choice, Plan, Resolved
 
@@ -186,62 +187,6 @@ class SelectionDocument(Document):
     """The rule set."""
     choices: list[ChoiceDocument]
     """One for each flag that backends were tried for."""
-
-
-class RewriteDocument(Document):
-    """An argument to which the engine gives another value."""
-
-    name: str
-    """By the engine's own name."""
-    before: JsonValue
-    """Its value before; null where it was not given."""
-    after: JsonValue
-    """Its value then; an object with the key `unknown` where that depends on what is not known."""
-    at: str
-    """The engine's `file:line`."""
-
-
-class RefusalDocument(Document):
-    """Why the engine does not start."""
-
-    message: str
-    """The engine's own words."""
-    at: str
-    """The engine's `file:line`."""
-
-
-class UncheckedDocument(Document):
-    """A place at which the engine may refuse, for want of something that is not known."""
-
-    message: str
-    """The engine's own words there."""
-    at: str
-    """The engine's `file:line`."""
-    unless: str
-    """The condition that is not known, in the engine's own words."""
-
-
-class LaunchDocument(Document):
-    """What the engine makes of the command line, read from its source or asked."""
-
-    engine: str
-    """The engine with its version."""
-    machine: str
-    """The GPU that it is started on."""
-    model: str
-    """The model's name, or the path of its configuration."""
-    starts: bool | None
-    """Whether it accepts the command line; null where that is not known."""
-    refusal: RefusalDocument | None
-    """Why it does not start; null where it does."""
-    unchecked: list[UncheckedDocument]
-    """Where it may refuse, for want of something that is not known."""
-    rewrites: list[RewriteDocument]
-    """The values that it changes, in order."""
-    flags: dict[str, JsonValue]
-    """The final values of the flags that decide the plan."""
-    classes: dict[str, list[str]]
-    """The classes of backends that it constructs, by the runner's slot."""
 
 
 class EngineCandidateDocument(Document):

@@ -313,17 +313,5 @@ def with_declared(use: Use, remedies: Iterable[Remedy]) -> Use:
     """Return a use whose backend declares what the remedies name."""
     for remedy in remedies:
         if remedy.backend == use.backend and remedy.declares and use.declaration:
-            return replace(use, declaration=_restated(use.declaration, remedy.declares.stated()))
+            return replace(use, declaration=use.declaration.restated(remedy.declares.stated()))
     return use
-
-
-def _restated(declaration: Declaration, stated: Mapping[str, object]) -> Declaration:
-    """Return the declaration with values stated unconditionally."""
-    kept = []
-    for when in declaration.conditions:
-        left = {k: v for k, v in when.capabilities.stated().items() if k not in stated}
-        if left:
-            capabilities = Capabilities.model_validate(left)
-            kept.append(when.model_copy(update={"capabilities": capabilities}))
-    capabilities = declaration.capabilities.model_copy(update=stated)
-    return declaration.model_copy(update={"capabilities": capabilities, "conditions": tuple(kept)})

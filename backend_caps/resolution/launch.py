@@ -12,9 +12,17 @@ from typing import TypeAlias
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.provenance import Problem
+from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.resolution.errors import plan_problem
 from backend_caps.resolution.flags import ServerFlags
 
+LEVELS: Mapping[str, frozenset[BatchKind]] = {
+    "NEVER": frozenset(),
+    "UNIFORM_SINGLE_TOKEN_DECODE": frozenset({BatchKind.SINGLE_TOKEN_DECODE}),
+    "UNIFORM_BATCH": frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
+    "ALWAYS": frozenset(BatchKind),
+}
+"""The batches whose graphs work, by vLLM's word for it."""
 Plain: TypeAlias = object
 """A value of an engine's argument, as JSON has it."""
 

@@ -27,7 +27,7 @@ from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Cause, CauseKind, Choice, Plan, Policy, Resolved, in_order
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
 from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.resolution.uses import Use, made_of
+from backend_caps.resolution.uses import Use, UseKind, made_of
 
 _FROM_ABOVE = frozenset({Origin.INHERITED, Origin.UNDECLARED})
 """What a wrapper has of its base class, whatever its parts say."""
@@ -203,6 +203,8 @@ def _explained(use: Use, capability: str, stated: Stated) -> Stated:
     """Replace the reason of an undeclared value that is inherited, unverified or not known."""
     value, origin, _ = stated
     reading = use.readings.get(capability)
+    if origin is Origin.DECLARED and reading is not None and use.kind is UseKind.LAYERS:
+        return value, origin, reading.words  # its author declares nothing: the code says it
     if origin is not Origin.UNDECLARED:
         return stated
     if reading is not None and reading.origin is Origin.INHERITED:

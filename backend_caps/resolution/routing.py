@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from backend_caps.capability.backend import Backend, Backends, Problem, Status
+from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
@@ -17,7 +17,7 @@ from backend_caps.errors import BackendCapsError
 from backend_caps.resolution import errors
 from backend_caps.resolution.engine import ENGINES, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.launch import Launch
+from backend_caps.resolution.launch import LEVELS, Launch, LayerGroup
 from backend_caps.resolution.uses import (
     PAIR,
     Handover,
@@ -110,7 +110,19 @@ def _of_layers(
         for path, group in taken.items():
             slot = f"{group.layer} layers of the {own}"
             use = use_in(role, phase, (slot, group.backend), UseKind.LAYERS)
-            yield from _constructed(use, (path,), backends, frozenset())
+            for made in _constructed(use, (path,), backends, frozenset()):
+                yield made if made.declaration is None else _with_graphs(made, group)
+
+
+def _with_graphs(use: Use, group: LayerGroup) -> Use:
+    """Return a use with the batches whose graphs work for a group, as the engine itself found."""
+    assert use.declaration is not None, "it was read"
+    batches = LEVELS.get(str(group.graph_support), frozenset())
+    words = f"the engine finds {group.graph_support} for its {group.layer} layers"
+    reading = Reading(origin=Origin.DECLARED, words=words, value=batches)
+    readings = {**use.readings, "graph_replay": reading}
+    declaration = use.declaration.restated({"graph_replay": batches})
+    return replace(use, declaration=declaration, readings=readings)
 
 
 def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:

@@ -26,7 +26,7 @@ from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
-from backend_caps.report.layers import EngineLayersDocument
+from backend_caps.report.launches import EngineLayersDocument
 from backend_caps.report.lock import LockDocument
 from backend_caps.report.plans import (
     EngineSelectionDocument,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.report.layers import EngineLayersDocument
+from backend_caps.report.launches import EngineLayersDocument
 from tests.cli.conftest import CommandLine
 from tests.unit.engines.vllm.building import write_importable
 

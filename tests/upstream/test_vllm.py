@@ -16,8 +16,8 @@ from backend_caps.capability.provenance import Status
 from backend_caps.capability.sets import Sizes
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
-from backend_caps.engines.vllm.capabilities import LEVELS
 from backend_caps.engines.vllm.read import read_vllm
+from backend_caps.resolution.launch import LEVELS
 from tests.upstream.tables.rows import Row, same_condition, vllm_rows
 
 pytestmark = [pytest.mark.upstream, pytest.mark.vllm_wheel]

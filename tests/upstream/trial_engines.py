@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from backend_caps.engines.model import without_model
 from backend_caps.engines.sglang import arguments as sglang
 from backend_caps.engines.sglang import query as sglang_query
 from backend_caps.engines.sglang.read import is_wanted
@@ -108,7 +109,7 @@ VLLM = TrialEngine(
     machines=vllm_launches.MACHINES,
     models=vllm_launches.MODELS,
     read_launch=vllm.read_launch,
-    without_model=vllm_query.without_model,
+    without_model=without_model,
     script=vllm_query.SCRIPT,
     launch_of=vllm_query.launch_of,
     model_option="--model",

@@ -18,7 +18,7 @@ from backend_caps.capability.kind import ANY, UNDECLARED
 from backend_caps.capability.model import AUTO, dtype
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import OneOf
-from backend_caps.capability.vocabulary import AttentionArch, BatchKind
+from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.guards import Guarded, Guards, under
 from backend_caps.engines.source.module import ClassDef
@@ -33,13 +33,8 @@ from backend_caps.engines.vllm.lookup import (
     pages_of_test,
     windows_of,
 )
+from backend_caps.resolution.launch import LEVELS
 
-LEVELS: Mapping[str, frozenset[BatchKind]] = {
-    "NEVER": frozenset(),
-    "UNIFORM_SINGLE_TOKEN_DECODE": frozenset({BatchKind.SINGLE_TOKEN_DECODE}),
-    "UNIFORM_BATCH": frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
-    "ALWAYS": frozenset(BatchKind),
-}
 _SCALE = "AttentionCGSupport"
 _ATTRIBUTE = "_cudagraph_support"
 _METHOD = "get_cudagraph_support"

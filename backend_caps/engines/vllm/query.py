@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
-from backend_caps.engines.model import MODEL_OPTIONS, in_folders
+from backend_caps.engines.model import in_folders, without_model
 from backend_caps.engines.query import ask
 from backend_caps.engines.reading import EngineError, LaunchQuery
-from backend_caps.resolution.engine import value_in, without_options
 from backend_caps.resolution.launch import (
     GraphMode,
     Launch,
@@ -22,7 +21,20 @@ from backend_caps.resolution.launch import (
     Unchecked,
 )
 
-_SERVE = ("vllm", "serve")
+_FLAGS = {
+    "context_length": "model_config.max_model_len",
+    "dp_size": "parallel_config.data_parallel_size",
+    "enable_mixed_chunk": "scheduler_config.enable_chunked_prefill",
+    "enable_two_batch_overlap": "parallel_config.enable_dbo",
+    "kv_cache_dtype": "cache_config.cache_dtype",
+    "page_size": "cache_config.block_size",
+    "pp_size": "parallel_config.pipeline_parallel_size",
+    "speculative_algorithm": "speculative_config.method",
+    "speculative_num_steps": "speculative_config.num_speculative_tokens",
+    "tp_size": "parallel_config.tensor_parallel_size",
+}
+"""The flags of ours whose values vLLM's configuration has, under names of its own."""
+_OVERLAP = "scheduler_config.async_scheduling"
 SCRIPT = Path(__file__).with_name("query_script.py")
 
 
@@ -55,26 +67,6 @@ def check_gpu(gpu: Gpu) -> None:
         )
 
 
-def named_model(words: Sequence[str]) -> str | None:
-    """Return the model that a command line names: behind `vllm serve`, or of `--model`."""
-    model, rest = _split(words)
-    return model or value_in(rest, MODEL_OPTIONS)
-
-
-def without_model(words: Sequence[str]) -> Sequence[str]:
-    """Leave out what starts the program, and the model."""
-    _, rest = _split(words)
-    return without_options(rest, MODEL_OPTIONS)
-
-
-def _split(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Return the model behind `vllm serve`, where one stands there, and the options."""
-    if tuple(words[:2]) != _SERVE:
-        return None, words
-    rest = words[2:]
-    return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
-
-
 def launch_of(
     answer: Mapping[str, Any], gpu: Gpu, model: str, unchecked: Sequence[Mapping[str, str]] = ()
 ) -> Launch:
@@ -101,8 +93,20 @@ def launch_of(
         unchecked=tuple(dict.fromkeys(open_)),
         rewrites=tuple(Rewrite(**each) for each in answer.get("rewrites", ())),
         values=answer.get("values", {}),
+        flags=_flags_of(answer.get("values", {}), graphs),
         facts=answer.get("facts", {}),
         layers=tuple(LayerGroup(**each) for each in answer.get("layers", ())),
         choices=tuple(LayerChoice(**each) for each in answer.get("choices", ())),
         graphs=None if graphs is None else GraphMode(**graphs),
     )
+
+
+def _flags_of(values: Mapping[str, Any], graphs: Mapping[str, Any] | None) -> Mapping[str, object]:
+    """Return the flags that matter here, by the names of `ServerFlags`."""
+    found = {name: values.get(own) for name, own in _FLAGS.items()}
+    overlaps = values.get(_OVERLAP)
+    found["disable_overlap_schedule"] = None if overlaps is None else not overlaps
+    found["disable_cuda_graph"] = None if graphs is None else graphs["mode"] == "NONE"
+    if found["speculative_algorithm"] is not None:
+        found["speculative_eagle_topk"] = 1  # vLLM drafts chains
+    return {name: each for name, each in found.items() if isinstance(each, bool | int | str)}

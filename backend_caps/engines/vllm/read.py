@@ -14,6 +14,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
@@ -25,8 +26,10 @@ from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Guarded, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
+from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.capabilities import Findings
 from backend_caps.engines.vllm.lookup import Answer, Lookup
+from backend_caps.resolution.rules import RuleSet
 
 KNOWN_VERSIONS = ("0.33.0",)
 """The versions whose records were compared with the source, row by row."""
@@ -78,7 +81,14 @@ def read_vllm(tree: Tree) -> EngineReading:
     """Read the backends of a vLLM; a missing anchor becomes a problem."""
     index = Index(tree)
     index.note_unless_known(KNOWN_VERSIONS)
-    return index.reading(_Records(index).all())
+    rules = RuleSet(
+        name="-".join(part for part in (tree.package, tree.version) if part),
+        rules=(),
+        relays=frozenset(),  # a server of whatever algorithm overlaps as its final value says
+        algorithms=frozenset(),
+        mixes_relayed_rows=True,
+    )
+    return index.reading(_Records(index).all(), rules, launches=partial(read_launches, index))
 
 
 def _names(index: Index) -> Iterator[Name]:

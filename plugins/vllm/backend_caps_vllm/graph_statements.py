@@ -13,7 +13,7 @@ from importlib import import_module
 from backend_caps import BackendCapsError, Settings
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.engines.vllm.capabilities import LEVELS
+from backend_caps.resolution.launch import LEVELS
 from backend_caps_vllm.engine import ENGINE, Registered, check_version, later_plugins, registered
 
 # Below vLLM's own logger: no other one shows what is only information.

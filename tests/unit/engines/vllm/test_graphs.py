@@ -7,7 +7,7 @@ import pytest
 
 from backend_caps import BatchKind, Origin
 from backend_caps.capability.backend import Backend, Reading
-from backend_caps.engines.vllm.capabilities import LEVELS
+from backend_caps.resolution.launch import LEVELS
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read, said
 
