@@ -11,27 +11,35 @@ from backend_caps.capability.model import AUTO
 from backend_caps.cli import invocation
 from backend_caps.cli.output import working
 from backend_caps.cli.request import query_of, without_launch
+from backend_caps.engines.reading import LaunchQuery
 from backend_caps.resolution.engine import option_of, read_flags, without_options, words_of
 from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.selection import BACKEND_FLAGS
 
+model_option = click.option(
+    "--model-config",
+    metavar="MODEL",
+    help="With an engine and a GPU's fact, follow the command line through the engine's own "
+    "functions, for this model: a folder with a config.json, or a stored one such as "
+    "llama-3.1-8b; by default the one that the command line names.",
+)
 
-def launch_options(command: click.Command) -> click.Command:
-    """Add the options of an engine that is read or asked, and of the model that it serves."""
+
+def launch_options(command: click.Command, *, words: str = "") -> click.Command:
+    """Add the options of an engine that is read or asked, and of the model that it serves.
+
+    Args:
+        command: a command that reads an engine.
+        words: added to the help of `--engine`.
+    """
     click.option(
         "--engine-python",
         metavar="PATH",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Take the engine of --engine from this Python, and ask it for the launch.",
     )(command)
-    click.option(
-        "--model-config",
-        metavar="MODEL",
-        help="With --engine and a GPU's fact, follow the command line through the engine's own "
-        "functions, for this model: a folder with a config.json, or a stored one such as "
-        "llama-3.1-8b; by default the one that the command line names.",
-    )(command)
-    return invocation.engine_options(command)
+    model_option(command)
+    return invocation.engine_options(command, words=words)
 
 
 def launch_of_layers(ctx: click.Context, facts: Facts) -> Launch:
@@ -84,6 +92,23 @@ def model_and_words(ctx: click.Context, facts: Facts) -> tuple[str | None, tuple
     return (None, ()) if named is None or config_of(named) is None else (named, words)
 
 
+def query_of_server(ctx: click.Context, facts: Facts) -> LaunchQuery | None:
+    """Return what engines are asked of a command line; None where none is given.
+
+    Raises:
+        UsageError: the model or the machine is not known.
+        EngineError: the model's configuration cannot be read.
+    """
+    words = _words(ctx)
+    model = _model(ctx, words)
+    if model is None and not words:
+        return None
+    query = None if model is None else query_of([words], model, facts)
+    if query is None:
+        raise without_launch("a server's plan is of a model on a machine")
+    return query
+
+
 def _model(ctx: click.Context, words: tuple[str, ...]) -> str | None:
     """Return the model of the options, else that of the command line."""
     from backend_caps.engines.model import named_model  # noqa: PLC0415 - for a launch alone
@@ -96,7 +121,7 @@ def _words(ctx: click.Context) -> tuple[str, ...]:
 
     `auto` leaves a backend to the engine, whose own command line has no such word.
     """
-    traced, file = invocation.traced_in(ctx), ctx.params["flags_file"]
+    traced, file = invocation.traced_in(ctx), ctx.params.get("flags_file")
     words = [
         *words_of({} if traced is None else traced.server_values()),
         *words_of({} if file is None else read_flags(file)),

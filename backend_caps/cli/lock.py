@@ -1,4 +1,4 @@
-"""Commands about lock files: `lock` writes one, `verify` and `diff` compare with one."""
+"""Commands about lock files: `lock` writes one, `verify` compares with one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 
 from backend_caps.cli import invocation
+from backend_caps.cli.launch import launch_options, model_option
 from backend_caps.cli.options import has_server_flags, request_of, server_command
 from backend_caps.cli.output import Format, examples, printer, say
-from backend_caps.cli.request import Request
+from backend_caps.cli.request import Request, query_of
+from backend_caps.engines.model import without_model
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import (
@@ -26,6 +28,7 @@ from backend_caps.report.lock import (
     LockDocument,
     LockedRequest,
     lock_document,
+    portable_place,
     read_lock,
     write_lock,
 )
@@ -34,8 +37,6 @@ from backend_caps.resolution.engine import installed_engine as installed_version
 
 DIFFERS = 1
 """The exit status where something is not the same."""
-_INSTALLED = ("", "installed")
-"""The PATHs of `engine@PATH` that name the installed distribution."""
 
 
 def _always_json(command: click.Command) -> click.Command:
@@ -52,8 +53,7 @@ def _always_json(command: click.Command) -> click.Command:
     "backend-caps lock --output server.lock -- --attention-backend torch_native",
     "backend-caps lock > installed.lock",
     engine=partial(
-        invocation.engine_options,
-        words=" Unless this or --path is given, the one that is installed.",
+        launch_options, words=" Unless this or --path is given, the one that is installed."
     ),
 )
 @click.option(
@@ -93,6 +93,8 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
         policy=request.policy,
         rules=request.rules if isinstance(request.rules, str) else None,
         engine=reading and reading.engine,
+        words=tuple(without_model(request.words)) if request.model is not None else None,
+        model=None if request.model is None else portable_place(request.model),
         requires_evidence=request.requires_evidence or None,
     )
     return lock_document(locked, registry, registry.rules(request.rules), plan, reading)
@@ -110,6 +112,7 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
 @invocation.source_option(
     "Read the lock's engine from this folder or wheel instead of the installed one."
 )
+@model_option
 @click.pass_context
 def verify(ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_: object) -> None:
     """Repeat the request that LOCKFILE was written for, and show what differs now.
@@ -135,8 +138,15 @@ def verify(ctx: click.Context, /, lockfile: Path | None, source: Path | None, **
 
 def _repeated_request(ctx: click.Context, locked: LockedRequest) -> Request:
     """Repeat a lock's request; an engine's own rules are read anew."""
+    model = None if locked.words is None else ctx.params["model_config"] or locked.model
+    if locked.words is not None and model is None:
+        raise click.UsageError(
+            "nothing was compared: the lock is of a server of a folder's model, and folders lie "
+            "elsewhere on each machine. Add --model-config FOLDER."
+        )
     try:
-        reading = invocation.reading_of(locked.engine, ctx.params["source"])
+        query = model and query_of([locked.words or ()], model, locked.facts)
+        reading = invocation.reading_of(locked.engine, ctx.params["source"], query=query or None)
     except BackendCapsError as error:
         raise click.UsageError(f"nothing was compared: {error}") from error
     return Request(
@@ -148,6 +158,8 @@ def _repeated_request(ctx: click.Context, locked: LockedRequest) -> Request:
         flags=locked.flags,
         show=printer(Format(ctx.params["format_"])),
         reading=reading,
+        words=locked.words or (),
+        model=model,
         requires_evidence=bool(locked.requires_evidence),
     )
 
@@ -174,59 +186,3 @@ def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceD
         # The refusals above stand in for the plan that vanished.
         if not (refused and (difference.subject, difference.field) == ("plan", "")):
             yield difference
-
-
-@invocation.config_option
-@invocation.format_option()
-@click.command(
-    short_help="Show what differs between two locks or engines.",
-    epilog=examples(
-        "backend-caps diff sglang@old.whl sglang@new.whl",
-        "backend-caps diff before.lock after.lock",
-    ),
-)
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
-@click.pass_context
-def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_: object) -> None:
-    """Show what differs between A and B: what became stricter or looser, what is gone or new.
-
-    Each is a lock file, or an engine: sglang@PATH or vllm@PATH, where PATH is a folder or a
-    wheel; without a PATH, the installed one.
-
-    Exit status 0 where nothing differs, 1 where something does.
-    """
-    show = printer(Format(format_))
-    (one, label), (other, label_after) = _side(before), _side(after)
-    labels = (label, label_after) if label != label_after else (before, after)
-    found = differences(one, other)
-    document = diff_document(*labels, found)
-    show(document, diff_view(document))
-    if found:
-        ctx.exit(DIFFERS)
-
-
-def _side(named: str) -> tuple[Side, str]:
-    """Read a side, with its name; an unreadable side is wrong usage, not a difference."""
-    engine, _, place = named.partition("@")
-    if engine not in invocation.ENGINES or "@" not in named:
-        return _of_lock(Path(named)), named
-    try:
-        reading = invocation.reading_of(engine, None if place in _INSTALLED else Path(place))
-    except BackendCapsError as error:
-        raise click.UsageError(str(error)) from error
-    assert reading is not None, f"{engine} was asked for"
-    return Side.of_reading(reading), reading.title
-
-
-def _of_lock(path: Path) -> Side:
-    """Read a lock file; refuse an engine's source without the engine's name."""
-    is_wheel = path.suffix == ".whl"
-    if is_wheel or path.is_dir():
-        kind = "wheel" if is_wheel else "folder"
-        spelled = " or ".join(f"{engine}@{path}" for engine in invocation.ENGINES)
-        raise click.UsageError(
-            f"{str(path)!r} is a {kind}; expected a lock file, or an engine with its source. "
-            f"Write {spelled}."
-        )
-    return Side.of_lock(read_lock(path))

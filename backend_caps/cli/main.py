@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LATER = {
     "check": "check:check",
     "config": "config:config",
-    "diff": "lock:diff",
+    "diff": "diff:diff",
     "dry-run": "dry_run:dry_run",
     "explain": "plan:explain",
     "facts": "facts:facts",

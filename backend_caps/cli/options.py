@@ -27,6 +27,12 @@ from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import BACKEND_FLAGS
 
 _Model = TypeVar("_Model", bound=BaseModel)
+fact_option = click.option(
+    "--fact",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What is known of machine and model, such as head_size=128. Repeatable.",
+)
 _OPTIONS = (
     invocation.setting_option(
         "--policy",
@@ -35,12 +41,7 @@ _OPTIONS = (
         show_default=True,
         help="Refuse problems (exit status 1), show them, or leave them out.",
     ),
-    click.option(
-        "--fact",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="What is known of machine and model, such as head_size=128. Repeatable.",
-    ),
+    fact_option,
     click.option(
         "--unsafe-override",
         multiple=True,

@@ -93,7 +93,7 @@ def explain(
     if results is not None and not measure:
         raise click.UsageError(f"--results {results} is shown with --measure; add it.")
     request = options.request_of(ctx)
-    document = request.document
+    document = request.explained
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
     if not measure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.flips import flips
+from backend_caps.resolution.flips import Flip, flips
 from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
@@ -180,7 +180,32 @@ class Request:
         """The document of the plan."""
         return self.written(self.plan)
 
-    def written(self, plan: Plan) -> PlanDocument:
-        """Make the document of a plan of these flags, with the flips that would change it."""
+    def written(self, plan: Plan, found: Sequence[Flip] = ()) -> PlanDocument:
+        """Make the document of a plan of these flags, with the flips that would change it.
+
+        Args:
+            plan: the plan.
+            found: flips of a launch, which are found by following others.
+        """
         engine = None if self.reading is None else self.reading.title
-        return plan_document(plan, flips(plan, self.registry, plan.flags), engine=engine)
+        flipped = (*flips(plan, self.registry, plan.flags), *found)
+        return plan_document(plan, flipped, engine=engine)
+
+    @cached_property
+    def explained(self) -> PlanDocument:
+        """The document of the plan, with the flips of a launch, each of them followed."""
+        launch = self.launch
+        if launch is None or self.reading is None:
+            return self.document
+        from backend_caps.engines.launch_flips import launch_flips  # noqa: PLC0415 - for this alone
+
+        line = self.reading.command_line
+        names = [name for each in launch.choices for name, why in each.against.items() if not why]
+        names += sorted(line.attention_backends) if line else []
+        found = launch_flips(self.plan, self.words, dict.fromkeys(names), self._plans)
+        return self.written(self.plan, found)
+
+    def _plans(self, lines: Sequence[Sequence[str]]) -> Iterator[Plan]:
+        """Follow other command lines, and resolve each."""
+        launches = self.launches(lines) if lines else ()
+        return (self.launched_plan(each, Policy.QUIET) for each in launches)

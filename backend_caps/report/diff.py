@@ -7,6 +7,7 @@ statements are shown and never compared: code that only moved is the same code.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,9 +28,11 @@ from backend_caps.report.difference import (
     WhereDocument,
     comparable,
     in_order,
+    of_pair,
     severity,
     statement_of,
 )
+from backend_caps.report.launch_differences import of_launches
 from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.words import decided_by, grouped, value_words
 from backend_caps.resolution.rules import Rule
@@ -49,7 +52,7 @@ _Texts = Mapping[tuple[str, ...], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a comparison; an engine that was read has no request and no plan."""
+    """One side of a comparison; an engine that was read has no request."""
 
     engine: lock.LockedEngine | None
     backends: tuple[lock.LockedBackend, ...]
@@ -65,13 +68,14 @@ class Side:
         return cls(**{field.name: getattr(document, field.name) for field in fields(cls)})
 
     @classmethod
-    def of_reading(cls, reading: EngineReading) -> Self:
-        """Take the side from an engine that was read."""
+    def of_reading(cls, reading: EngineReading, plan: PlanDocument | None = None) -> Self:
+        """Take the side from an engine that was read, and the plan of a server of it."""
         return cls(
             engine=lock.LockedEngine(name=reading.engine, version=reading.version),
             backends=tuple(map(lock.LockedBackend.of, reading.backends)),
             problems=lock.codes_of(reading.problems),
             rules=None if reading.rules is None else lock.LockedRules.model_validate(reading.rules),
+            plan=plan,
         )
 
 
@@ -107,7 +111,7 @@ def _of_backends(
     """
     were, are = _attributes(before, after), _attributes(after, before)
     for name in were.keys() ^ are.keys():
-        yield from _of_pair(f"attribute {name}", "", were.get(name), are.get(name))
+        yield from of_pair(f"attribute {name}", "", were.get(name), are.get(name))
     for name in sorted({*before, *after}):
         one, other = before.get(name), after.get(name)
         is_class = any(claims and claims[0].engine_class for claims in (one, other))
@@ -117,7 +121,7 @@ def _of_backends(
         else:
             was, is_ = (claims[0] if claims else None for claims in (one, other))
             summary, summary_after = (None if b is None else _summary(b) for b in (was, is_))
-            yield from _of_pair(subject, "", summary, summary_after, _where(was, is_))
+            yield from of_pair(subject, "", summary, summary_after, _where(was, is_))
 
 
 def _summary(backend: lock.LockedBackend) -> str:
@@ -159,7 +163,7 @@ def _of_backend(
         # A declaration that cannot be read counts as the worst.
         kind = DifferenceKind.STRICTER if was.status is Status.OK else _CHANGED
         kind = DifferenceKind.LOOSER if is_.status is Status.OK else kind
-        yield from _of_pair(subject, "status", was.status.value, is_.status.value, where, kind)
+        yield from of_pair(subject, "status", was.status.value, is_.status.value, where, kind)
     single = _single_texts(subject, was, is_), _single_texts(subject, is_, was)
     yield from _of_texts(*single, where, _CHANGED)
     yield from _of_texts(_listed_texts(subject, one), _listed_texts(subject, other), where)
@@ -167,7 +171,7 @@ def _of_backend(
     for name in sorted(known):
         readings = class_.attributes.get(name), class_after.attributes.get(name)
         before, after = (None if r is None else _attribute_words(r) for r in readings)
-        yield from _of_pair(subject, name, before, after, _where(*readings), _CHANGED)
+        yield from of_pair(subject, name, before, after, _where(*readings), _CHANGED)
     if was.declaration is not None and is_.declaration is not None:
         for name in CAPABILITIES:
             where = _where(class_.readings.get(name), class_after.readings.get(name))
@@ -304,6 +308,8 @@ def _request(request: lock.LockedRequest) -> _Texts:
         "policy": request.policy.value,
         "rules": request.rules or "the engine's own",
         "engine": request.engine or "none",
+        "command line": "none" if request.words is None else shlex.join(request.words),
+        "model": request.model or "none",
         **{
             f"flag {name}": "none" if value is None else text_of(value)
             for name, value in request.flags.given().items()
@@ -316,6 +322,8 @@ def _request(request: lock.LockedRequest) -> _Texts:
 
 def _of_plans(before: PlanDocument, after: PlanDocument) -> Iterator[DifferenceDocument]:
     values = {(phase, name): value for phase, name, value in after.all_values()}
+    if before.launch is not None and after.launch is not None:
+        yield from of_launches(before.launch, after.launch)
     for phase, name, value in before.all_values():
         if (phase, name) in values:
             subject = "plan" if phase is None else f"plan {phase}"
@@ -331,7 +339,7 @@ def _of_plan_value(
     kind = severity(name, was, is_)
     if kind is None and (was == CAPABILITIES[name].best or words[0] == words[1]):
         words = one.effect, other.effect
-    yield from _of_pair(subject, name, *words, kind=kind or _CHANGED)
+    yield from of_pair(subject, name, *words, kind=kind or _CHANGED)
 
 
 def _value_words(value: ValueDocument) -> str:
@@ -346,24 +354,4 @@ def _of_texts(
 ) -> Iterator[DifferenceDocument]:
     """Compare all texts of two sides."""
     for key in sorted({*before, *after}):
-        yield from _of_pair(key[0], key[1], before.get(key), after.get(key), where, kind)
-
-
-def _of_pair(
-    subject: str,
-    field: str,
-    before: str | None,
-    after: str | None,
-    where: WhereDocument = NOWHERE,
-    kind: DifferenceKind | None = None,
-) -> Iterator[DifferenceDocument]:
-    """Compare two texts; without a `kind`, one that is None has appeared or vanished."""
-    if before == after:
-        return
-    if kind is None:
-        kind = _CHANGED
-        if before is None or after is None:
-            kind = DifferenceKind.APPEARED if before is None else DifferenceKind.VANISHED
-    yield DifferenceDocument(
-        kind=kind, subject=subject, field=field, before=before, after=after, where=where
-    )
+        yield from of_pair(key[0], key[1], before.get(key), after.get(key), where, kind)

@@ -33,6 +33,8 @@ _LONGEST = 240
 class DifferenceKind(Enum):
     """Kinds of change, the most important first."""
 
+    OTHER_CHOICE = "other-choice"
+    """The engine takes another backend for the same command line."""
     STRICTER = "stricter"
     """The engine must supply more, or the backend can do less."""
     BECAME_CONDITIONAL = "became-conditional"
@@ -52,6 +54,8 @@ class DifferenceKind(Enum):
 class Impact(Enum):
     """What a difference changes for a server, the most important first."""
 
+    OTHER_BACKEND = "other backend taken"
+    """The engine takes another backend for the same command line."""
     REFUSED = "may be refused now"
     """A server that started may not: a backend takes less, or cannot be read."""
     COSTS_MORE = "costs more"
@@ -69,6 +73,7 @@ class Impact(Enum):
 _ORDER = (*DifferenceKind,)
 _WORSE = frozenset({DifferenceKind.STRICTER, DifferenceKind.BECAME_CONDITIONAL})
 _IMPACTS = {
+    DifferenceKind.OTHER_CHOICE: Impact.OTHER_BACKEND,
     DifferenceKind.VANISHED: Impact.GONE,
     DifferenceKind.LOOSER: Impact.COSTS_LESS,
     DifferenceKind.BECAME_UNCONDITIONAL: Impact.COSTS_LESS,
@@ -76,7 +81,7 @@ _IMPACTS = {
     DifferenceKind.CHANGED: Impact.OTHER,
 }
 _LIMITS = frozenset(
-    {"status", "page_sizes", "max_speculative_topk"}
+    {"starts", "status", "page_sizes", "max_speculative_topk"}
     | {"two_batch_overlap", "deterministic", "batch_invariant"}
     | {name for name, kind in CAPABILITIES.items() if kind.scope is Scope.USE}
 ) - {"max_context_len_known", "auto_priority"}
@@ -204,6 +209,26 @@ class DifferenceDocument(Document):
         if self.kind in _WORSE:
             return Impact.REFUSED if self.field in _LIMITS else Impact.COSTS_MORE
         return _IMPACTS[self.kind]
+
+
+def of_pair(
+    subject: str,
+    field: str,
+    before: str | None,
+    after: str | None,
+    where: WhereDocument = NOWHERE,
+    kind: DifferenceKind | None = None,
+) -> Iterator[DifferenceDocument]:
+    """Compare two texts; without a `kind`, one that is None has appeared or vanished."""
+    if before == after:
+        return
+    if kind is None:
+        kind = DifferenceKind.CHANGED
+        if before is None or after is None:
+            kind = DifferenceKind.APPEARED if before is None else DifferenceKind.VANISHED
+    yield DifferenceDocument(
+        kind=kind, subject=subject, field=field, before=before, after=after, where=where
+    )
 
 
 class DiffDocument(Document):

@@ -44,6 +44,8 @@ LOCK_SCHEMA: Literal["backend-caps/lock@1"] = "backend-caps/lock@1"
 """The schema that this version writes and reads."""
 _LONGEST_INPUT = 60
 """Characters of a wrong value that a sentence repeats."""
+_FOLDER = "a folder's model"
+"""The name of a model whose folder lies elsewhere on each machine."""
 _WORKING_DIRECTORY = "working-directory"
 """The problem of a plugin that was found only because it is in the working directory."""
 
@@ -89,6 +91,11 @@ class LockedRequest(_Locked):
     """The rule set that was named; null for the engine's own."""
     engine: str | None
     """The engine whose source is read; null for none."""
+    words: Annotated[tuple[str, ...] | None, LEFT_OUT] = None
+    """The command line that the engine's own functions read, without its model; left out where
+    they are not followed."""
+    model: Annotated[str | None, LEFT_OUT] = None
+    """The model by whose configuration they are; left out for a folder by its absolute path."""
     requires_evidence: Annotated[bool | None, LEFT_OUT] = None
     """True where what is not verified counts as undeclared; left out where it does not."""
 
@@ -179,7 +186,7 @@ class LockedBackend(_Locked):
             status=backend.status,
             distribution=source.distribution,
             version=source.version,
-            declared_at=_portable(source.declared_at),
+            declared_at=portable_place(source.declared_at),
             problems=codes_of(backend.problems),
             declaration=backend.declaration,
             engine_class=None if class_ is None else LockedClass.model_validate(class_),
@@ -255,7 +262,7 @@ def codes_of(problems: Iterable[Problem]) -> tuple[str, ...]:
     return tuple(sorted(problem.code for problem in problems))
 
 
-def _portable(place: str | None) -> str | None:
+def portable_place(place: str | None) -> str | None:
     """Return a place unless only this machine has it."""
     if place is None or PurePosixPath(place).is_absolute() or PureWindowsPath(place).is_absolute():
         return None
@@ -265,11 +272,15 @@ def _portable(place: str | None) -> str | None:
 def _portable_plan(plan: PlanDocument) -> PlanDocument:
     """Copy a plan, with causes that name no place on this machine."""
     portable = plan.model_copy(deep=True)
+    if portable.launch is not None:
+        own = {"model": portable_place(portable.launch.model) or _FOLDER}
+        launch = portable.launch.model_copy(update=own)
+        portable = portable.model_copy(update={"launch": launch})
     for _, _, value in portable.all_values():
         for at, cause in enumerate(value.causes):
             # Of `acme 1.0, /a/folder/caps.py:3`, the distribution is the same everywhere.
             shipped, _, place = (cause.source or "").rpartition(", ")
-            kept = ", ".join(part for part in (shipped, _portable(place)) if part)
+            kept = ", ".join(part for part in (shipped, portable_place(place)) if part)
             value.causes[at] = cause.model_copy(update={"source": kept or None})
     return portable
 

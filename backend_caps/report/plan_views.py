@@ -20,6 +20,8 @@ from backend_caps.report.sections import (
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
 """Origins of values that count as the worst because they are not known."""
+GRAPHS = "graphs"
+"""What a flip of the mode of graphs names in place of a capability."""
 _NO_USE = (
     "No flag that was asked puts a backend to use on this server: other flags go before it, or it "
     "is for drafts and --speculative-algorithm is not given."
@@ -122,8 +124,9 @@ def explain_view(
             elif name in values and phase == each:
                 yield Lines((f"{name} in {each}: no backend is used there.",))
         shown_phases = (None, *plan.phases) if phase is None else (None, phase)
+        names = {name, GRAPHS} if name == "graph_replay" else {name}
         yield from flips_view(
-            [flip for flip in plan.flips if flip.capability == name and flip.phase in shown_phases]
+            [flip for flip in plan.flips if flip.capability in names and flip.phase in shown_phases]
         )
 
 

@@ -23,6 +23,8 @@ LEVELS: Mapping[str, frozenset[BatchKind]] = {
     "ALWAYS": frozenset(BatchKind),
 }
 """The batches whose graphs work, by vLLM's word for it."""
+GRAPH_MODES = ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL", "FULL_AND_PIECEWISE")
+"""vLLM's modes of graphs, those that replay less first."""
 Plain: TypeAlias = object
 """A value of an engine's argument, as JSON has it."""
 
