@@ -34,10 +34,9 @@ _INSTALLED = ("", "installed")
     cls=ServerCommand,
     short_help="Show what differs between two locks or engines.",
     epilog=examples(
-        "backend-caps diff sglang@old.whl sglang@new.whl",
         "backend-caps diff before.lock after.lock",
-        "backend-caps diff vllm@old.whl vllm@new.whl --fact device_name=H100 -- \\\n"
-        "  vllm serve meta-llama/Llama-3.1-8B-Instruct",
+        "backend-caps diff sglang@old.whl sglang@new.whl --fact device_name=H100 -- \\\n"
+        "  --model-path meta-llama/Llama-3.1-8B-Instruct",
     ),
 )
 @click.argument("before", metavar="A")

@@ -36,6 +36,8 @@ _TRACED = "backend_caps.settings"
 """The key of the settings in click's `Context.meta`."""
 ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
+LAYERED = frozenset({"vllm"})
+"""Those that choose backends by layer, and whose flags their own functions read."""
 _SHOWN = 3
 """As many problems of a reading are in an error's text."""
 NO_ENGINE = "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,10 +12,13 @@ from backend_caps.capability.model import AUTO
 from backend_caps.cli import invocation
 from backend_caps.cli.output import working
 from backend_caps.cli.request import query_of, without_launch
-from backend_caps.engines.reading import LaunchQuery
 from backend_caps.resolution.engine import option_of, read_flags, without_options, words_of
 from backend_caps.resolution.launch import Launch
 from backend_caps.resolution.selection import BACKEND_FLAGS
+
+if TYPE_CHECKING:
+    from backend_caps.engines.reading import LaunchQuery
+
 
 model_option = click.option(
     "--model-config",
@@ -78,14 +82,13 @@ def model_and_words(ctx: click.Context, facts: Facts) -> tuple[str | None, tuple
     known, and the GPU is.
     """
     given = ctx.params
+    named: str | None = given.get("model_config")
     has_engine = given.get("engine") not in {None, invocation.NO_ENGINE}
-    if "model_config" not in given or not has_engine:
-        return None, ()
-    if given["model_config"] is None and facts.gpu is None:
+    if named is None and ("model_config" not in given or not has_engine or facts.gpu is None):
         return None, ()
     words = _words(ctx)
-    if given["model_config"] is not None:
-        return given["model_config"], words
+    if named is not None:
+        return named, words
     from backend_caps.engines.model import config_of  # noqa: PLC0415 - for a launch alone
 
     named = _model(ctx, words)

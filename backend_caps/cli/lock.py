@@ -74,7 +74,7 @@ def lock(ctx: click.Context, /, output: Path | None, **_: object) -> None:
     engines = ("sglang",) if has_server_flags(ctx) else invocation.ENGINES
     if given["engine"] is None and not given["path"] and given["source"] is None:
         given["engine"] = invocation.installed_engine(engines)
-    request = request_of(ctx)
+    request = request_of(ctx, always_plans=False)
     plan = request.document if request.is_about_server else None
     text = lock_of(request, plan).text()
     if output is None:

@@ -18,7 +18,7 @@ from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli import invocation
 from backend_caps.cli.launch import model_and_words
 from backend_caps.cli.output import Format, examples, printer
-from backend_caps.cli.request import Request, query_of
+from backend_caps.cli.request import Request, query_of, without_launch
 from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, installed_engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -167,7 +167,11 @@ def check_draft_model(ctx: click.Context) -> None:
 
 
 def request_of(
-    ctx: click.Context, reads: Reads | None = None, *, follows_line: bool = True
+    ctx: click.Context,
+    reads: Reads | None = None,
+    *,
+    follows_line: bool = True,
+    always_plans: bool = True,
 ) -> Request:
     """Read a request from a command's options, the flags after `--` and the environment.
 
@@ -176,14 +180,20 @@ def request_of(
         reads: returns whether the command itself reads a flag, so that it matters.
         follows_line: whether the launch of the command line itself is used, with a model, so that
             it is followed while the engine is read.
+        always_plans: whether there is to be a plan, also without flags.
+
+    Raises:
+        UsageError: the engine's own functions read its flags, and model or machine is not known.
     """
     given, facts = ctx.params, facts_of(ctx)
     model, words = model_and_words(ctx, facts)
+    is_layered = given.get("engine") in invocation.LAYERED
+    if is_layered and model is None and (always_plans or has_server_flags(ctx)):
+        raise without_launch(f"a plan for {given['engine']} is of the layers of a model")
     python = given.get("engine_python")
     query = None if model is None or not follows_line else query_of([words], model, facts)
     reading = invocation.reading_of(given.get("engine"), given.get("source"), python, query)
     line = (None if reading is None else reading.command_line) or given["rules"]
-    is_layered = reading is not None and reading.command_line is None
     flags = ServerFlags() if is_layered else _flags(ctx, given["flags_file"], line)
     left_to_engine = [name for name in BACKEND_FLAGS if dict(flags)[name] == AUTO]
     if reading is not None and left_to_engine:

@@ -28,7 +28,7 @@ def report(ctx: click.Context, /, **_options: object) -> None:
 
     With server flags after --, the plan for that server too.
     """
-    request = request_of(ctx)
+    request = request_of(ctx, always_plans=False)
     registry = request.found
     plan = request.document if request.is_about_server else None
     standings = read_standings(registry.entries, path=request.path)

@@ -138,15 +138,9 @@ class Request:
 
     @cached_property
     def plan(self) -> Plan:
-        """The flags, resolved against the registry; unread parts of an engine are problems.
-
-        Raises:
-            UsageError: the engine chooses by layer, and its launch is not followed.
-        """
+        """The flags, resolved against the registry; unread parts of an engine are problems."""
         if self.reading is None and self.model is None:
             return self.routed_plan(self.facts, STAND_INS)
-        if self.model is None and self.reading is not None and self.reading.command_line is None:
-            raise without_launch(f"a plan for {self.reading.engine} is of the layers of a model")
         return self.launched_plan(self.launch, self.policy)
 
     def launched_plan(self, launch: Launch | None, policy: Policy) -> Plan:

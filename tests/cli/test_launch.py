@@ -175,13 +175,13 @@ def test_dry_run_starts_what_the_engine_starts(acme: CommandLine) -> None:
     [
         (
             f"resolve --model-config llama-3.1-8b {_H100}",
-            "Error: --model-config is for an engine's start; add --engine sglang.",
+            "Error: --model-config is for an engine's start; add --engine.",
         ),
         (
             f"resolve {_MODEL} {_H100} --source @",
-            "Error: --model-config is for an engine's start; add --engine sglang.",
+            "Error: --model-config is for an engine's start; add --engine.",
         ),
-        (f"resolve {_MODEL}", "Error: --model-config needs the machine; add --fact device_name"),
+        (f"resolve {_MODEL}", "--model-config is for a server's start on a machine; add --fact"),
         (f"resolve --engine-python {sys.executable}", "names no engine; add --engine."),
         (
             f"resolve --engine sglang --source @ --engine-python {sys.executable}",

@@ -35,11 +35,13 @@ def test_name_stands_for_its_class(tmp_path: Path) -> None:
 
 
 def test_reading_says_what_it_is_of(tmp_path: Path) -> None:
-    """A reading names its engine, version and files, and has neither rules nor options."""
+    """A reading names its engine, version and files; no flag forces anything."""
     reading = read(tmp_path, files_of({"one": ONE, "other": ""}))
 
     assert (reading.engine, reading.version, reading.source) == ("vllm", "0.33.0", tmp_path.name)
-    assert (reading.rules, reading.command_line, reading.problems) == (None, None, ())
+    assert (reading.command_line, reading.problems) == (None, ())
+    assert reading.rules is not None
+    assert (reading.rules.name, reading.rules.rules) == ("vllm-0.33.0", ())
     assert (reading.num_files, reading.num_parsed) == (5, 3)
 
 
