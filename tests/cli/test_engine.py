@@ -19,8 +19,6 @@ SPECULATING = "--speculative-algorithm EAGLE"
 TRITON = "[backend_caps.backends]\ntriton = tri_caps:X\n"
 TRITON_DECLARES = "from backend_caps import Declaration\nX = Declaration()\n"
 NO_PLAN = "Error: a plan for vllm is of the layers of a model; add --fact device_name=H100"
-    "Error: a plan for vllm is of the layers of a model; add --fact device_name=H100, or another"
-)
 
 
 @dataclass

@@ -9,10 +9,11 @@ import pytest
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Facts
+from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities, HostSeqLens
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.launch import Launch, Refusal, Unchecked
+from backend_caps.resolution.launch import Launch, LayerGroup, Refusal, Unchecked
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.routing import uses_of
 from tests.unit.building import OPTS_OUT, READS, RULES_23, flags, installed, named, use
@@ -251,3 +252,75 @@ def test_plan_of_a_launch_has_no_flips() -> None:
     plan = resolve(uses_of(line, _CLASSES, launch), line, rules=RULES_23, launch=launch)
 
     assert flips(plan, _CLASSES, line) == ()
+
+
+def _group(
+    path: str, role: str = "target", cache: str | None = "FullSpec", **own: str
+) -> LayerGroup:
+    return LayerGroup(
+        role=role,
+        layer="Attention",
+        num_layers=2,
+        backend=path.upper(),
+        path=f"engine.{path}",
+        graph_support=own.get("graphs", "UNIFORM_BATCH") if cache else None,
+        cache=cache,
+        sizes={},
+    )
+
+
+def test_layers_give_the_uses_of_a_server() -> None:
+    """Each class runs its model's roles once; layers that keep nothing of a request run none."""
+    launch = replace(
+        _launch(),
+        layers=(
+            _group("A"),
+            _group("A"),
+            _group("B"),
+            _group("C", cache=None),
+            _group("Lost", role="draft"),
+        ),
+    )
+    backends = named(_class("A"), _class("B"), _class("C"))
+
+    uses = uses_of(flags("--speculative-algorithm EAGLE"), backends, launch)
+
+    places = {(each.role.value, each.phase.value, each.backend) for each in uses}
+    assert places == {
+        *(("target", phase, name) for phase in ("prefill", "decode", "verify") for name in "AB"),
+        ("draft", "prefill", "Lost"),
+        ("draft", "decode", "Lost"),
+        ("draft_extend", "verify", "Lost"),
+    }
+    assert {each.slot for each in uses} == {
+        "Attention layers of the target",
+        "Attention layers of the draft",
+    }
+
+
+def test_graphs_of_layers_are_what_the_engine_finds() -> None:
+    """Its word goes before what the class states, and the cause says so."""
+    launch = replace(_launch(), layers=(_group("A"), _group("B", graphs="SOMETIMES")))
+    backends = named(*(_class(name, Origin.DECLARED, OPTS_OUT) for name in "AB"))
+
+    plan = resolve(uses_of(flags(), backends, launch), flags(), rules=RULES_23, launch=launch)
+
+    graphs = plan["graph_replay", Phase.DECODE]
+    assert graphs.value == frozenset()
+    assert {cause.reason for cause in graphs.causes} == {
+        "the engine finds UNIFORM_BATCH for its Attention layers",
+        "the engine finds SOMETIMES for its Attention layers",
+    }
+    assert [each.code for each in plan.problems] == []
+
+
+def test_level_that_was_not_understood_is_not_known() -> None:
+    """It counts as the worst, and the plan says that it is not known."""
+    launch = replace(_launch(), layers=(_group("A"),))
+    backends = named(_class("A", Origin.NOT_KNOWN))
+
+    plan = resolve(uses_of(flags(), backends, launch), flags(), rules=RULES_23, launch=launch)
+
+    lengths = plan["host_seq_lens"]
+    assert (lengths.value, lengths.is_known) == (HostSeqLens.EXACT, False)
+    assert {cause.reason for cause in lengths.causes} == {"True"}

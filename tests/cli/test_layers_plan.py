@@ -1,0 +1,185 @@
+"""Plans of vLLM: `resolve`, `explain`, `report`, `lock`, `verify` and `diff` of a command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend_caps.report.plans import PlanDocument
+from tests.cli.conftest import CommandLine
+from tests.unit.engines.vllm.building import write_importable
+
+_H100 = "--fact device_name=H100"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small engine and its models."""
+    return write_importable(tmp_path_factory.mktemp("vllm"))
+
+
+@pytest.fixture(autouse=True)
+def _importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+
+@pytest.fixture(params=["asked", "read"])
+def engine(request: pytest.FixtureRequest, place: Path) -> str:
+    """The options of an engine that is asked or whose source is read."""
+    asked, read = f"--engine-python {sys.executable}", f"--source {place / 'engine'}"
+    return f"--path @ --engine vllm {asked if request.param == 'asked' else read} {_H100}"
+
+
+@pytest.fixture
+def read(place: Path) -> str:
+    """The options of an engine that is read."""
+    return f"--path @ --engine vllm --source {place / 'engine'} {_H100}"
+
+
+def test_plan_is_of_the_classes_that_layers_take(
+    engine: str, place: Path, acme: CommandLine
+) -> None:
+    """What their builders read of lengths is joined, and the engine's word for graphs holds."""
+    line = f"resolve {engine} --format json -- vllm serve {place}/windows --method ngram"
+    plan = PlanDocument.model_validate(acme.json(line))
+
+    assert (plan.rules, plan.engine) == ("vllm-9.0", "vllm 9.0")
+    assert plan.server["host_seq_lens"].value == "exact"
+    reasons = {cause.name: cause.reason for cause in plan.server["host_seq_lens"].causes}
+    assert reasons == {
+        "FullBackend": "Builder: build() reads common_attn_metadata.seq_lens.cpu()",
+        "WindowBackend": "UniformBuilder: build() reads "
+        "common_attn_metadata.seq_lens_cpu_upper_bound",
+    }
+    graphs = plan.phases["decode"]["graph_replay"]
+    assert graphs.value == ["single_token_decode", "uniform_batch"]
+    assert [each.code for each in plan.problems] == ["engine-version-unknown"]
+    assert plan.launch is not None
+    assert [each.backend for each in plan.launch.layers or ()] == ["FULL", "WINDOW", "FULL"]
+    assert plan.launch.flags["page_size"] == 16
+
+
+def test_plan_shows_layers_graphs_and_scheduling(
+    engine: str, place: Path, acme: CommandLine
+) -> None:
+    """It is for people too."""
+    line = f"resolve {engine} -- vllm serve {place}/plain"
+    plain = acme.run(line)
+    drafting = acme.run(f"{line} --method eagle3 --draft {place}/windows --cudagraph-mode FULL")
+
+    words, drafted = (" ".join(each.stdout.split()) for each in (plain, drafting))
+    assert "vllm-9.0 starts" in words
+    assert "3 AttentionLayerBase target FULL ALWAYS FullSpec 16 64" in words
+    assert "graphs: FULL_AND_PIECEWISE async scheduling: on no speculation" in words
+    assert "async scheduling: on speculation: eagle3, 3 tokens" in drafted
+    assert "graphs: FULL_AND_PIECEWISE, and not FULL" in drafted
+    assert "host_seq_lens exact a D2H copy" in drafted
+
+
+def test_refused_server_has_no_more_than_the_refusal(
+    engine: str, place: Path, acme: CommandLine
+) -> None:
+    """Strict ends with it; else it is the plan's one problem."""
+    line = f"resolve {engine} --format json -- vllm serve {place}/refused"
+    plan = PlanDocument.model_validate(acme.json(line))
+
+    strict = acme.run(line.replace("--format json", "--policy strict"))
+
+    assert [each.code for each in plan.problems] == ["engine-refuses"]
+    assert strict.exit_code == 1
+    assert "the model's own words" in strict.stderr
+
+
+def test_explanation_has_the_flips_of_other_lines(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """Each other backend and each option left out is followed; what leads to more is shown."""
+    line = f"explain {read} host_seq_lens graph_replay -- vllm serve {place}/plain --method ngram"
+    done = acme.run(f"{line} --attention-backend FULL --cudagraph-mode PIECEWISE")
+    best = acme.run(f"{line} --attention-backend WINDOW --tensor-parallel-size 1")
+
+    words = " ".join(done.stdout.split())
+    assert "host_seq_lens upper_bound Set --attention-backend WINDOW." in words
+    assert "graphs FULL_AND_PIECEWISE Leave out --cudagraph-mode PIECEWISE." in words
+    assert "What would change it" not in best.stdout.partition("graph_replay")[0]
+
+
+def test_refused_server_has_no_flips(read: str, place: Path, acme: CommandLine) -> None:
+    """Nothing is better than a server that does not start."""
+    done = acme.run(f"explain {read} -- vllm serve {place}/refused")
+
+    assert "What would change it" not in done.stdout
+
+
+def test_report_has_the_plan_where_a_server_is_described(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """Without one, it has the classes alone."""
+    bare = acme.json(f"report {read} --format json")
+    with_plan = acme.json(f"report {read} --format json -- vllm serve {place}/plain")
+
+    assert "plan" not in bare or bare["plan"] is None
+    assert with_plan["plan"]["engine"] == "vllm 9.0"
+    names = [each["name"] for each in with_plan["backends"]]
+    assert {"FULL", "FullBackend", "WINDOW", "acme_lean"} <= {*names}
+
+
+def test_lock_repeats_the_command_line(
+    read: str, place: Path, acme: CommandLine, tmp_path: Path
+) -> None:
+    """It names no folder of this machine, so `verify` is given the model's."""
+    lock = tmp_path / "server.lock"
+    acme.run(f"lock {read} --output {lock} -- vllm serve {place}/windows --method ngram")
+    source = f"--path @ --source {place / 'engine'}"
+
+    same = acme.run(f"verify {source} {lock} --model-config {place}/windows")
+    other = acme.run(f"verify {source} {lock} --model-config {place}/plain --format json")
+    lost = acme.run(f"verify {source} {lock}")
+
+    request = json.loads(lock.read_text())["request"]
+    assert request["words"] == ["--method", "ngram"]
+    assert "model" not in request
+    assert str(place) not in lock.read_text()
+    assert (same.exit_code, other.exit_code, lost.exit_code) == (0, 1, 2)
+    assert "Add --model-config FOLDER" in lost.stderr
+    first, *_ = json.loads(other.stdout)["differences"]
+    assert first == {
+        "kind": "other-choice",
+        "subject": "plan",
+        "field": "target AttentionLayerBase",
+        "before": "FULL",
+        "after": None,
+        "where": {"before": None, "after": None},
+    }
+
+
+def test_other_choice_comes_first_between_two_versions(
+    place: Path, acme: CommandLine, tmp_path: Path
+) -> None:
+    """The same command line takes another backend, and replays less, in the newer version."""
+    newer = tmp_path / "newer"
+    shutil.copytree(place / "engine", newer)
+    registry = newer / "vllm/v1/attention/backends/registry.py"
+    full, window = (
+        f'    {name.upper()} = "vllm.v1.attention.backends.classes.{name}Backend"\n'
+        for name in ("Full", "Window")
+    )
+    text = registry.read_text()
+    assert full + window in text
+    registry.write_text(text.replace(full + window, window + full))
+    sides = f"vllm@{place / 'engine'} vllm@{newer}"
+
+    done = acme.run(f"diff {sides} {_H100} -- vllm serve {place}/plain")
+    alone = acme.run(f"diff {sides}")
+    lacking = acme.run(f"diff {sides} -- vllm serve {place}/plain")
+
+    words = " ".join(done.stdout.split())
+    assert "1 other backend taken" in words
+    assert "plan: target AttentionLayerBase head 64 FULL WINDOW" in words
+    assert "other backend taken" not in alone.stdout
+    assert lacking.exit_code == 2
+    assert "a server's plan is of a model on a machine; add --fact" in lacking.stderr
