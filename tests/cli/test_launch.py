@@ -14,6 +14,7 @@ import torch
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import Model
 from backend_caps.engines.reading import EngineReading, Fault, LaunchQuery
+from backend_caps.report.lock import LockDocument
 from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
 from tests.cli.conftest import CommandLine
 from tests.unit.report import engine_scene
@@ -319,3 +320,41 @@ def test_engine_without_a_class_that_can_be_read_is_wrong_usage(
 
     assert refusal.startswith("2 Error: no class of a backend could be read of sglang 0.5.23. ")
     assert "Expected --source or --engine-python with a whole sglang." in refusal
+
+
+def test_diff_of_engines_is_of_a_servers_plans_too(acme: CommandLine) -> None:
+    """Both sides follow the command line; here they are the same engine."""
+    line = f"diff sglang sglang@ {_H100} --model-config llama-3.1-8b -- --tp 2"
+
+    same = acme.run(line.replace("diff sglang ", "diff sglang@installed "))
+
+    assert (same.exit_code, same.stdout.splitlines()) == (
+        0,
+        ["Nothing differs between sglang@installed and sglang@."],
+    )
+
+
+def test_lock_of_a_followed_server_is_repeated(acme: CommandLine, tmp_path: Path) -> None:
+    """It holds the command line and the stored model, and the plan of what the engine ends with."""
+    lock = tmp_path / "server.lock"
+    acme.run(f"lock --path @ {_MODEL} {_H100} --output {lock} -- --tp 2")
+
+    done = acme.run(f"verify --path @ {lock}")
+
+    document = LockDocument.model_validate_json(lock.read_text())
+    assert (document.request.words, document.request.model) == (("--tp", "2"), "llama-3.1-8b")
+    assert document.plan is not None
+    assert document.plan.launch is not None
+    assert document.plan.launch.model == "llama-3.1-8b"
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_explanation_follows_the_engines_other_backends(acme: CommandLine) -> None:
+    """A backend that the engine refuses, or may refuse, leads to nothing."""
+    line = f"explain --path @ {_MODEL} {_H100} -- --speculative-algorithm EAGLE"
+
+    done = acme.run(f"{line} --broken")
+    taken = acme.run(line)
+
+    assert "Set --attention-backend" not in done.stdout + taken.stdout
+    assert taken.exit_code == 0

@@ -119,9 +119,13 @@ def test_report_has_the_plan_where_a_server_is_described(
     read: str, place: Path, acme: CommandLine
 ) -> None:
     """Without one, it has the classes alone."""
+    shown = acme.run(f"report {read}")
     bare = acme.json(f"report {read} --format json")
     with_plan = acme.json(f"report {read} --format json -- vllm serve {place}/plain")
 
+    words = " ".join(shown.stdout.split())
+    assert "host_seq_lens: exact 1, not known 1, upper_bound 1" in words
+    assert "not known: LostBuilder: self.made.build(), which takes the batch" in words
     assert "plan" not in bare or bare["plan"] is None
     assert with_plan["plan"]["engine"] == "vllm 9.0"
     names = [each["name"] for each in with_plan["backends"]]
