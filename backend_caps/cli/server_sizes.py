@@ -26,6 +26,11 @@ _OF_PHASES = (
 """Which graphs there are, phase by phase: what a run here has for all phases, or for none."""
 _GRAPH_LISTS = frozenset({*_BATCHES, *_TOKENS})
 _SWITCHES = frozenset({_NO_PADDING, *_OF_PHASES[:2]})
+_OF_VLLM = (
+    "scheduler_config.max_num_seqs",
+    "scheduler_config.max_num_batched_tokens",
+    "compilation_config.cudagraph_capture_sizes",
+)
 _FIELDS = (
     *(_REQUESTS, _CHUNK, _NO_PADDING, *_OF_PHASES),
     *(*_BATCHES, *_LARGEST_BATCH, *_TOKENS, *_MOST_TOKENS),
@@ -40,9 +45,13 @@ def is_size(known: Engine, option: str) -> bool:
 def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
     """Read the sizes from the words after `--`, the file of flags, and the settings' file.
 
+    Of an engine whose own functions read its flags, they are the final values.
+
     Raises:
         BackendCapsError: a value is no such number; several faults come as one group.
     """
+    if request.launch is not None and request.launch.layers:
+        return sizes_of(request.launch.values)
     read = None if request.reading is None else request.reading.command_line
     known = read or engine(ctx.params["rules"])
     flags = _SizeFlags(known, _line(ctx, _reader(known)))
@@ -56,6 +65,23 @@ def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
     )
     raise_all("server flags", [*flags.line.faults, *flags.faults])
     return sizes
+
+
+def sizes_of(values: Mapping[str, object]) -> ServerSizes:
+    """Return the sizes among vLLM's final values."""
+    requests, tokens, captured = (values.get(name) for name in _OF_VLLM)
+    sizes = captured if isinstance(captured, list) else []
+    numbers = tuple(each for each in sizes if isinstance(each, int))
+    return ServerSizes(
+        max_running_requests=requests if isinstance(requests, int) else None,
+        chunked_prefill_size=tokens if isinstance(tokens, int) else None,
+        batches=GraphSizes(
+            flag="--cudagraph-capture-sizes",
+            sizes=numbers or None,
+            largest_flag="--max-cudagraph-capture-size",
+            largest=None,
+        ),
+    )
 
 
 def _reader(known: Engine) -> Reader:

@@ -187,3 +187,17 @@ def test_other_choice_comes_first_between_two_versions(
     assert "other backend taken" not in alone.stdout
     assert lacking.exit_code == 2
     assert "a server's plan is of a model on a machine; add --fact" in lacking.stderr
+
+
+def test_dry_run_starts_small_in_the_servers_configuration(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """A stand-in runs in the place of each backend that layers take."""
+    line = f"dry-run {read.replace('--path @', '')} --steps 4 --stand-in torch_padded"
+
+    done = acme.run(f"{line} --format json -- vllm serve {place}/windows")
+
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["status"]) == (0, 0)
+    assert document["plan"]["engine"] == "vllm 9.0"
+    assert {each["backend"] for each in document["stand_ins"]} == {"FULL", "WINDOW"}

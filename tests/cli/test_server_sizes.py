@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ import pytest
 from backend_caps.cli.dry_run import dry_run
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import request_of
-from backend_caps.cli.server_sizes import is_size, sizes_in
+from backend_caps.cli.server_sizes import is_size, sizes_in, sizes_of
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.resolution.engine import Engine
@@ -154,3 +155,27 @@ def test_sizes_that_were_said_are_listed_by_their_flags() -> None:
         "--disable-cuda-graph-padding": True,
         "--cuda-graph-bs": "1 2",
     }
+
+
+def test_sizes_of_vllm_are_its_final_values() -> None:
+    """A value that is not known, or that a release does not have, is none."""
+    batches = partial(
+        GraphSizes,
+        flag="--cudagraph-capture-sizes",
+        largest_flag="--max-cudagraph-capture-size",
+        largest=None,
+    )
+    known = sizes_of(
+        {
+            "scheduler_config.max_num_seqs": 8,
+            "scheduler_config.max_num_batched_tokens": 2048,
+            "compilation_config.cudagraph_capture_sizes": [1, 2, 4],
+        }
+    )
+
+    assert known == ServerSizes(
+        max_running_requests=8, chunked_prefill_size=2048, batches=batches(sizes=(1, 2, 4))
+    )
+    unknown = {"unknown": "it is not followed"}
+    open_ = sizes_of({"scheduler_config.max_num_seqs": unknown})
+    assert open_ == ServerSizes(batches=batches(sizes=None))
