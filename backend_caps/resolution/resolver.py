@@ -204,7 +204,9 @@ def _explained(use: Use, capability: str, stated: Stated) -> Stated:
     value, origin, _ = stated
     reading = use.readings.get(capability)
     if origin is Origin.DECLARED and reading is not None and use.kind is UseKind.LAYERS:
-        return value, origin, reading.words  # its author declares nothing: the code says it
+        # Its author declares nothing: the engine's code says it.
+        place = "" if reading.declared_at is None else f" ({reading.declared_at})"
+        return value, origin, f"{reading.words}{place}"
     if origin is not Origin.UNDECLARED:
         return stated
     if reading is not None and reading.origin is Origin.INHERITED:

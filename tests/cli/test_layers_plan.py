@@ -50,10 +50,11 @@ def test_plan_is_of_the_classes_that_layers_take(
     assert (plan.rules, plan.engine) == ("vllm-9.0", "vllm 9.0")
     assert plan.server["host_seq_lens"].value == "exact"
     reasons = {cause.name: cause.reason for cause in plan.server["host_seq_lens"].causes}
+    file = "vllm/v1/attention/backends/classes.py"
     assert reasons == {
-        "FullBackend": "Builder: build() reads common_attn_metadata.seq_lens.cpu()",
+        "FullBackend": f"Builder: build() reads common_attn_metadata.seq_lens.cpu() ({file}:15)",
         "WindowBackend": "UniformBuilder: build() reads "
-        "common_attn_metadata.seq_lens_cpu_upper_bound",
+        f"common_attn_metadata.seq_lens_cpu_upper_bound ({file}:24)",
     }
     graphs = plan.phases["decode"]["graph_replay"]
     assert graphs.value == ["single_token_decode", "uniform_batch"]
