@@ -16,8 +16,8 @@ from backend_caps.resolution.flips import Flip, Remedy
 from backend_caps.resolution.launch import GRAPH_MODES, Launch
 from backend_caps.resolution.plan import Plan
 
-GRAPHS = "graphs"
-"""What a flip of the mode of graphs is of, beside capabilities."""
+GRAPHS, STARTS = "graphs", "starts"
+"""What a flip is of beside capabilities: the mode of graphs, and whether the server starts."""
 _BACKEND = "--attention-backend"
 _NAMING = frozenset(
     {_BACKEND, "--prefill-attention-backend", "--decode-attention-backend", "-ac.backend"}
@@ -44,21 +44,25 @@ def launch_flips(
 ) -> tuple[Flip, ...]:
     """List the better values that one change of a command line leads to.
 
+    Of a server that is refused, it is whether it starts.
+
     Args:
-        plan: of a launch that starts.
+        plan: of a launch.
         line: the command line.
         backends: names that `--attention-backend` takes; each is tried in place of the one taken.
         plans_of: follows and resolves other lines, in order.
     """
-    if plan.launch is None or not plan.launch.starts:
+    if plan.launch is None:
         return ()
     changes = [*_without_options(line), *_with_backends(plan.launch, line, backends)]
+    was_refused = plan.launch.starts is False  # a refusal is then the one problem of the plan
     known = {found.code for found in plan.problems}
     before = dict(_values(plan))
     found: dict[_Key, list[str]] = {}
     for change, other in zip(changes, plans_of([each.line for each in changes]), strict=True):
-        is_started = other.launch is not None and other.launch.starts
-        if not is_started or any(each.code not in known for each in other.problems):
+        is_refused = other.launch is not None and other.launch.starts is False
+        is_worse = any(each.code not in known for each in other.problems)
+        if is_refused or (is_worse and not was_refused):
             continue
         for key, value in _values(other):
             if key in before and _is_better(key[0], before[key], value):
@@ -100,6 +104,10 @@ def _with_backends(
 
 def _values(plan: Plan) -> Iterator[tuple[tuple[str, Phase | None], object]]:
     """List the known values that have an effect, and the mode of graphs."""
+    if plan.launch is not None and plan.launch.starts is not None:
+        yield (STARTS, None), plan.launch.starts
+        if not plan.launch.starts:
+            return
     for phase, own in plan.values():
         if own.is_known:
             yield (own.capability, phase), own.value if own.effect.active else None
@@ -112,6 +120,8 @@ def _is_better(name: str, before: object, after: object) -> bool:
     """Return whether a value is a better one; None has no effect, and costs nothing."""
     if before == after or before is None or after is None:
         return False
+    if name == STARTS:
+        return bool(after)
     if name == GRAPHS:
         ranks = [GRAPH_MODES.index(str(each)) for each in (before, after) if each in GRAPH_MODES]
         return len(ranks) == len((before, after)) and ranks[0] < ranks[1]

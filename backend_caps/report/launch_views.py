@@ -15,7 +15,7 @@ _VERBS = {True: "starts", False: "refuses", None: "may refuse"}
 
 def launch_view(launch: LaunchDocument) -> Iterator[Section]:
     """Show whether the engine starts, its layers, and what it changes of what decides a plan."""
-    yield Lines(tuple(_start_lines(launch)))
+    yield Lines(tuple(start_lines(launch)))
     yield from _taken_view(launch)
     if launch.layers:
         yield Lines(tuple(_server_lines(launch.flags)))
@@ -27,7 +27,7 @@ def launch_view(launch: LaunchDocument) -> Iterator[Section]:
 
 def layers_view(found: EngineLayersDocument) -> Iterator[Section]:
     """Show what each kind of layer takes, the mode of graphs, and why no other backend."""
-    headline, *because = _start_lines(found)
+    headline, *because = start_lines(found)
     yield Heading(headline)
     if because:
         yield Lines(tuple(because))
@@ -37,7 +37,8 @@ def layers_view(found: EngineLayersDocument) -> Iterator[Section]:
     yield from _rewrites_view(found.rewrites)
 
 
-def _start_lines(found: LaunchDocument | EngineLayersDocument) -> Iterator[str]:
+def start_lines(found: LaunchDocument | EngineLayersDocument) -> Iterator[str]:
+    """Write whether the engine starts, and why not."""
     said = [found.refusal] if found.refusal is not None else found.unchecked
     yield f"{found.engine} {_VERBS[found.starts]} {found.model} on {found.machine}"
     yield from (f"because {each.at}: {each.message}" for each in said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from backend_caps.report import plans, words
-from backend_caps.report.launch_views import launch_view
+from backend_caps.report.launch_views import launch_view, start_lines
 from backend_caps.report.sections import (
     Columns,
     Heading,
@@ -20,8 +20,8 @@ from backend_caps.report.sections import (
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
 """Origins of values that count as the worst because they are not known."""
-GRAPHS = "graphs"
-"""What a flip of the mode of graphs names in place of a capability."""
+GRAPHS, STARTS = "graphs", "starts"
+"""What a flip of the mode of graphs, or of a refusal, names in place of a capability."""
 _NO_USE = (
     "No flag that was asked puts a backend to use on this server: other flags go before it, or it "
     "is for drafts and --speculative-algorithm is not given."
@@ -113,7 +113,10 @@ def _on_the_host(step: plans.StepDocument) -> str:
 def explain_view(
     plan: plans.PlanDocument, capabilities: Sequence[str], phase: str | None
 ) -> Iterator[Section | Opened]:
-    """Show every cause of some values, and what would change them."""
+    """Show what keeps a server from starting, then causes of values, and what would change them."""
+    if plan.launch is not None and not plan.launch.starts:
+        yield Lines(tuple(start_lines(plan.launch)))
+        yield from flips_view([flip for flip in plan.flips if flip.capability == STARTS])
     for name in capabilities:
         yield Opened(name=name, phase=phase)
         if name in plan.server:

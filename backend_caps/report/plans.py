@@ -111,7 +111,8 @@ class FlipDocument(Document):
     """Changes that together lead to a better value."""
 
     capability: str
-    """The capability whose value gets better; `graphs` for the mode of graphs."""
+    """The capability whose value gets better; `graphs` for the mode of graphs, `starts`
+    for whether a refused server does."""
     phase: Annotated[str | None, WRITTEN]
     """The phase of the value; null for the server's."""
     value: Written

@@ -109,11 +109,19 @@ def test_explanation_has_the_flips_of_other_lines(
     assert "What would change it" not in best.stdout.partition("graph_replay")[0]
 
 
-def test_refused_server_has_no_flips(read: str, place: Path, acme: CommandLine) -> None:
-    """Nothing is better than a server that does not start."""
-    done = acme.run(f"explain {read} -- vllm serve {place}/refused")
+def test_refused_server_starts_without_what_it_is_refused_for(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """The refusal comes first, and which change ends it."""
+    line = f"explain {read} -- vllm serve {place}/plain --tensor-parallel-size 16"
+    done = acme.run(line)
+    never = acme.run(f"explain {read} -- vllm serve {place}/refused")
 
-    assert "What would change it" not in done.stdout
+    words = " ".join(done.stdout.split())
+    assert words.startswith("vllm-9.0 refuses")
+    assert "not so many GPUs" in words
+    assert "starts yes Leave out --tensor-parallel-size 16." in words
+    assert "What would change it" not in never.stdout
 
 
 def test_report_has_the_plan_where_a_server_is_described(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.engines.launch_flips import launch_flips
-from backend_caps.resolution.launch import GraphMode, Launch, LayerGroup, Refusal
+from backend_caps.resolution.launch import GraphMode, Launch, LayerGroup, Refusal, Unchecked
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import RULES_23, flags, use
@@ -120,14 +121,38 @@ def test_other_backends_are_tried_in_place_of_the_named() -> None:
         pytest.param(_plan("NONE", "FULL"), _plan("NONE", "PIECEWISE"), id="less graphs"),
         pytest.param(_plan("NONE", "SOME"), _plan("NONE", "FULL"), id="a mode that is new"),
         pytest.param(_plan("NONE", None), _plan("NONE", "FULL"), id="no mode before"),
-        pytest.param(
-            _plan("EXACT", refusal=Refusal(message="no", at="a:1")), _plan("NONE"), id="no start"
-        ),
     ],
 )
 def test_nothing_better_is_no_flip(plan: Plan, other: Plan) -> None:
     """A change that is refused, brings a problem or leads to no better value is left out."""
     assert _flips(plan, "--x", {"": other}) == []
+
+
+def test_refused_server_starts_without_an_option() -> None:
+    """Its values are of no server, so nothing else is better."""
+    refused = _plan("EXACT", refusal=Refusal(message="no", at="a:1"))
+
+    assert _flips(refused, "--x --y", {"--y": _plan("NONE")}) == [
+        ("starts", False, True, "Leave out --x.")
+    ]
+
+
+def test_start_that_is_not_known_is_no_better() -> None:
+    """What the engine may refuse leads to other values, and is not said to start."""
+    unchecked = (Unchecked(message="m", at="a:1", unless="u"),)
+    plan = _plan("EXACT")
+    open_ = replace(plan, launch=replace(_launch_of(plan), unchecked=unchecked))
+    refused = _plan("EXACT", refusal=Refusal(message="no", at="a:1"))
+
+    assert _flips(refused, "--x", {"": open_}) == []
+    assert _flips(open_, "--x", {"": _plan("NONE")}) == [
+        ("host_seq_lens", HostSeqLens.EXACT, HostSeqLens.NONE, "Leave out --x.")
+    ]
+
+
+def _launch_of(plan: Plan) -> Launch:
+    assert plan.launch is not None
+    return plan.launch
 
 
 def test_plan_without_a_launch_has_none() -> None:
