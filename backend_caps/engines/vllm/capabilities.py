@@ -23,22 +23,15 @@ from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.guards import Guarded, Guards, under
 from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.vllm.host_lengths import host_lengths, longest_length
-from backend_caps.engines.vllm.lookup import (
-    Answer,
-    Item,
-    Lookup,
-    conditional,
-    finding,
-    pages_of_blocks,
-    pages_of_test,
-    windows_of,
-)
+from backend_caps.engines.vllm.lookup import Answer, Item, Lookup, conditional, finding, windows_of
+from backend_caps.engines.vllm.pages import page_test, sizes_of_test
 from backend_caps.resolution.launch import LEVELS
 
 _SCALE = "AttentionCGSupport"
-_ATTRIBUTE = "_cudagraph_support"
+GRAPHS = ("_cudagraph_support", "cudagraph_support")
+"""A builder's attribute for its graphs, and its name in 0.11.0."""
 _METHOD = "get_cudagraph_support"
-_OWN = frozenset({f"cls.{_ATTRIBUTE}", f"self.{_ATTRIBUTE}"})
+_OWN = frozenset(f"{owner}.{name}" for name in GRAPHS for owner in ("cls", "self"))
 _ARCHS = {own: f"is_{own.value}" for own in AttentionArch if own is not AttentionArch.MHA}
 _Levels = list[Guarded[object]]
 Builders = list[Guarded[ClassDef]]
@@ -46,41 +39,68 @@ Builders = list[Guarded[ClassDef]]
 
 
 @dataclass(frozen=True, slots=True)
+class _Use:
+    """What a method makes of a list that a class states."""
+
+    convert: Callable[[tuple[Item, ...]], object | None]
+    """Return the capability's value for the list's items; None if it has none for these."""
+    loss: str = ""
+    """What the list does not say itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class _List:
-    """A list that a class states, and the method that may decide in its place."""
+    """A list that a class states, and the method that looks at it, or decides in its place."""
 
     name: str
     decided_by: str
-    convert: Callable[[tuple[Item, ...]], object | None]
-    """Return the capability's value; None if it has none for these items."""
-    loss: str = ""
+    use: Callable[[Answer], _Use | None]
+    """Return what a method makes of the list; None if that is not understood."""
+    of_test: Callable[[Answer], object | None] = lambda _: None
+    """Return the value of a method that decides in the list's place; None if it is not read."""
+
+
+def _looked_up(name: str, convert: Callable[[tuple[Item, ...]], object | None]) -> _List:
+    """Return a list that a method looks its argument up in, as roots do."""
+    method, listed = name.replace("supported_", "supports_").removesuffix("s"), f"cls.{name}"
+    if name.startswith("get_"):
+        method, listed = method.removeprefix("get_"), f"{listed}()"
+
+    def use(test: Answer) -> _Use | None:
+        found = f"{test.argument} in {listed}"
+        match [test.spelled_out(case.value) for case in test.cases_of_argument]:
+            case [one] if one in {found, f"{test.argument} is None or {found}"}:
+                return _Use(lambda items: convert(items) if items else None)
+            case [one] if one == f"not {listed} or {found}":
+                return _Use(lambda items: convert(items) if items else ANY)
+        return None
+
+    return _List(name, method, use, sizes_of_test if convert is _sizes else lambda _: None)
+
+
+def _pages(test: Answer) -> _Use | None:
+    asked = page_test(test)
+    return None if asked is None else _Use(asked.pages, asked.words)
 
 
 def _dtypes(items: tuple[Item, ...]) -> object | None:
-    return (frozenset(dtype(item) for item in items if item != AUTO) or None) if items else ANY
+    return frozenset(dtype(item) for item in items if item != AUTO) or None
 
 
-def _head_sizes(items: tuple[Item, ...]) -> object | None:
+def _sizes(items: tuple[Item, ...]) -> object | None:
     sizes = frozenset(item for item in items if isinstance(item, int))
-    return OneOf(sizes) if sizes else ANY
+    return OneOf(sizes) if len(sizes) == len(items) else None
 
 
 _LISTS = {
     "page_sizes": _List(
-        "get_supported_kernel_block_sizes",
-        "supports_block_size",
-        pages_of_blocks,
-        "a page is any multiple of a block",
+        "get_supported_kernel_block_sizes", "supports_block_size", _pages, sizes_of_test
     ),
-    "dtypes": _List("supported_dtypes", "supports_dtype", _dtypes),
-    "kv_cache_dtypes": _List(
-        "supported_kv_cache_dtypes",
-        "supports_kv_cache_dtype",
-        _dtypes,
-        "'auto', the model's own dtype, is no dtype by itself",
-    ),
-    "head_sizes": _List("get_supported_head_sizes", "supports_head_size", _head_sizes),
+    "dtypes": _looked_up("supported_dtypes", _dtypes),
+    "kv_cache_dtypes": _looked_up("supported_kv_cache_dtypes", _dtypes),
+    "head_sizes": _looked_up("get_supported_head_sizes", _sizes),
 }
+_AUTO = "'auto', the model's own dtype, is no dtype by itself"
 
 
 class Findings:
@@ -114,20 +134,22 @@ class Findings:
 
     def _list(self, backend: ClassDef, stated: _List) -> Finding | None:
         answer = self._lookup.below_root(backend, stated.name)
-        decider = self._lookup.below_root(backend, stated.decided_by)
-        if decider is not None and not _only_looks_up(decider, stated.name):
-            is_test = stated.decided_by == "supports_block_size"
-            sizes = pages_of_test(decider) if is_test else None
+        decider = self._lookup.nearest(backend, stated.decided_by)
+        use = None if decider is None else stated.use(decider)
+        if use is None and decider is not None and decider.owner not in self._lookup.roots:
             # The method decides in place of the list, which is named in the words only.
             loss = answer.text if answer else ""
-            return finding(backend, decider, [Guarded((), sizes)], loss=loss)
+            return finding(backend, decider, [Guarded((), stated.of_test(decider))], loss=loss)
         if answer is None:
             return None
+        if use is None:
+            use = _Use(lambda _: None, f"{stated.decided_by}() is not read")
         lists = [answer.items(case.value) for case in answer.cases]
-        is_lossy = stated.convert is not _dtypes or any(AUTO in items for items in lists if items)
-        values = [None if items is None else stated.convert(items) for items in lists]
+        values = [None if items is None else use.convert(items) for items in lists]
         cases = [Guarded(case.guards, v) for case, v in zip(answer.cases, values, strict=True)]
-        of_list = finding(backend, answer, cases, loss=stated.loss if is_lossy else "")
+        has_auto = any(AUTO in items for items in lists if items)
+        loss = "; ".join(filter(None, [use.loss, _AUTO if has_auto else ""]))
+        of_list = finding(backend, answer, cases, loss=loss)
         return _without_value(of_list) if None in values and None not in lists else of_list
 
     def _compute_capability(self, backend: ClassDef) -> Finding | None:
@@ -182,13 +204,16 @@ class Findings:
         """Read the method, or the attribute if the method only returns that."""
         answer = self._lookup.nearest(builder, _METHOD)
         if answer is None or (answer.only and ast.unparse(answer.only) in _OWN):
-            answer = self._lookup.nearest(builder, _ATTRIBUTE)
+            answer = self._attribute(builder)
         if answer is None or answer.owner in self._lookup.roots:
             root = f"; the root: {answer.text}" if answer else ""
             words = f"{builder.name}: states nothing{root}"
             return Finding(reading=Reading(origin=Origin.UNDECLARED, words=words))
         levels = self._levels(builder, answer, ())
         return finding(builder, answer, levels or (), about=builder.name)
+
+    def _attribute(self, builder: ClassDef) -> Answer | None:
+        return next(filter(None, (self._lookup.nearest(builder, name) for name in GRAPHS)), None)
 
     def _levels(self, builder: ClassDef, answer: Answer, guards: Guards) -> _Levels | None:
         """Read every case, following `cls._cudagraph_support` and `super()`."""
@@ -203,7 +228,7 @@ class Findings:
                     levels.append(Guarded(around, LEVELS[level]))
                     continue
                 case ast.Attribute() as attribute if ast.unparse(attribute) in _OWN:
-                    next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
+                    next_answer = self._attribute(builder)
                 case ast.Call(func=called) if ast.unparse(called) == f"super().{_METHOD}":
                     next_answer = self._lookup.nearest(builder, _METHOD, after=answer.owner)
             more = next_answer and self._levels(builder, next_answer, around)
@@ -216,13 +241,6 @@ class Findings:
 def _without_value(stated: Finding) -> Finding:
     """Keep the words of a finding whose value no capability expresses."""
     return Finding(reading=replace(stated.reading, origin=Origin.UNDECLARED), base=UNDECLARED)
-
-
-def _only_looks_up(decider: Answer, name: str) -> bool:
-    """Return whether a method only looks its argument up in the list, as the root's does."""
-    looks_up = f"{decider.argument} in cls.{name}"
-    allowed = {looks_up, f"{decider.argument} is None or {looks_up}"}
-    return [ast.unparse(each.value) in allowed for each in decider.cases_of_argument] == [True]
 
 
 def _one_of(findings: list[Guarded[Finding]]) -> Finding:

@@ -1,14 +1,14 @@
 """The nearest statement of a name in a class's bases, and the values of its expressions.
 
-Numbers, dtypes, lists of them, page sizes and compute windows are read from expressions, without
-running any.
+Numbers, dtypes, lists of them and compute windows are read from expressions, without running any.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
 
@@ -16,26 +16,20 @@ from backend_caps.capability.backend import Reading
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sets import (
-    ComputeRange,
-    Exact,
-    MultipleOf,
-    OneOf,
-    Sizes,
-    Version,
-    Windows,
-    overlap,
-)
+from backend_caps.capability.sets import ComputeRange, Version, Windows, overlap
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, Guarded, condition, grouped, negated, where
 from backend_caps.engines.source.index import Index, Targets, Value
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, Scope
 from backend_caps.engines.source.statements import Stated, StatedValue, live_statements, statements
 
 Item = int | str
 """A number, a name, or `multiple of 16`."""
-_MULTIPLE_OF = "multiple of "
+MULTIPLE_OF = "multiple of "
+_ASKS = re.compile(r"(?P<negated>not )?cls\.(?:(?P<getter>\w+)\(\)\.)?(?P<name>\w+)(?:\(\))?")
+"""A root's question to another statement, of the class or of one that it names."""
+_GETS = re.compile(r"bool\(getattr\((.+), '(\w+)', False\)\)")
 Values = Sequence[Guarded[object]]
 """A capability's value for each case, in the order of the source."""
 
@@ -72,12 +66,12 @@ class Answer(Stated):
                 return value
         return None
 
-    @property
+    @cached_property
     def argument(self) -> str:
-        """The method's first argument after `cls` or `self`; empty where it has none."""
+        """The method's first argument after `cls` or `self`; empty if none, or one it changes."""
         match self.function:
-            case ast.FunctionDef(args=ast.arguments(args=[_, ast.arg(arg=name), *_])):
-                return name
+            case ast.FunctionDef(args=ast.arguments(args=[_, ast.arg(arg=name), *_])) as function:
+                return "" if name in _stored(function) else name
         return ""
 
     @property
@@ -127,13 +121,26 @@ class Answer(Stated):
         except _UnknownError:
             return None
 
+    @cached_property
+    def locals(self) -> Scope:
+        """The meanings of the names that the method binds once, and not as arguments."""
+        if self.function is None:
+            return {}
+        stored = _stored(self.function)
+        taken = {node.arg for node in ast.walk(self.function) if isinstance(node, ast.arg)}
+        names = self.owner.module.scope_of(self.function.body).items()
+        return {n: each for n, each in names if stored.count(n) <= 1 and n not in taken}
+
+    def spelled_out(self, value: ast.expr) -> str:
+        """Write a value; a local name that is bound once, to an expression, as that expression."""
+        return ast.unparse(_SpelledOut(self.locals).visit(deepcopy(value)))
+
     def binds(self, name: str) -> bool:
         """Return whether a function around the values binds a name."""
-        nodes = (node for function in self._around for node in ast.walk(function))
         return any(
-            (isinstance(node, ast.arg) and node.arg == name)
-            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name)
-            for node in nodes
+            name in _stored(function)
+            or any(isinstance(node, ast.arg) and node.arg == name for node in ast.walk(function))
+            for function in self._around
         )
 
     def reading_for(
@@ -147,6 +154,23 @@ class Answer(Stated):
     def _around(self) -> tuple[Function, ...]:
         functions = self.owner.functions
         return functions if self.function is None else (self.function, *functions)
+
+
+def _stored(function: Function) -> list[str]:
+    """List the names that a function assigns to, as often as it does."""
+    names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
+
+
+class _SpelledOut(ast.NodeTransformer):
+    def __init__(self, names: Scope) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        match self._names.get(node.id):
+            case [Guarded(value=ast.expr() as value)]:
+                return value
+        return node
 
 
 def finding(
@@ -215,6 +239,41 @@ class Lookup:
         below = (each for each in self.classes.ancestors(definition) if each not in self.roots)
         return next((own[name] for own in map(self.stated, below) if name in own), None)
 
+    def worked_out(self, definition: ClassDef, name: str) -> Reading | None:
+        """Read what the root's method answers for a class from other statements of it.
+
+        Such as `cls.get_impl_cls().supports_dcp`. None where the root asks for nothing of the
+        kind, or where the answer is that of the root of what it asks.
+        """
+        answer = self.nearest(definition, name)
+        if answer is None or answer.owner not in self.roots or not answer.cases:
+            return None
+        asks = _ASKS.fullmatch(_GETS.sub(r"\1.\2", answer.spelled_out(answer.cases[0].value)))
+        if asks is None:
+            return None
+        subject, getter = definition, None
+        if asks["getter"]:
+            getter = self.below_root(definition, asks["getter"])
+            match getter.resolve(getter.only) if getter and getter.only else []:
+                case [((), ClassDef() as subject)]:
+                    pass
+                case _:
+                    return None
+        asked = self.nearest(subject, asks["name"])
+        if asked is None or not isinstance(asked.only, ast.Constant):
+            return None
+        is_own = asked.owner is subject
+        if not is_own and self.nearest(subject, asks["name"], after=asked.owner) is None:
+            return None
+        value = not asked.only.value if asks["negated"] else asked.only.value
+        words = f"{answer.text}; {asked.owner.name}: {asked.text}"
+        if not is_own:
+            return asked.reading(Origin.INHERITED, words, value)
+        if getter is None or getter.owner is definition:
+            return asked.reading(Origin.DECLARED, words, value)
+        parent = getter.owner.name
+        return replace(asked.reading(Origin.INHERITED, words, value), inherited_from=parent)
+
     def _stated(self, definition: ClassDef) -> Mapping[str, Answer]:
         """List the names that a class's body binds, and that its module sets on it later."""
         module, index = definition.module, self.classes.index
@@ -250,7 +309,7 @@ def _of_part(index: Index, at: Value, local: Answer | None) -> Iterator[Item]:
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
             yield name
         case ast.Call(func=ast.Name(id="MultipleOf"), args=[ast.Constant(value=int() as base)]):
-            yield f"{_MULTIPLE_OF}{base}"
+            yield f"{MULTIPLE_OF}{base}"
         case _:
             raise _UnknownError
 
@@ -265,48 +324,6 @@ def _followed(index: Index, at: Value, local: Answer | None) -> tuple[Value, Ans
         case [((), Value() as target)]:
             return target, None
     raise _UnknownError
-
-
-def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
-    """Return the pages that split into a kernel's blocks; None if no `Sizes` expresses them.
-
-    vLLM takes a page that is a multiple of any block, whether the block is exact or a multiple.
-    """
-    bases = {int(str(block).removeprefix(_MULTIPLE_OF)) for block in blocks}
-    least = [base for base in bases if not any(base % other == 0 for other in bases - {base})]
-    match least:
-        case []:
-            return ANY
-        case [only]:
-            return MultipleOf(only)
-    return None
-
-
-def pages_of_test(test: Answer) -> Sizes | None:
-    """Read a `supports_block_size`; None if it does not just test its argument."""
-    match test.cases_of_argument:
-        case [StatedValue(value=value, guards=guards)] if test.argument:
-            if all(test.argument in ast.unparse(guard) for guard in guards):
-                return _tested(value, test)
-    return None
-
-
-def _tested(value: ast.expr, test: Answer) -> Sizes | None:
-    argument = test.argument
-    match value:
-        case ast.BoolOp(op=ast.Or(), values=[none, rest]):
-            is_none = ast.unparse(none) == f"{argument} is None"
-            return _tested(rest, test) if is_none else None
-        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
-            is_ours = ast.unparse(left) in {argument, f"int({argument})"}
-            items = test.items(right) if is_ours else None
-            sizes = frozenset(item for item in items or () if isinstance(item, int))
-            return OneOf(sizes) if sizes else None
-    pattern = rf"(?:{argument}|int\({argument}\))(?: % (?P<base>\d+) == 0| == (?P<exact>\d+))"
-    size = re.fullmatch(pattern, ast.unparse(value))
-    if size is None:
-        return None
-    return MultipleOf(int(size["base"])) if size["base"] else Exact(int(size["exact"]))
 
 
 def windows_of(test: ast.expr, argument: str) -> Windows | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,20 +27,24 @@ from backend_caps.engines.source.guards import Guarded, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm.arguments import read_launches
-from backend_caps.engines.vllm.capabilities import Findings
-from backend_caps.engines.vllm.lookup import Answer, Lookup
+from backend_caps.engines.vllm.capabilities import GRAPHS, Findings
+from backend_caps.engines.vllm.lookup import Lookup
 from backend_caps.resolution.rules import RuleSet
 
 KNOWN_VERSIONS = ("0.33.0",)
 """The versions whose records were compared with the source, row by row."""
-REGISTRY = "vllm.v1.attention.backends.registry"
+_REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
+"""The module of the registries, and where it is up to 0.13; below likewise."""
 _ENUMS = ("AttentionBackendEnum", "MambaAttentionBackendEnum")
-ROOTS = "vllm.v1.attention.backend"
 BACKEND = "AttentionBackend"
 BUILDER = "AttentionMetadataBuilder"
+_ROOTS = {
+    BACKEND: ("vllm.v1.attention.backend", "vllm.attention.backends.abstract"),
+    BUILDER: ("vllm.v1.attention.backend", "vllm.v1.attention.backends.utils"),
+}
 _AS_CAPABILITIES = frozenset(
     {
-        "_cudagraph_support",
+        *GRAPHS,
         "supported_dtypes",
         "supports_block_size",
         "supports_compute_capability",
@@ -91,10 +95,17 @@ def read_vllm(tree: Tree) -> EngineReading:
     return index.reading(_Records(index).all(), rules, launches=partial(read_launches, index))
 
 
+def _class_in(index: Index, modules: Sequence[str], name: str) -> ClassDef | None:
+    """Find a class in the first module that has it; a problem names the first where none has."""
+    found = (module for module in filter(None, map(index.module, modules)) if name in module.scope)
+    home = next(found, None)
+    return index.class_in(modules[0] if home is None else home.name, name)
+
+
 def _names(index: Index) -> Iterator[Name]:
     """List the names of both registries, without placeholders that have no class."""
     for enum in _ENUMS:
-        definition = index.class_in(REGISTRY, enum)
+        definition = _class_in(index, _REGISTRIES, enum)
         for each in definition.given if definition else ():
             match each.value:
                 case ast.Constant(value="" | None) | ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -138,7 +149,7 @@ class _Records:
     def __init__(self, index: Index) -> None:
         self._index = index
         classes = Classes(index)
-        roots = {name: index.class_in(ROOTS, name) for name in (BACKEND, BUILDER)}
+        roots = {name: _class_in(index, modules, name) for name, modules in _ROOTS.items()}
         self._roots = {name: each for name, each in roots.items() if each is not None}
         self._lookup = Lookup(classes, self._roots.values())
         self._findings = Findings(self._lookup)
@@ -201,10 +212,13 @@ class _Records:
         return sorted(flags - _AS_CAPABILITIES)
 
     def _readings(self, definition: ClassDef, names: Iterable[str]) -> dict[str, Reading]:
-        answers = {name: self._lookup.below_root(definition, name) for name in names}
-        return {name: self._reading(definition, each) for name, each in answers.items() if each}
+        readings = {name: self._reading(definition, name) for name in names}
+        return {name: each for name, each in readings.items() if each is not None}
 
-    def _reading(self, definition: ClassDef, answer: Answer) -> Reading:
+    def _reading(self, definition: ClassDef, name: str) -> Reading | None:
+        answer = self._lookup.below_root(definition, name)
+        if answer is None:
+            return self._lookup.worked_out(definition, name)
         value: object = None
         match answer.only:
             case ast.Constant(value=constant):

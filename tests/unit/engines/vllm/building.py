@@ -81,6 +81,12 @@ def read_one(
     return read(folder, files_of({"one": text})).registry["One"]
 
 
+def method(name: str, *lines: str, argument: str = "") -> str:
+    """Write a class method of an argument, or of none."""
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"def {name}(cls{argument and ', '}{argument}):\n{body}"
+
+
 def class_of(backend: Backend) -> EngineClass:
     """Return the class that a record was read from."""
     assert backend.engine_class is not None

@@ -2,9 +2,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend_caps import AttentionArch, Origin
+from backend_caps import ANY, AttentionArch, Origin
 from tests.unit.engines.tables import table
-from tests.unit.engines.vllm.building import as_json, class_of, declared, read_one, said
+from tests.unit.engines.vllm.building import (
+    as_json,
+    class_of,
+    declared,
+    files_of,
+    method,
+    read,
+    read_one,
+    said,
+)
 
 CONSTANTS = """
 SIZES = (64, 128)
@@ -25,18 +34,37 @@ class Parent(AttentionBackend):
 """
 
 
-def _method(name: str, *lines: str, argument: str = "") -> str:
-    body = "\n".join(f"    {line}" for line in lines)
-    return f"def {name}(cls{argument and ', '}{argument}):\n{body}"
-
-
 @table("vllm_limits", "dtypes_are_the_list")
 def test_dtypes_are_the_list(tmp_path: Path, stated: str, value: object) -> None:
-    """Dtypes have the names that they have here, and an empty list stands for all."""
+    """Dtypes have the names that they have here."""
     backend = read_one(tmp_path, f"supported_dtypes = {stated}", before=CONSTANTS)
 
     assert said(backend, "dtypes").origin is Origin.DECLARED
     assert as_json(backend)["dtypes"] == value
+
+
+def test_empty_list_is_what_the_root_makes_of_it(tmp_path: Path) -> None:
+    """An empty list stands for all where the root says so, and else for none: undeclared."""
+    body = "supported_dtypes = []\nsupported_kv_cache_dtypes = []"
+
+    backend = read_one(tmp_path, body)
+
+    assert said(backend, "dtypes").origin is Origin.UNDECLARED
+    assert declared(backend).capabilities.kv_cache_dtypes is ANY
+
+
+def test_list_that_the_root_does_not_look_at_is_undeclared(tmp_path: Path) -> None:
+    """Where the root has no method for a list, its words are kept, and nothing is declared."""
+    files = files_of({"one": "class One(AttentionBackend):\n    supported_dtypes = [torch.half]\n"})
+    roots = "vllm/v1/attention/backend.py"
+    files[roots] = files[roots].replace("def supports_dtype(", "def admits_dtype(")
+
+    backend = read(tmp_path, files).registry["One"]
+
+    assert said(backend, "dtypes").words == (
+        "supported_dtypes = [torch.half] (supports_dtype() is not read)"
+    )
+    assert declared(backend).capabilities.stated() == {}
 
 
 def test_auto_is_no_dtype(tmp_path: Path) -> None:
@@ -69,18 +97,18 @@ def test_list_without_auto_loses_nothing(tmp_path: Path) -> None:
 @table("vllm_limits", "method_that_looks_up_decides_nothing")
 def test_method_that_looks_up_decides_nothing(tmp_path: Path, lines: list[str]) -> None:
     """A method that looks its argument up in the list leaves the list as it is."""
-    method = _method("supports_kv_cache_dtype", *lines, argument="kind")
+    test = method("supports_kv_cache_dtype", *lines, argument="kind")
 
-    backend = read_one(tmp_path, f'supported_kv_cache_dtypes = ["fp8"]\n{method}')
+    backend = read_one(tmp_path, f'supported_kv_cache_dtypes = ["fp8"]\n{test}')
 
     assert declared(backend).capabilities.kv_cache_dtypes == {"fp8"}
 
 
 def test_method_that_decides_leaves_the_list_open(tmp_path: Path) -> None:
     """Where a method decides in the list's place, nothing is declared; the words have both."""
-    method = _method("supports_dtype", "return dtype in cls.other", argument="dtype")
+    test = method("supports_dtype", "return dtype in cls.other", argument="dtype")
 
-    backend = read_one(tmp_path, f"supported_dtypes = [torch.float16]\n{method}")
+    backend = read_one(tmp_path, f"supported_dtypes = [torch.float16]\n{test}")
 
     assert said(backend, "dtypes").origin is Origin.CONDITIONAL
     assert said(backend, "dtypes").words == (
@@ -120,64 +148,30 @@ def test_value_by_condition_is_declared_with_it(tmp_path: Path) -> None:
 @table("vllm_limits", "head_sizes_are_the_list")
 def test_head_sizes_are_the_list(tmp_path: Path, stated: str, value: object) -> None:
     """Head sizes are one of a list, and an empty list stands for all."""
-    method = _method("get_supported_head_sizes", f"return {stated}")
+    test = method("get_supported_head_sizes", f"return {stated}")
 
-    assert as_json(read_one(tmp_path, method, before=CONSTANTS))["head_sizes"] == value
+    assert as_json(read_one(tmp_path, test, before=CONSTANTS))["head_sizes"] == value
 
 
 @table("vllm_limits", "list_that_cannot_be_read_is_undeclared")
-def test_list_that_cannot_be_read_is_undeclared(tmp_path: Path, stated: str) -> None:
-    """A list of which running code decides an item is undeclared as a whole."""
-    method = _method("get_supported_head_sizes", "size = BASE = f()", f"return {stated}")
-
-    backend = read_one(tmp_path, method, before=CONSTANTS)
-
-    assert said(backend, "head_sizes").origin is Origin.CONDITIONAL
-    assert declared(backend).capabilities.stated() == {}
-
-
-@table("vllm_limits", "page_is_a_multiple_of_a_block")
-def test_page_is_a_multiple_of_a_block(tmp_path: Path, blocks: str, pages: object) -> None:
-    """A page is taken where any of the kernel's blocks divides it, an exact one too."""
-    method = _method("get_supported_kernel_block_sizes", f"return {blocks}")
-
-    backend = read_one(tmp_path, method, before=CONSTANTS)
-
-    assert as_json(backend)["page_sizes"] == pages
-    assert said(backend, "page_sizes").words.endswith(" (a page is any multiple of a block)")
-
-
-def test_blocks_that_no_set_holds_are_undeclared(tmp_path: Path) -> None:
-    """Multiples of two blocks of which none divides the other are no set of sizes here."""
-    method = _method("get_supported_kernel_block_sizes", "return [48, MultipleOf(64)]")
-
-    backend = read_one(tmp_path, method)
-
-    assert said(backend, "page_sizes").origin is Origin.UNDECLARED
-    assert declared(backend).capabilities.stated() == {}
-    blocks = class_of(backend).attributes["get_supported_kernel_block_sizes"].value
-    assert blocks == (48, "multiple of 64")
-
-
-@table("vllm_limits", "test_of_a_page_is_read")
-def test_test_of_a_page_is_read(tmp_path: Path, lines: list[str], pages: object) -> None:
-    """A class's own test of a page decides, whatever its kernel's blocks are."""
-    method = _method("supports_block_size", *lines, argument="size")
-
-    assert as_json(read_one(tmp_path, method, before=CONSTANTS))["page_sizes"] == pages
-
-
-@table("vllm_limits", "other_test_of_a_page_is_undeclared")
-def test_other_test_of_a_page_is_undeclared(
-    tmp_path: Path, lines: list[str], argument: str
+def test_list_that_cannot_be_read_is_undeclared(
+    tmp_path: Path, stated: str, origin: str | None
 ) -> None:
-    """A test that is not plain is left in the words."""
-    method = _method("supports_block_size", *lines, argument=argument)
+    """A list of which running code decides an item is undeclared as a whole."""
+    test = method("get_supported_head_sizes", "size = BASE = f()", f"return {stated}")
 
-    backend = read_one(tmp_path, method, before=CONSTANTS)
+    backend = read_one(tmp_path, test, before=CONSTANTS)
 
-    assert said(backend, "page_sizes").origin is Origin.CONDITIONAL
+    assert said(backend, "head_sizes").origin.value == (origin or "conditional")
     assert declared(backend).capabilities.stated() == {}
+
+
+@table("vllm_limits", "test_of_a_head_size_is_read")
+def test_test_of_a_head_size_is_read(tmp_path: Path, lines: list[str], sizes: object) -> None:
+    """A class's own test of a head size decides, as one of a page does."""
+    test = method("supports_head_size", *lines, argument="size")
+
+    assert as_json(read_one(tmp_path, test, before=CONSTANTS))["head_sizes"] == sizes
 
 
 @table("vllm_limits", "arch_is_what_models_must_be")
@@ -185,7 +179,7 @@ def test_arch_is_what_models_must_be(
     tmp_path: Path, flags: dict[str, str], archs: list[str]
 ) -> None:
     """A sparse MLA backend takes no other MLA models, so it is sparse."""
-    body = "\n".join(_method(name, f"return {value}") for name, value in flags.items())
+    body = "\n".join(method(name, f"return {value}") for name, value in flags.items())
 
     backend = read_one(tmp_path, body)
 
@@ -198,7 +192,7 @@ def test_arch_is_what_models_must_be(
 @table("vllm_limits", "other_arch_is_undeclared")
 def test_other_arch_is_undeclared(tmp_path: Path, value: str, origin: str) -> None:
     """What is not MLA may be any of several kinds, and what depends may be any."""
-    backend = read_one(tmp_path, _method("is_mla", f"return {value}"))
+    backend = read_one(tmp_path, method("is_mla", f"return {value}"))
 
     assert said(backend, "attention_arch").origin.value == origin
     assert declared(backend).capabilities.stated() == {}
@@ -206,7 +200,7 @@ def test_other_arch_is_undeclared(tmp_path: Path, value: str, origin: str) -> No
 
 def test_arch_in_part_inherited_is_undeclared(tmp_path: Path) -> None:
     """Where a parent states one of the flags, the whole is the parent's too."""
-    body = _method("is_sparse", "return True")
+    body = method("is_sparse", "return True")
 
     backend = read_one(tmp_path, body, before=PARENT, base="Parent")
 

@@ -202,6 +202,22 @@ def test_missing_anchor_is_reported(tmp_path: Path, path: str, missing: list[str
     assert "One" in reading.registry
 
 
+def test_older_layout_is_read(tmp_path: Path) -> None:
+    """Roots and registries are found where releases up to 0.13 have them."""
+    files = files_of({}, {"ONE": "vllm.one.One"})
+    registry = files.pop("vllm/v1/attention/backends/registry.py")
+    backend, builder = files.pop("vllm/v1/attention/backend.py").split("class AttentionMetadata")
+    files["vllm/attention/backends/registry.py"] = registry
+    files["vllm/attention/backends/abstract.py"] = backend
+    files["vllm/v1/attention/backends/utils.py"] = f"class AttentionMetadata{builder}"
+    files["vllm/one.py"] = f"from vllm.attention.backends.abstract import AttentionBackend\n{ONE}"
+
+    reading = read(tmp_path, files)
+
+    assert [each.name for each in reading.backends] == ["ONE", "One"]
+    assert reading.problems == ()
+
+
 def test_broken_file_is_reported(tmp_path: Path) -> None:
     """A file that is no Python is a problem that names its classes; the others are read."""
     files = files_of({"one": ONE, "two": "class Two(AttentionBackend):\n  def\n"})
@@ -309,6 +325,75 @@ def test_inherited_flag_names_its_class(tmp_path: Path) -> None:
 
     flag = class_of(backend).attributes["supports_sink"]
     assert (flag.origin, flag.value, flag.inherited_from) == (Origin.INHERITED, True, "Parent")
+
+
+KERNELS = """
+class KernelRoot:
+    supports_shards = False
+
+class Plain(KernelRoot):
+    pass
+
+class Kernel(KernelRoot):
+    supports_shards = True
+
+class SameKernel(Kernel):
+    pass
+
+class Computed(KernelRoot):
+    supports_shards = probe()
+
+class Bare:
+    pass
+
+class Builder(AttentionMetadataBuilder):
+    shards_of_many = True
+
+class Parent(AttentionBackend):
+    def get_impl_cls():
+        return Kernel
+"""
+
+
+@table("vllm_flags", "flag_of_another_class_is_read")
+def test_flag_of_another_class_is_read(
+    tmp_path: Path, body: str, name: str, value: object, words: str
+) -> None:
+    """A flag that the root works out of another statement has that one's value and words."""
+    flag = class_of(read_one(tmp_path, body, before=KERNELS)).attributes[name]
+
+    assert (flag.origin, flag.value) == (Origin.DECLARED, value)
+    assert flag.words.startswith(f"{name}() returns ")
+    assert flag.words.endswith(f"; {words}")
+
+
+@table("vllm_flags", "flag_of_another_class_is_not_read")
+def test_flag_of_another_class_is_not_read(tmp_path: Path, body: str) -> None:
+    """A flag of a class that only its root states, or that is not found, is not listed."""
+    assert "supports_shards" not in class_of(read_one(tmp_path, body, before=KERNELS)).attributes
+
+
+@pytest.mark.parametrize(
+    ("body", "base", "inherited_from"),
+    [
+        pytest.param("pass", "Parent", "Parent", id="a parent names the class"),
+        pytest.param(
+            "def get_impl_cls():\n    return SameKernel",
+            "AttentionBackend",
+            "Kernel",
+            id="the class inherits",
+        ),
+    ],
+)
+def test_flag_of_another_class_is_inherited(
+    tmp_path: Path, body: str, base: str, inherited_from: str
+) -> None:
+    """A flag is inherited where a parent names the class, or where that class inherits it."""
+    backend = read_one(tmp_path, body, before=KERNELS, base=base)
+
+    flag = class_of(backend).attributes["supports_shards"]
+    assert (flag.origin, flag.value) == (Origin.INHERITED, True)
+    assert flag.inherited_from == inherited_from
 
 
 def test_flags_of_the_builder_are_read(tmp_path: Path) -> None:
