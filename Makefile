@@ -37,7 +37,7 @@ RELEASES := 0.5.13 0.5.18 0.5.23
 EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
-LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
+LARGE_WHEELS := $(patsubst %,.cache/wheels/vllm-%.stamp,0.15.1 0.32.0 0.33.0)
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md docs/reference/*/*.md)
 BENCHMARKS := startup discovery resolution relay waits rules runtime simulator engines agreement pages
@@ -49,7 +49,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all lint types docs docs-write unit slow covered vllm bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
+.PHONY: run test test-all lint types docs docs-write unit slow covered vllm vllm-classes bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -96,7 +96,7 @@ covered: $(VENV)/developing $(WHEELS)
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(AT_90)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(AT_90)'
 
-# What vLLM's wheel says, of 336 MB, and the page that is made of it.
+# What vLLM's wheels say, of 1.2 GB, and the page that is made of the last.
 vllm: $(VENV)/developing $(LARGE_WHEELS)
 	$(BIN)/python -m pytest --numprocesses 2 -m vllm_wheel tests/upstream tests/docs
 
@@ -127,6 +127,11 @@ docs-write: $(VENV)/developing $(WHEELS)
 	$(BIN)/python -m docs.tools.pictures --write
 	$(BIN)/python -m docs.tools.engines --write
 	$(BIN)/python -m docs.tools.examples --write $(PAGES)
+
+# What vLLM 0.32.0's classes answer when they are called, which the reader is held to.
+vllm-classes: .cache/engines/vllm-0.32.0/installed
+	.cache/engines/vllm-0.32.0/bin/python tests/upstream/vllm_classes.py > .cache/vllm-classes.jsonl
+	mv .cache/vllm-classes.jsonl tests/upstream/tables/vllm-classes-0.32.0.jsonl
 
 bench: $(VENV)/developing $(WHEELS)
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py --json benchmarks/results/cpu/$(name).json &&) true
@@ -235,11 +240,11 @@ $(VENV)/developing: $(VENV)/installed
 	@touch $@
 
 # vLLM's too: it is asked which backends its layers take, and runs nothing.
-$(VLLM)/installed: $(VENV)/made $(LARGE_WHEELS) .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-0.33.0.txt constraints.txt
-	$(BIN)/python -m venv --clear $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-0.33.0.txt
-	$(VLLM)/bin/python -m pip install --quiet --no-deps .cache/wheels/flashinfer_python-0.7.2.post1-*.whl .cache/wheels/vllm-0.33.0-*.whl
-	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
+.cache/engines/vllm-%/installed: $(VENV)/made .cache/wheels/vllm-%.stamp .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-0.33.0.txt constraints.txt
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-0.33.0.txt
+	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/flashinfer_python-0.7.2.post1-*.whl .cache/wheels/vllm-$*-*.whl
+	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 
 # What validates citations has pins of its own too.

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import pytest
 
-from backend_caps import ANY, AttentionArch, OneOf, Origin
+from backend_caps import ANY, AttentionArch, Origin
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.provenance import Status
 from backend_caps.capability.sets import Sizes
 from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.vllm.read import read_vllm
 from backend_caps.resolution.launch import LEVELS
 from tests.upstream.tables.rows import Row, same_condition, vllm_rows
@@ -39,6 +41,8 @@ ARCHS = {
     "is_ssm": AttentionArch.SSM,
 }
 """Of several the first counts."""
+NUM_LISTED = {"0.15.1": 13, "0.33.0": 40}
+"""As many classes at least, of a release, state the blocks that its root looks at."""
 each_row = pytest.mark.parametrize("row", MADE, ids=lambda row: row.name)
 
 
@@ -52,9 +56,13 @@ class DeviceCapability(NamedTuple):
 @pytest.fixture(scope="module")
 def reading() -> EngineReading:
     """Read the wheel."""
-    wheels = sorted(WHEELS.glob("vllm-0.33.0-*.whl"))
-    assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make vllm"
-    return read_vllm(open_tree("vllm", wheels[0]))
+    return read_vllm(_tree("0.33.0"))
+
+
+def _tree(version: str) -> Tree:
+    wheels = sorted(WHEELS.glob(f"vllm-{version}-*.whl"))
+    assert wheels, f"no wheel of vllm {version} in .cache/wheels; fetch it: make vllm"
+    return open_tree("vllm", wheels[0])
 
 
 def _of(reading: EngineReading, row: Row) -> tuple[Backend, EngineClass]:
@@ -175,7 +183,8 @@ def test_head_sizes_are_the_tables(reading: EngineReading, row: Row) -> None:
 
     match row.head_sizes:
         case tuple(sizes):
-            assert _value(readings, "head_sizes") == OneOf(frozenset(sizes))
+            read = _sizes(_value(readings, "head_sizes"))
+            assert {size for size in range(1, 1025) if size in read} == set(sizes)
         case "any":
             assert _value(readings, "head_sizes") is ANY
         case said:
@@ -196,6 +205,67 @@ def test_block_sizes_are_the_tables(reading: EngineReading, row: Row) -> None:
         admitted = [size for size in range(1, 1025) if size in _sizes(pages)]
         assert admitted
         assert all(any(size % base == 0 for base in bases) for size in admitted)
+
+
+@pytest.mark.parametrize("version", ["0.15.1", "0.33.0"])
+def test_pages_are_what_the_root_takes(version: str) -> None:
+    """A page is declared for a list of blocks where that release's own root takes it, run here."""
+    tree = _tree(version)
+    takes = _root_test({path: text.decode() for path, text in tree.files.items()})
+    listed = {
+        each.path: (tuple(blocks), each.readings["page_sizes"].value)
+        for each in (backend.engine_class for backend in read_vllm(tree).backends)
+        if each and isinstance(blocks := _value(each.attributes, BY_FIELD["block_sizes"]), tuple)
+        if each.readings["page_sizes"].words.startswith(BY_FIELD["block_sizes"])
+    }
+
+    assert len(listed) >= NUM_LISTED[version]
+    for given, pages in set(listed.values()):
+        own = _Blocks(given)
+        assert {n for n in range(1, 1025) if n in _sizes(pages)} == {
+            n for n in range(1, 1025) if takes(own, n)
+        }
+
+
+class _MultipleOf(NamedTuple):
+    """vLLM's, as far as its test of a page asks."""
+
+    base: int
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A class with these blocks, as far as a root's test of a page asks."""
+
+    blocks: tuple[int | str, ...]
+
+    def get_supported_kernel_block_sizes(self) -> list[int | _MultipleOf]:
+        """Return the blocks."""
+        return [
+            each if isinstance(each, int) else _MultipleOf(int(each.rpartition(" ")[2]))
+            for each in self.blocks
+        ]
+
+
+def _root_test(files: Mapping[str, str]) -> Callable[[_Blocks, int], bool]:
+    """Make a function of a release's `AttentionBackend.supports_block_size`, as it stands."""
+    nodes = ast.walk(ast.parse(files["vllm/v1/attention/backend.py"]))
+    (test,) = (
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name == "supports_block_size"
+    )
+    test.decorator_list, test.returns = [], None
+    test.body = [node for node in test.body if not isinstance(node, ast.ImportFrom)]
+    for argument in test.args.args:
+        argument.annotation = None
+    sizes = re.search(r"^BlockSize = (.+)$", files["vllm/config/cache.py"], re.MULTILINE)
+    names: dict[str, Any] = {"MultipleOf": _MultipleOf, "get_args": get_args, "Literal": Literal}
+    if sizes is not None:
+        names["BlockSize"] = eval(sizes[1], names)  # noqa: S307 - a Literal of the wheel
+    exec(ast.unparse(test), names)  # noqa: S102 - a function of the wheel
+    function: Callable[[_Blocks, int], bool] = names["supports_block_size"]
+    return function
 
 
 def _sizes(value: object) -> Sizes:

@@ -31,8 +31,8 @@ from backend_caps.engines.vllm.capabilities import GRAPHS, Findings
 from backend_caps.engines.vllm.lookup import Lookup
 from backend_caps.resolution.rules import RuleSet
 
-KNOWN_VERSIONS = ("0.33.0",)
-"""The versions whose records were compared with the source, row by row."""
+KNOWN_VERSIONS = ("0.32.0", "0.33.0")
+"""The versions whose records were compared with the source, row by row, or with its answers."""
 _REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
 """The module of the registries, and where it is up to 0.13; below likewise."""
 _ENUMS = ("AttentionBackendEnum", "MambaAttentionBackendEnum")
@@ -193,9 +193,7 @@ class _Records:
         builders = self._findings.builders(definition)
         findings = self._findings.of(definition, builders)
         attributes = self._readings(definition, (*self._flags(BACKEND), *_MORE))
-        match builders:
-            case [(_, builder)]:
-                attributes |= self._readings(builder, self._flags(BUILDER))
+        attributes |= self._of_builders([each for _, each in builders or ()])
         names = [n for n, name in self._names.items() if made in [each for _, each in name.made]]
         engine_class = EngineClass(
             path=made.path,
@@ -204,6 +202,21 @@ class _Records:
             composite=made.call,
         )
         return class_record(label, self._index.source(definition.at), findings, engine_class)
+
+    def _of_builders(self, builders: Sequence[ClassDef]) -> dict[str, Reading]:
+        """Read the flags of a class's metadata builders, of which a condition may choose one."""
+        flags = [self._readings(each, self._flags(BUILDER)) for each in builders]
+        if len(flags) < 2:  # noqa: PLR2004 - nothing to choose
+            return flags[0] if flags else {}
+        named = dict.fromkeys(name for each in flags for name in each)
+        words = {
+            name: "; ".join(
+                f"{builder.name}: {each[name].words if name in each else f'states no {name}'}"
+                for builder, each in zip(builders, flags, strict=True)
+            )
+            for name in named
+        }
+        return {n: Reading(origin=Origin.CONDITIONAL, words=text) for n, text in words.items()}
 
     def _flags(self, root: str) -> list[str]:
         """List a root's flags: its attributes, and its methods with the name of a predicate."""

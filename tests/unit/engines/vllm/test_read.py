@@ -412,3 +412,19 @@ def test_flags_of_the_builder_are_read(tmp_path: Path) -> None:
     flags = {name: each.value for name, each in class_of(backend).attributes.items()}
     assert flags == {"get_builder_cls": "Builder", "needs_width": True, "threshold": None}
     assert class_of(backend).attributes["threshold"].origin is Origin.DECLARED
+
+
+def test_flags_of_several_builders_are_conditional(tmp_path: Path) -> None:
+    """A flag that one of several builders states has no value, and the words of each."""
+    before = """
+        class Wide(AttentionMetadataBuilder):
+            needs_width = True
+
+        class Narrow(AttentionMetadataBuilder):
+            pass
+    """
+    body = "def get_builder_cls():\n    if wide():\n        return Wide\n    return Narrow"
+
+    flag = class_of(read_one(tmp_path, body, before=before)).attributes["needs_width"]
+    assert (flag.origin, flag.value) == (Origin.CONDITIONAL, None)
+    assert flag.words == "Wide: needs_width = True; Narrow: states no needs_width"
