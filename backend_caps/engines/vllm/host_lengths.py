@@ -21,8 +21,10 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, negated, where
 from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.vllm.lookup import class_in
 
-_MODULE = "vllm.v1.attention.backend"
+_MODULES = ("vllm.v1.attention.backend", "vllm.v1.attention.backends.utils")
+"""The module of the batch, and where it is up to 0.13."""
 _LONGEST = "max_seq_len"
 _BATCH, _PARAMETER = "CommonAttentionMetadata", "common_attn_metadata"
 _ENTRIES = ("build", "build_for_drafting")
@@ -101,7 +103,7 @@ def host_lengths(classes: Classes, builder: ClassDef, roots: Iterable[ClassDef])
 
 def longest_length(classes: Classes) -> Finding | None:
     """Find the bound of the longest length that each batch has; None where it has none."""
-    batch = classes.index.class_in(_MODULE, _BATCH)
+    batch = class_in(classes.index, _MODULES, _BATCH)
     fields = [] if batch is None else [n for n in batch.node.body if isinstance(n, ast.AnnAssign)]
     bound = next((each for each in fields if ast.unparse(each.target) == _LONGEST), None)
     if batch is None or bound is None:

@@ -162,6 +162,13 @@ def _stored(function: Function) -> list[str]:
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 
 
+def class_in(index: Index, modules: Sequence[str], name: str) -> ClassDef | None:
+    """Find a class in the first module that has it; a problem names the first where none has."""
+    found = (module for module in filter(None, map(index.module, modules)) if name in module.scope)
+    home = next(found, None)
+    return index.class_in(modules[0] if home is None else home.name, name)
+
+
 class _SpelledOut(ast.NodeTransformer):
     def __init__(self, names: Scope) -> None:
         self._names = names

@@ -28,7 +28,7 @@ from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.capabilities import GRAPHS, Findings
-from backend_caps.engines.vllm.lookup import Lookup
+from backend_caps.engines.vllm.lookup import Lookup, class_in
 from backend_caps.resolution.rules import RuleSet
 
 KNOWN_VERSIONS = ("0.32.0", "0.33.0")
@@ -95,17 +95,10 @@ def read_vllm(tree: Tree) -> EngineReading:
     return index.reading(_Records(index).all(), rules, launches=partial(read_launches, index))
 
 
-def _class_in(index: Index, modules: Sequence[str], name: str) -> ClassDef | None:
-    """Find a class in the first module that has it; a problem names the first where none has."""
-    found = (module for module in filter(None, map(index.module, modules)) if name in module.scope)
-    home = next(found, None)
-    return index.class_in(modules[0] if home is None else home.name, name)
-
-
 def _names(index: Index) -> Iterator[Name]:
     """List the names of both registries, without placeholders that have no class."""
     for enum in _ENUMS:
-        definition = _class_in(index, _REGISTRIES, enum)
+        definition = class_in(index, _REGISTRIES, enum)
         for each in definition.given if definition else ():
             match each.value:
                 case ast.Constant(value="" | None) | ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -149,7 +142,7 @@ class _Records:
     def __init__(self, index: Index) -> None:
         self._index = index
         classes = Classes(index)
-        roots = {name: _class_in(index, modules, name) for name, modules in _ROOTS.items()}
+        roots = {name: class_in(index, modules, name) for name, modules in _ROOTS.items()}
         self._roots = {name: each for name, each in roots.items() if each is not None}
         self._lookup = Lookup(classes, self._roots.values())
         self._findings = Findings(self._lookup)
