@@ -96,6 +96,7 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
         found.unchecked.append(Unchecked(message=words, at=_ARGUMENTS, unless=_SHAPE))
     finally:
         forget_types()
+        run.restore()
     found.unchecked += [Unchecked(message=n.text, at=n.at, unless=n.why) for n in run.notes]
     values = {name: plain(value) for name, value in found.values.items()}
     return Launch(

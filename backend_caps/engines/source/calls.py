@@ -12,7 +12,14 @@ from typing import TypeAlias
 from backend_caps.engines.source.builtin_functions import SPECIAL, listed
 from backend_caps.engines.source.instances import Instances
 from backend_caps.engines.source.module import Module
-from backend_caps.engines.source.uncertainty import all_joined, is_open, joined, merge, short
+from backend_caps.engines.source.uncertainty import (
+    all_joined,
+    has_unknown,
+    is_open,
+    joined,
+    merge,
+    short,
+)
 from backend_caps.engines.source.values import (
     NO_TRAITS,
     ClassValue,
@@ -149,7 +156,8 @@ class Calls(Instances):
             return Unknown(f"{function.__name__}(...)")
         is_ours = type(owner).__module__.startswith("backend_caps.")  # such as a parser
         takes = function in _TAKES_UNKNOWN or is_ours or isinstance(owner, list | dict | set)
-        if not takes and is_open([*args, *named.values()]):
+        is_lost = getattr(function, "__name__", "") in _SEARCHES and has_unknown([owner, *args])
+        if is_lost or (not takes and is_open([*args, *named.values()])):
             return Unknown(f"{getattr(function, '__name__', function)}(...)")
         try:
             if type(owner) is dict and function.__name__ == "update":
@@ -164,6 +172,8 @@ class Calls(Instances):
         except (Exception, SystemExit) as error:
             if is_ours:  # our own code cannot do it, which says nothing of the program
                 raise NotFollowedError(f"{type(error).__name__}: {error}", self.at) from error
+            if is_open([*args, *named.values()]):
+                return Unknown(f"{getattr(function, '__name__', function)}(...)")
             raise self.raised(error) from error
 
     def _run_function(
@@ -300,3 +310,5 @@ def _change_weakly(
 _ADDS = frozenset({"append", "extend", "insert", "add", "update"})
 _CHANGES = _ADDS | {"remove", "pop", "clear", "sort", "reverse", "setdefault", "discard", "popitem"}
 """Methods that change a list, a set or a mapping."""
+_SEARCHES = frozenset({"count", "index"})
+"""Methods whose result depends on each element."""

@@ -22,6 +22,7 @@ from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.instances import make_members
 from backend_caps.engines.source.records import NAMED_TUPLE, native_bases
 from backend_caps.engines.source.values import (
+    ABSENT,
     MISSING,
     NO_TRAITS,
     ClassValue,
@@ -327,18 +328,19 @@ class Interpreter(ControlFlow):
             self._check_there(alias.name)
             frame.names[name] = value
 
-    def _check_there(self, name: str) -> None:
-        """Raise the error of a package that is known to be missing."""
-        package = name.partition(".")[0]
-        is_there = self.natives.get(f"import {package}", True)
-        if is_there is False:
+    def _check_there(self, source: str, *names: str) -> None:
+        """Raise the error of a package, or of a name of a module, that is known to be missing."""
+        package = source.partition(".")[0]
+        if self.natives.get(f"import {package}", True) is False:
             raise self.raised(ModuleNotFoundError(f"No module named {package!r}"))
+        if any(self.natives.get(f"{source}.{name}") is ABSENT for name in names):
+            raise self.raised(ImportError(f"cannot import from {source!r}: {', '.join(names)}"))
 
     def _import_from(self, node: ast.ImportFrom, frame: Frame) -> None:
         source = frame.module.module.absolute(node)
         if source == "__future__":
             return
-        self._check_there(source)
+        self._check_there(source, *(alias.name for alias in node.names))
         home = frame.module.module
         own_parts = home.path.endswith("/__init__.py") and source.startswith(home.name)
         if frame.names is frame.module.names and not own_parts and node.names[0].name != "*":

@@ -45,6 +45,9 @@ _EMPTY_BASES = frozenset({"msgspec.Struct", "abc.ABC", "object"}).union(
     *({f"typing.{each}", f"typing.{each}[]"} for each in ("Generic", "Protocol"))
 )
 """Bases outside of the program that bring no attributes."""
+_PROTOCOLS = frozenset({"typing.Protocol", "typing.Protocol[]"})
+_NOT_ASKED_FOR = frozenset({"__doc__", "__init__", "__module__", "__slots__"})
+"""Names of a protocol's body that no object needs to have."""
 
 
 class Objects(Containers):
@@ -55,6 +58,8 @@ class Objects(Containers):
         super().__init__()
         self.natives = dict(natives)
         self.modules: dict[str, ModuleValue] = {}
+        self._changed: list[tuple[ClassValue, str, Native]] = []
+        """What classes of libraries had before the program set it."""
         self._readers: Mapping[type, Callable[[Any, str, Native], Native]] = {
             Unknown: self._of_unknown,
             Perhaps: self._of_unknown,
@@ -214,6 +219,8 @@ class Objects(Containers):
             else:
                 self.set_raw(owner, name, value)
         elif isinstance(owner, ClassValue | ModuleValue):
+            if isinstance(owner, ClassValue) and owner.node is None:  # of all programs
+                self._changed.append((owner, name, owner.names.get(name, MISSING)))
             owner.names[name] = self._weakly(owner.names.get(name, MISSING), value, 0)
         elif isinstance(owner, FunctionValue):
             owner.attributes[name] = value
@@ -222,6 +229,15 @@ class Objects(Containers):
             owner.interpreted_set(name, self._weakly(now, value, self._level(owner)))
         elif isinstance(owner, argparse.Namespace):
             setattr(owner, name, value)
+
+    def restore(self) -> None:
+        """Give classes of libraries, which all programs share, the attributes that they had."""
+        while self._changed:
+            cls, name, before = self._changed.pop()
+            if before is MISSING:
+                del cls.names[name]
+            else:
+                cls.names[name] = before
 
     def _set_property(self, owner: Instance, name: str, own: Descriptor, value: Native) -> None:
         if own.setter is not None:
@@ -284,9 +300,14 @@ class Objects(Containers):
         held = getattr(value, "interpreted_instance", None)
         if held is not None and not isinstance(value, type):
             return bool(held(self, wanted))
+        return self._is_instance_of(value, wanted)
+
+    def _is_instance_of(self, value: Native, wanted: Native) -> bool | None:
         match value, wanted:
             case (Unknown() | External(), _) | (_, Unknown()):
                 return None
+            case Instance() | ClassValue(), ClassValue() if _is_protocol(wanted):
+                return self._has_all(value, wanted)
             case Instance(), _:
                 return _is_of(value, wanted)
             case ClassValue(), _ if wanted is type:
@@ -297,6 +318,27 @@ class Objects(Containers):
                 own = type(value).__module__.startswith("backend_caps.")
                 return False if own or isinstance(value, (*PLAIN, *CONTAINERS)) else None
         return False
+
+    def _has_all(self, value: Instance | ClassValue, protocol: ClassValue) -> bool | None:
+        """Return whether a value derives from a protocol, or has all that it names."""
+        if isinstance(value, Instance) and protocol in value.cls.line:
+            return True
+        found = (self.attribute_or(value, name, ABSENT) for name in _names_of(protocol))
+        truths = [None if isinstance(each, Unknown) else each is ABSENT for each in found]
+        lacks = either(truths)
+        return None if lacks is None else not lacks
+
+
+def _is_protocol(cls: ClassValue) -> bool:
+    """Return whether any object that has the names of a class is one of its objects."""
+    return any(isinstance(each, External) and each.path in _PROTOCOLS for each in cls.bases)
+
+
+def _names_of(protocol: ClassValue) -> set[str]:
+    """List the names that a protocol and those it derives from ask for."""
+    own = (each for each in protocol.line if isinstance(each, ClassValue) and _is_protocol(each))
+    names = {name for each in own for name in (*each.names, *each.annotations)}
+    return {name for name in names if not name.startswith("\0")} - _NOT_ASKED_FOR
 
 
 def _is_of(value: Instance, wanted: Native) -> bool:

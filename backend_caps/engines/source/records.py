@@ -86,8 +86,9 @@ def _replace(run: Objects, args: Args, named: Named) -> Native:
     value = args[0]
     if not isinstance(value, Instance):
         return Unknown("replace(...)")
-    fields = {name: value.attributes[name] for name in value.cls.record_fields()}
-    return run.call(value.cls, **{**fields, **named})
+    fields = (Field(run, value.cls, name) for name in value.cls.record_fields())
+    own = {each.name: value.attributes[each.name] for each in fields if each.init}
+    return run.call(value.cls, **{**own, **named})
 
 
 def _as_dict(run: Objects, args: Args, _named: Named) -> Native:

@@ -233,6 +233,11 @@ def _of_class(run: Objects, kind: ClassValue, value: Native) -> Native:
     return run.call(kind, **value)
 
 
+def _of_annotated(run: Objects, args: Args, value: Native) -> Native:
+    is_free = any(isinstance(each, _SkipValidation) for each in args)
+    return value if is_free else coerced(run, args[0], value)
+
+
 def _of_bool(_run: Objects, _args: Args, value: Native) -> Native:
     if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
         return value.lower() in _TRUE
@@ -301,7 +306,7 @@ _OF_TYPE: Mapping[Native, _Convert] = {
 _OF_ORIGIN: Mapping[Native, _Convert] = {
     typing.Union: _of_union,
     types.UnionType: _of_union,
-    typing.Annotated: lambda run, args, value: coerced(run, args[0], value),
+    typing.Annotated: _of_annotated,
     typing.Literal: _of_literal,
     dict: _of_mapping,
     **{each: _of_many(each) for each in (list, tuple, set, frozenset)},
@@ -363,8 +368,9 @@ class _Adapter:
 class _SkipValidation:
     """Pydantic's `SkipValidation`, whose fields take any value."""
 
-    def __getitem__(self, _kind: Native) -> Native:
-        return typing.Any
+    def __getitem__(self, kind: Native) -> Native:
+        is_stated = isinstance(kind, type) or typing.get_origin(kind) is not None
+        return typing.Annotated[kind, self] if is_stated else typing.Any
 
 
 PYDANTIC: dict[str, Native] = {

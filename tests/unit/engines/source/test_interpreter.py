@@ -158,6 +158,43 @@ def test_external_names_mean_what_the_table_says() -> None:
     assert all(isinstance(each, Unknown | External) for each in unknown)
 
 
+def test_class_of_a_library_has_after_a_run_what_it_had_before() -> None:
+    """All programs share it."""
+    code = """
+        import argparse
+
+        def f():
+            before = [hasattr(argparse.ArgumentParser, "own"), argparse.ArgumentParser.add_argument]
+            argparse.ArgumentParser.own = argparse.ArgumentParser.add_argument = 1
+            return before, argparse.ArgumentParser.own
+    """
+    run, (before, own) = _run(code)
+    run.restore()
+
+    _, again = _run(code)
+
+    assert own == 1
+    assert again[0] == before
+    assert before[0] is False
+
+
+def test_name_that_a_module_lacks_is_not_imported() -> None:
+    """The module's other names are; the error is the one that programs expect."""
+    code = """
+        try:
+            from torch import npu as found
+        except ImportError:
+            from torch import cuda as found
+
+        def f():
+            return found
+    """
+
+    _, found = _run(code, **{"torch.npu": ABSENT, "torch.cuda": 8})
+
+    assert found == 8
+
+
 def test_function_and_class_of_the_tree_can_be_replaced() -> None:
     """A hook runs in place of a function or a class of its dotted name."""
     code = """
