@@ -13,7 +13,7 @@ from backend_caps.cli.launch import launch_options, model_option
 from backend_caps.cli.options import has_server_flags, request_of, server_command
 from backend_caps.cli.output import Format, examples, printer, say
 from backend_caps.cli.request import Request, query_of
-from backend_caps.engines.model import without_model
+from backend_caps.engines.vllm.command_line import locked_words
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import (
@@ -93,7 +93,7 @@ def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
         policy=request.policy,
         rules=request.rules if isinstance(request.rules, str) else None,
         engine=reading and reading.engine,
-        words=tuple(without_model(request.words)) if request.model is not None else None,
+        words=locked_words(request.words) if request.model is not None else None,
         model=None if request.model is None else portable_place(request.model),
         requires_evidence=request.requires_evidence or None,
     )

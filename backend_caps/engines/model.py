@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 
 from backend_caps.engines.reading import EngineError
-from backend_caps.resolution.engine import value_in, without_options
 
 _STORED = Path(__file__).with_name("models")
 _FILE = "config.json"
@@ -28,8 +27,6 @@ OWN_KEYS = frozenset({IS_COMPLETE, _IDS})
 
 MODEL_OPTIONS = frozenset({"--model-path", "--model"})
 """The options of a server that name its model."""
-_SERVE = ("vllm", "serve")
-"""What starts vLLM's server, with the model behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,23 +127,3 @@ def _written(around: Path, model: Model) -> str:
     values = {key: value for key, value in model.config.items() if key not in OWN_KEYS}
     (folder / _FILE).write_text(json.dumps(values), "utf-8")
     return str(folder)
-
-
-def named_model(words: Sequence[str]) -> str | None:
-    """Return the model that a command line names: behind `vllm serve`, or of `--model`."""
-    model, rest = _split(words)
-    return model or value_in(rest, MODEL_OPTIONS)
-
-
-def without_model(words: Sequence[str]) -> Sequence[str]:
-    """Leave out what starts the program, and the model."""
-    _, rest = _split(words)
-    return without_options(rest, MODEL_OPTIONS)
-
-
-def _split(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Return the model behind `vllm serve`, where one stands there, and the options."""
-    if tuple(words[:2]) != _SERVE:
-        return None, words
-    rest = words[2:]
-    return (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)

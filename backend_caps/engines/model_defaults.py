@@ -35,6 +35,11 @@ def _table() -> Mapping[str, Any]:
     return table
 
 
+def version_of_table() -> str:
+    """Return the version of transformers that the table is of."""
+    return str(_table()["transformers"])
+
+
 def completed(config: _Values, model_type: object = None) -> _Values | None:
     """Add what transformers' class of a configuration has beside the file's own values.
 

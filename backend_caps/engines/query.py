@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
@@ -41,7 +43,12 @@ def folder_of(python: Path, engine: str) -> Path:
 
 
 def ask(
-    python: Path, script: Path, command_lines: Sequence[Sequence[str]], gpu: Gpu, num_gpus: int
+    python: Path,
+    script: Path,
+    command_lines: Sequence[Sequence[str]],
+    gpu: Gpu,
+    num_gpus: int,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Return the answers of an engine's `query_script.py` to command lines, in order.
 
@@ -51,6 +58,7 @@ def ask(
         command_lines: each with its model, a folder.
         gpu: the machine's GPUs.
         num_gpus: how many it has.
+        environ: variables beside those of this process.
 
     Raises:
         EngineError: Python cannot be started, or ends before the last answer.
@@ -68,6 +76,7 @@ def ask(
                 text=True,
                 check=False,
                 pass_fds=[write],
+                env={**os.environ, **environ},
                 timeout=_LONGEST_S + len(command_lines),
             )
         except (OSError, subprocess.SubprocessError) as error:

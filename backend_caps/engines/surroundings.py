@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
+
+import yaml
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model_defaults import COMPUTED
 from backend_caps.engines.query import CUDA, ROCM
+from backend_caps.engines.source.instances import library_class
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import (
     ABSENT,
@@ -16,6 +20,7 @@ from backend_caps.engines.source.values import (
     Descriptor,
     External,
     Hook,
+    Instance,
     Native,
     Unknown,
 )
@@ -195,6 +200,7 @@ _METHODS: Mapping[str, Callable[..., Native]] = {
     "to_dict": lambda own, *_: dict(own.values),
     "standardize_rope_params": lambda *_: None,
     "validate_rope": lambda *_: None,
+    "validate_layer_type": lambda *_: None,
 }
 _DEFAULTS: Mapping[str, object] = {
     "is_encoder_decoder": False,
@@ -255,6 +261,8 @@ class FilePath:
             return Hook(
                 answering([] if self.kind == "folder" else Unknown(f"files of {self.path}"))
             )
+        if name == "is_absolute":
+            return Hook(answering(self.path.startswith("/")))
         if name in {"as_posix", "__fspath__"}:
             return Hook(answering(self.path))
         return default if default is not MISSING else Unknown(f"{name} of {self.path}")
@@ -293,6 +301,34 @@ def files_of(models: Models, own: Files = frozenset()) -> dict[str, Native]:
     }
 
 
+_OPENED = library_class(
+    "io.TextIOWrapper",
+    {"__enter__": Hook(lambda _run, args, _named: args[0]), "__exit__": Hook(lambda *_: None)},
+)
+
+
+def named_file(path: str | None) -> dict[str, Native]:
+    """Return what opens and reads the one YAML file that a command line names; others stay shut."""
+
+    def opened(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+        if path is None or str(args[0]) != path:
+            return Unknown(f"open({args[0]})")
+        try:
+            return Instance(_OPENED, {"text": Path(path).read_text("utf-8")})
+        except (OSError, ValueError) as error:
+            raise run.raised(error) from error
+
+    def loaded(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
+        if not isinstance(args[0], Instance):
+            return Unknown("yaml.safe_load(...)")
+        try:
+            return yaml.safe_load(args[0].attributes["text"])
+        except yaml.YAMLError as error:
+            raise run.raised(error) from error
+
+    return {"open()": Hook(opened), "yaml.safe_load": Hook(loaded)}
+
+
 def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
     """Return what names of torch mean on a machine."""
     memory = gpu.memory_mib * _MIB
@@ -310,6 +346,9 @@ def torch_of(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
         "torch.cuda.is_available": True,
         "torch.cuda.is_initialized": True,
         "torch.cuda.device_count": num_gpus,
+        "torch._C._cuda_getDeviceCount": num_gpus,
+        "torch.cuda._device_count_nvml": num_gpus,
+        "torch.cuda._is_compiled": True,
         "torch.cuda.current_device": 0,
         "torch.cuda.get_device_capability": (major, minor),
         "torch.cuda.get_device_name": gpu.name,

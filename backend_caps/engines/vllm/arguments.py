@@ -14,12 +14,13 @@ from typing import Any
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.ahead import on_all_cores
-from backend_caps.engines.model import Model, without_model
+from backend_caps.engines.model import Model
 from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.library import forget_types
 from backend_caps.engines.source.values import Raised
+from backend_caps.engines.vllm.command_line import without_model
 from backend_caps.engines.vllm.layers import Layers
 from backend_caps.engines.vllm.query import check_gpu, launch_of
 from backend_caps.engines.vllm.server import Server
@@ -27,6 +28,8 @@ from backend_caps.resolution.launch import Launch
 
 _ARGUMENTS = "vllm/engine/arg_utils.py"
 _SHAPE = "what the interpreter can follow"
+_OF_PROGRAMS = (AttributeError, ImportError, KeyError, TypeError)
+"""Errors of a wrong name or type, which no refusal is: where a value is not that of a server."""
 
 
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
@@ -45,7 +48,7 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
 
     Args:
         index: vLLM's source.
-        argv: the command line; its model is replaced by `model`.
+        argv: the command line, `NAME=value` before it; its model is replaced by `model`.
         gpu: the machine's GPUs.
         num_gpus: how many it has.
         model: the model, by its configuration.
@@ -54,10 +57,16 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     unchecked: list[dict[str, str]] = []
     run: Server | None = None
     try:
-        run = Server(index, gpu, num_gpus, model)
+        run = Server(index, gpu, num_gpus, model, argv)
         _follow(run, [*without_model(argv), "--model", model.name], answer)
     except Raised as error:
-        answer["refusal"] = {"message": error.message or error.error, "at": error.at}
+        words = error.message or error.error
+        if isinstance(error.value, _OF_PROGRAMS):
+            unchecked.append(
+                {"message": f"{error.error}: {words}", "at": error.at, "unless": _SHAPE}
+            )
+        else:
+            answer["refusal"] = {"message": words, "at": error.at}
     except NotFollowedError as error:
         unchecked.append({"message": str(error), "at": error.at, "unless": _SHAPE})
     except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
@@ -66,6 +75,7 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     finally:
         forget_types()
     if run is not None:
+        run.restore()
         answer["rewrites"] = run.rewrites
         unchecked += [{"message": n.text, "at": n.at, "unless": n.why} for n in run.notes]
     return launch_of(answer, gpu, model.name, unchecked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,26 @@ from backend_caps.engines.source.values import (
     members,
 )
 from backend_caps.engines.surroundings import Record, answering
-from backend_caps.engines.vllm.query_values import SIZES
+from backend_caps.engines.vllm.query_values import (
+    DRAFTERS,
+    LOADERS,
+    SECOND_RUNNER,
+    SIZES,
+    TENSOR_PARALLEL,
+)
 from backend_caps.engines.vllm.server import Server, plain
 
 _CHOOSE = "get_attn_backend_cls"
-_SCALE = "vllm.v1.attention.backend.AttentionCGSupport"
+_LOADING = "vllm.model_executor.model_loader"
+_INITIALIZE = f"{_LOADING}.utils.initialize_model"
+_SCALES = (
+    "vllm.v1.attention.backend.AttentionCGSupport",
+    "vllm.v1.attention.backends.utils.AttentionCGSupport",  # until 0.13
+)
+
+
+class _BuiltError(Exception):
+    """The model of a draft is built, and what loads it need not go on."""
 
 
 class Layers:
@@ -58,34 +74,49 @@ class Layers:
         return run.call(run.attribute(run.platform.cls, _CHOOSE), *args, **named)
 
     def _build(self) -> None:
-        run = self._run
-        build = run.found("vllm.model_executor.model_loader.utils.initialize_model")
-        run.call(build, vllm_config=self._config)
+        self._run.call(self._run.found(_INITIALIZE), vllm_config=self._config)
         self._of_target = frozenset(self._layers())
-        speculative = run.part(self._config, "speculative_config")
-        draft = run.part(speculative, "draft_model_config")
-        if draft is None or not self._has_draft(speculative):
-            return
-        if run.part(speculative, "method") == "draft_model":
-            replace = run.found("vllm.config.replace")
-            own = run.call(replace, self._config, model_config=draft, quant_config=None)
-            self._tagged(
-                "draft_model", lambda: run.call(build, vllm_config=own, prefix="draft_model")
-            )
-        else:
-            own = run.call(run.attribute(speculative, "apply_draft_overrides"), self._config)
-            self._tagged("eagle_head", lambda: run.call(build, vllm_config=own, model_config=draft))
+        drafter = self._drafter()
+        if drafter is not None:
+            with suppress(_BuiltError):
+                self._load_draft(drafter)
 
-    def _has_draft(self, speculative: Native) -> bool:
-        """Return whether a draft model runs; for n-grams its configuration is the target's."""
+    def _drafter(self) -> ClassValue | None:
+        """Return the class that loads a draft's model in this server; None where none does."""
         run = self._run
-        is_eagle = run.truth(run.call(run.attribute(speculative, "use_eagle")))
-        return is_eagle is not False or run.part(speculative, "method") == "draft_model"
+        speculative = run.part(self._config, "speculative_config")
+        is_second = run.truth(run.uses_second_runner(self._config))
+        for name, path in () if speculative is None else DRAFTERS[is_second is True].items():
+            predicate = run.attribute_or(speculative, name, None)
+            is_own = False if predicate is None else run.truth(run.call(predicate))
+            if is_own is None or (is_own and is_second is None):
+                raise NotFollowedError("which draft is loaded is not known", run.at)
+            if is_own:
+                return run.found_class(path)
+        return None
 
-    def _tagged(self, tag: str, build: Callable[[], Native]) -> None:
-        set_tag = self._run.found("vllm.compilation.backends.set_model_tag")
-        manager = self._run.call(set_tag, tag)
-        self._run.managed(manager, Unknown(tag), lambda _: build())
+    def _load_draft(self, drafter: ClassValue) -> None:
+        """Load a draft's model as the runner does, up to the reading of weights."""
+        run = self._run
+        speculative = run.part(self._config, "speculative_config")
+        made = Instance(
+            drafter,
+            {
+                "vllm_config": self._config,
+                "speculative_config": speculative,
+                "draft_model_config": run.part(speculative, "draft_model_config"),
+            },
+        )
+        run.natives[f"{_LOADING}.get_model"] = Hook(self._built)
+        loader = next(name for name in LOADERS if drafter.has(name))
+        others = [] if loader == LOADERS[-1] else [set[str]()]
+        run.call(run.attribute(made, loader), None, *others)
+
+    def _built(self, run: Server, _args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+        """Build a model in place of loading it, and leave the function that does."""
+        own = {name: each for name, each in named.items() if name != "load_config"}
+        run.call(run.found(_INITIALIZE), **own)
+        raise _BuiltError
 
     def _current(self, function: Callable[[], Native]) -> Native:
         """Call a function while the configuration is the one that vLLM's functions ask for."""
@@ -164,11 +195,13 @@ class Layers:
         if has_unknown(found):
             return {}
         valid, invalid = found
-        by_priority: dict[str, tuple[int, object]] = {}
-        for each in valid:
-            own = each.attributes
-            by_priority[own["backend"].attributes["name"]] = (own["priority"], [])
-        for backend, (priority, reasons) in invalid.items():
+        own = [_named_pair(each) for each in valid]
+        by_priority: dict[str, tuple[Native, object]] = {
+            backend.attributes["name"]: (priority, []) for backend, priority in own
+        }
+        last = len(valid) + len(invalid)  # until 0.15 there is no priority beside reasons
+        for backend, why in invalid.items():
+            priority, reasons = why if isinstance(why, tuple) else (last, why)
             by_priority[backend.attributes["name"]] = (priority, plain(reasons))
         ordered = sorted(by_priority.items(), key=lambda pair: pair[1][0])
         return {name: reasons for name, (_, reasons) in ordered}
@@ -176,7 +209,7 @@ class Layers:
     def graphs(self) -> dict[str, object]:
         """Resolve the graph mode, as the runner does once it has the backends."""
         run = self._run
-        levels = {each.attributes["name"]: each for each in members(run.found(_SCALE))}
+        levels = {each.attributes["name"]: each for each in members(run.found_class(*_SCALES))}
         supports = [
             (levels[each["graph_support"]], each["path"].rpartition(".")[2])
             for each in self.groups()
@@ -185,13 +218,11 @@ class Layers:
         top = levels["ALWAYS"]
         least, by = min(supports, key=lambda own: own[0].attributes["value"], default=(top, None))
         by = None if least is top else by
-        drafts = run.part(self._config, "speculative_config", "num_speculative_tokens") or 0
         compilation = run.part(self._config, "compilation_config")
         asked = self._name_of(run.part(compilation, "cudagraph_mode"))
-        resolve = run.attribute(compilation, "resolve_cudagraph_mode_and_sizes")
-        own = {"use_v2_model_runner": run.part(self._config, "use_v2_model_runner")}
+        is_second = run.uses_second_runner(self._config)
         run.warnings.clear()
-        mode = self._current(lambda: run.call(resolve, least, by, 1 + drafts, **own))
+        mode = self._current(partial(self._graph_mode, compilation, least, by, is_second))
         return {
             "asked": asked,
             "mode": self._name_of(mode),
@@ -199,6 +230,49 @@ class Layers:
             "by": by,
             "words": [*run.warnings],
         }
+
+    def _graph_mode(
+        self, compilation: Native, least: Native, by: str | None, is_second: Native
+    ) -> Native:
+        """Let vLLM resolve the mode by the least support, which `by` has, for a runner."""
+        run = self._run
+        drafts = run.part(self._config, "speculative_config", "num_speculative_tokens") or 0
+        resolve = run.attribute_or(compilation, "resolve_cudagraph_mode_and_sizes", None)
+        if resolve is None:
+            return self._mode_of_runner(compilation, 1 + drafts)
+        sizes = {
+            SECOND_RUNNER: is_second,
+            TENSOR_PARALLEL: run.part(self._config, "parallel_config", TENSOR_PARALLEL),
+        }
+        taken = run.call(run.found("inspect.signature"), resolve).parameters
+        own = {name: value for name, value in sizes.items() if name in taken}
+        return run.call(resolve, least, by, 1 + drafts, **own)
+
+    def _mode_of_runner(self, compilation: Native, query_len: Native) -> Native:
+        """Let the runner resolve the mode, which until 0.18 is its own."""
+        run = self._run
+        dispatcher = Record(initialize_cudagraph_keys=Hook(answering(None)))
+        runner = Instance(
+            run.found_class("vllm.v1.worker.gpu_model_runner.GPUModelRunner"),
+            {
+                "vllm_config": self._config,
+                "compilation_config": compilation,
+                "parallel_config": run.part(self._config, "parallel_config"),
+                "speculative_config": None,  # whose graphs are the draft's
+                "kv_cache_config": None,
+                "cudagraph_dispatcher": dispatcher,
+                "uniform_decode_query_len": query_len,
+            },
+        )
+        backends, groups = [], []
+        for layer in self._layers().values():
+            spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
+            if spec is not None:
+                backends.append([run.call(run.attribute(layer, "get_attn_backend"))])
+                groups.append(Record(kv_cache_spec=spec))
+        resolve = run.attribute(runner, "_check_and_update_cudagraph_mode")
+        run.call(resolve, backends, groups)
+        return run.part(compilation, "cudagraph_mode")
 
     def _join_groups(self) -> None:
         """Set the process groups of a server of this size."""
@@ -222,6 +296,13 @@ class Layers:
         }
         state = run.import_module("vllm.distributed.parallel_state")
         state.names.update((name, _group(number)) for name, number in sizes.items())
+
+
+def _named_pair(candidate: Native) -> tuple[Native, Native]:
+    """Return a backend and its priority, which until 0.22 are a pair."""
+    if isinstance(candidate, tuple):
+        return candidate
+    return candidate.attributes["backend"], candidate.attributes["priority"]
 
 
 def _group(size: Native) -> Record:

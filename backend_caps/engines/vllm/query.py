@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
-from backend_caps.engines.model import in_folders, without_model
+from backend_caps.engines.model import in_folders
 from backend_caps.engines.query import ask
 from backend_caps.engines.reading import EngineError, LaunchQuery
+from backend_caps.engines.vllm.command_line import variables_of, without_model
 from backend_caps.resolution.launch import (
     GraphMode,
     Launch,
@@ -43,16 +45,19 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
 
     Args:
         python: the environment's Python.
-        query: the command lines, whose `--model` is replaced, and the machine.
+        query: the command lines, `NAME=value` before them, whose `--model` is replaced; and the
+            machine.
 
     Raises:
         EngineError: Python cannot be started, or gives no answer; or the GPU is none of NVIDIA's.
     """
     gpu, model = query.gpu, query.model
     check_gpu(gpu)
+    answers: list[dict[str, Any]] = []
     with in_folders(query.lines, model) as (around, named, path):
-        lines = [[*without_model(words), "--model", path] for words in named]
-        answers = ask(python, SCRIPT, lines, gpu, query.num_gpus)
+        for environ, group in groupby(named, variables_of):
+            lines = [[*without_model(words), "--model", path] for words in group]
+            answers += ask(python, SCRIPT, lines, gpu, query.num_gpus, environ)
     texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
 

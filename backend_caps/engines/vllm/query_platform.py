@@ -15,9 +15,15 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+if TYPE_CHECKING:
+    from backend_caps.engines.vllm import query_values
+else:
+    _load = sys.modules["backend_caps_query_process"].load
+    query_values = _load(Path(__file__).with_name("query_values.py"))
 _Value: TypeAlias = Any
 """A value of vLLM or of torch, whose classes are not known here."""
 _SHARED_BYTES = {(8, 0): 166_912, (8, 6): 101_376, (9, 0): 232_448, (10, 0): 232_448}
@@ -141,7 +147,7 @@ def join_groups(parallel: _Value, anything: _Value) -> None:
     state = importlib.import_module("vllm.distributed.parallel_state")
 
     def size(name: str) -> int:
-        return int(getattr(parallel, f"{name}_size"))
+        return int(getattr(parallel, f"{name}_size", 1))
 
     tensor, data = size("tensor_parallel"), size("data_parallel")
     sizes = {
@@ -216,3 +222,56 @@ def without_memory(config: _Value) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+def uses_second_runner(config: _Value) -> bool:
+    """Return whether vLLM's second model runner runs; until 0.18 the environment says so."""
+    name = query_values.SECOND_RUNNER
+    if hasattr(config, name):
+        return bool(getattr(config, name))
+    variables = importlib.import_module("vllm.envs").environment_variables
+    return bool(variables.get(f"VLLM_{name.upper()}", bool)())
+
+
+class _BuiltError(Exception):
+    """The model of a draft is built, and what loads it need not go on."""
+
+
+def load_draft(config: _Value, initialize: _Value) -> None:
+    """Load a draft's model as the runner does, up to the reading of weights.
+
+    Args:
+        config: the server's, whose layers come to hold the draft's.
+        initialize: builds a model.
+    """
+    drafter = _drafter(config)
+    if drafter is None:
+        return
+
+    def build(*, load_config: object = None, **named: _Value) -> None:
+        del load_config
+        initialize(**named)
+        raise _BuiltError
+
+    load = importlib.import_module("vllm.model_executor.model_loader").get_model
+    for module in list(sys.modules.values()):
+        if vars(module).get("get_model") is load:
+            vars(module)["get_model"] = build
+    made = drafter.__new__(drafter)
+    made.vllm_config = config
+    made.speculative_config = config.speculative_config
+    made.draft_model_config = made.speculative_config.draft_model_config
+    loader = next(name for name in query_values.LOADERS if hasattr(drafter, name))
+    others = [] if loader == query_values.LOADERS[-1] else [set[str]()]
+    with contextlib.suppress(_BuiltError):
+        getattr(made, loader)(None, *others)
+
+
+def _drafter(config: _Value) -> _Value:
+    """Return the class that loads a draft's model in this server; None where none does."""
+    speculative = config.speculative_config
+    for name, path in query_values.DRAFTERS[uses_second_runner(config)].items():
+        if speculative is not None and getattr(speculative, name, bool)():
+            module, _, cls = path.rpartition(".")
+            return getattr(importlib.import_module(module), cls)
+    return None

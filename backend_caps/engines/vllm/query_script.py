@@ -20,6 +20,7 @@ import dis
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import logging
 import os
@@ -177,7 +178,7 @@ def values_of(config: _Value) -> dict[str, object]:
         for name in query_values.VALUES[owner]
         if hasattr(part, name)
     }
-    return {**found, "use_v2_model_runner": config.use_v2_model_runner}
+    return {**found, query_values.SECOND_RUNNER: query_platform.uses_second_runner(config)}
 
 
 def facts_of(config: _Value) -> dict[str, object]:
@@ -230,13 +231,18 @@ class Chosen:
         ]
 
     def _against(self, asked: _Value, num_heads: _Value) -> dict[str, list[str]]:
+        heads = () if num_heads is None else (num_heads,)  # which until 0.18 is not asked
         valid, invalid = self._platform.get_valid_backends(
-            self._platform.get_device_capability(), asked, num_heads
+            self._platform.get_device_capability(), asked, *heads
         )
-        found: dict[str, tuple[int, list[str]]] = {
-            each.backend.name: (each.priority, []) for each in valid
-        }
-        found |= {each.name: (at, list(reasons)) for each, (at, reasons) in invalid.items()}
+        pairs = (  # until 0.22
+            (each.backend, each.priority) if hasattr(each, "backend") else each for each in valid
+        )
+        found: dict[str, tuple[int, list[str]]] = {own.name: (at, []) for own, at in pairs}
+        last = len(valid) + len(invalid)  # until 0.15 there is no priority beside reasons
+        for own, why in invalid.items():
+            priority, reasons = why if isinstance(why, tuple) else (last, why)
+            found[own.name] = (priority, list(reasons))
         return {
             name: reasons for name, (_, reasons) in sorted(found.items(), key=lambda p: p[1][0])
         }
@@ -260,21 +266,7 @@ class Layers:
         ).initialize_model
         initialize(vllm_config=self._config)
         self._of_target = frozenset(self._layers())
-        speculative = self._config.speculative_config
-        draft = getattr(speculative, "draft_model_config", None)
-        # For n-grams the draft's configuration is the target's.
-        if draft is None or not (speculative.use_eagle() or speculative.method == "draft_model"):
-            return
-        tagged = importlib.import_module("vllm.compilation.backends").set_model_tag
-        if speculative.method == "draft_model":
-            replace = importlib.import_module("vllm.config").replace
-            of_draft = replace(self._config, model_config=draft, quant_config=None)
-            with tagged("draft_model"):
-                initialize(vllm_config=of_draft, prefix="draft_model")
-        else:
-            of_draft = speculative.apply_draft_overrides(self._config)
-            with tagged("eagle_head"):
-                initialize(vllm_config=of_draft, model_config=draft)
+        query_platform.load_draft(self._config, initialize)
 
     def _layers(self) -> Mapping[str, _Value]:
         base = importlib.import_module("vllm.model_executor.layers.attention_layer_base")
@@ -327,10 +319,15 @@ class Layers:
         compilation = self._config.compilation_config
         asked = compilation.cudagraph_mode
         words = _Words()
+        resolve = compilation.resolve_cudagraph_mode_and_sizes
+        sizes = {
+            query_values.SECOND_RUNNER: query_platform.uses_second_runner(self._config),
+            query_values.TENSOR_PARALLEL: self._config.parallel_config.tensor_parallel_size,
+        }
+        taken = inspect.signature(resolve).parameters
+        own = {name: value for name, value in sizes.items() if name in taken}
         with query_platform.current(self._config), words.heard("vllm.config.compilation"):
-            mode = compilation.resolve_cudagraph_mode_and_sizes(
-                least, by, 1 + drafts, use_v2_model_runner=self._config.use_v2_model_runner
-            )
+            mode = resolve(least, by, 1 + drafts, **own)
         return {
             "asked": _named(asked),
             "mode": _named(mode),

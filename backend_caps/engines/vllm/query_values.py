@@ -30,3 +30,26 @@ VALUES = {
 """By the configuration that holds them; a release may lack some."""
 SIZES = ("block_size", "head_size", "dtype", "sliding_window", "num_kv_heads")
 """Those of a layer's part of the KV cache."""
+SECOND_RUNNER = "use_v2_model_runner"
+"""The name of the answer, and of the configuration's attribute, that says which runner runs."""
+TENSOR_PARALLEL = "tensor_parallel_size"
+_V1, _V2 = "vllm.v1.spec_decode", "vllm.v1.worker.gpu.spec_decode"
+DRAFTERS = {
+    False: {
+        "uses_draft_model": f"{_V1}.draft_model.DraftModelProposer",
+        "use_gemma4_mtp": f"{_V1}.gemma4.Gemma4Proposer",
+        "use_step3p5_mtp": f"{_V1}.step3p5.Step3p5MTPProposer",
+        "use_dflash": f"{_V1}.dflash.DFlashProposer",
+        "use_eagle": f"{_V1}.eagle.EagleProposer",
+    },
+    True: {
+        "uses_draft_model": f"{_V2}.standalone_ar.speculator.StandaloneARSpeculator",
+        "use_gemma4_mtp": f"{_V2}.gemma4.speculator.Gemma4Speculator",
+        "use_dflash": f"{_V2}.dflash.speculator.DFlashSpeculator",
+        "use_eagle": f"{_V2}.eagle.speculator.EagleSpeculator",
+    },
+}
+"""The classes that load a draft's model, by whether the second model runner runs, and by the method
+of the speculative configuration that is true for them; a release may lack some."""
+LOADERS = ("load_draft_model", "load_model")
+"""The methods that load it; the first one that a class has, with no model of the target."""

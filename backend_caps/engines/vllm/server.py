@@ -21,21 +21,27 @@ from backend_caps.engines.source.values import (
     Native,
     Unknown,
 )
-from backend_caps.engines.surroundings import Dtype, ModelConfig, Record, is_base_config
-from backend_caps.engines.vllm.query_values import VALUES
+from backend_caps.engines.surroundings import Dtype, ModelConfig, Record, is_base_config, named_file
+from backend_caps.engines.vllm.command_line import CONFIG_OPTIONS, variables_of
+from backend_caps.engines.vllm.query_values import SECOND_RUNNER, VALUES
 from backend_caps.engines.vllm.surroundings import surroundings
+from backend_caps.resolution.engine import value_in
 
 _OWNERS = {"".join(word.title() for word in owner.split("_")): owner for owner in VALUES}
 """The configurations by the names of their classes."""
 _OUTSIDE = re.compile(
     r"vllm\.model_executor\.(?:parameter|warmup|kernels"
     r"|layers\.(?:linear|fusion|vocab_parallel_embedding|layernorm|activation|logits_processor"
-    r"|rotary_embedding|fused_moe|batch_invariant|resampler|utils|conv|pooler|fla"
+    r"|rotary_embedding|fused_moe|resampler|utils|conv|pooler|fla"
     r"|mhc|lightning_attn))(?:\.|$)"
     r"|vllm\.(?:env_override|_custom_ops|entrypoints|kernels|lora|ir|third_party\.deep_gemm"
     r"|v1\.attention\.ops\.(?:dcp|cp_common))(?:\.|$)"
 )
 """Modules that are not followed: what computes, and not what decides which attention does."""
+_PARSERS = (
+    "vllm.utils.argparse_utils.FlexibleArgumentParser",
+    "vllm.utils.FlexibleArgumentParser",  # until 0.11
+)
 _ENVIRONMENT = {"VLLM_HAS_FLASHINFER_CUBIN": "1"}
 """As `query_platform` sets it: without it vLLM asks a server of NVIDIA's."""
 
@@ -43,7 +49,9 @@ _ENVIRONMENT = {"VLLM_HAS_FLASHINFER_CUBIN": "1"}
 class Server(Interpreter):
     """An interpreter that configures a server, and keeps what vLLM rewrites and warns of."""
 
-    def __init__(self, index: Index, gpu: Gpu, num_gpus: int, model: Model) -> None:
+    def __init__(
+        self, index: Index, gpu: Gpu, num_gpus: int, model: Model, argv: Sequence[str]
+    ) -> None:
         """Import vLLM's platform for a machine.
 
         Args:
@@ -51,12 +59,15 @@ class Server(Interpreter):
             gpu: the machine's GPUs.
             num_gpus: how many it has.
             model: the model, by its configuration.
+            argv: the command line, of which the environment and the file are taken that it names.
         """
 
         def models(path: str) -> Mapping[str, object] | None:
             return model.config if path == model.name else config_of(path)
 
-        names = {**library(_ENVIRONMENT), **surroundings(index, gpu, num_gpus, models)}
+        environ = {**_ENVIRONMENT, **variables_of(argv)}
+        names = {**library(environ), **surroundings(index, gpu, num_gpus, models)}
+        names |= named_file(value_in(argv, CONFIG_OPTIONS))
         names["vllm.logger.init_logger"] = Hook(lambda *_: self._logger)
         super().__init__(index, names)
         self.rewrites: list[dict[str, object]] = []
@@ -65,7 +76,9 @@ class Server(Interpreter):
         self._logger = Record(warning=warning, warning_once=warning)
         self._is_watched = False
         platforms = self.import_module("vllm.platforms")
-        self.platform: Instance = self.call(self.found("vllm.platforms.cuda.NonNvmlCudaPlatform"))
+        self.platform: Instance = self.call(
+            self.found_class("vllm.platforms.cuda.NonNvmlCudaPlatform")
+        )
         platforms.names["_current_platform"] = self.platform
 
     def import_module(self, name: str) -> Native:
@@ -91,8 +104,8 @@ class Server(Interpreter):
 
     def configured(self, argv: Sequence[str]) -> Instance:
         """Parse a command line, and make the configuration of its server."""
-        parser = self.call(self.found("vllm.utils.argparse_utils.FlexibleArgumentParser"))
-        cls = self.found("vllm.engine.arg_utils.EngineArgs")
+        parser = self.call(self.found_class(*_PARSERS))
+        cls = self.found_class("vllm.engine.arg_utils.EngineArgs")
         parser = self.call(self.attribute(cls, "add_cli_args"), parser)
         parsed = self.call(self.attribute(parser, "parse_args"), list(argv))
         arguments = self.call(self.attribute(cls, "from_cli_args"), parsed)
@@ -119,7 +132,28 @@ class Server(Interpreter):
                 value = self.attribute_or(part, name, MISSING)
                 if value is not MISSING:
                     found[f"{owner}.{name}"] = plain(value)
-        return {**found, "use_v2_model_runner": plain(self.part(config, "use_v2_model_runner"))}
+        return {**found, "use_v2_model_runner": plain(self.uses_second_runner(config))}
+
+    def uses_second_runner(self, config: Instance) -> Native:
+        """Return whether vLLM's second model runner runs; until 0.18 the environment says so."""
+        found = self.attribute_or(config, SECOND_RUNNER, MISSING)
+        if found is not MISSING:
+            return found
+        variables = self.found("vllm.envs.environment_variables")
+        lazily = variables.get(f"VLLM_{SECOND_RUNNER.upper()}", lambda: False)
+        return self.call(lazily)
+
+    def found_class(self, *paths: str) -> ClassValue:
+        """Return a class of vLLM, at the first of the paths that a release has.
+
+        Raises:
+            NotFollowedError: there is none at any of them.
+        """
+        for path in paths:
+            found = self.found(path)
+            if isinstance(found, ClassValue):
+                return found
+        raise NotFollowedError(f"no class is found at {' or '.join(paths)}", self.at)
 
     def facts_of(self, config: Instance) -> dict[str, object]:
         """List what the model's configuration tells; a value that is not known is left out."""

@@ -11,10 +11,18 @@ from packaging.version import Version
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
-from backend_caps.engines.model_defaults import completed
+from backend_caps.engines.model_defaults import completed, version_of_table
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
-from backend_caps.engines.source.values import ClassValue, External, Hook, Lazy, Native, Unknown
+from backend_caps.engines.source.values import (
+    ABSENT,
+    ClassValue,
+    External,
+    Hook,
+    Lazy,
+    Native,
+    Unknown,
+)
 from backend_caps.engines.surroundings import (
     Dtype,
     ModelConfig,
@@ -52,13 +60,21 @@ class Configs:
             "AutoConfig.from_pretrained": Hook(self._loaded),
             "utils.CONFIG_NAME": "config.json",
             "configuration_utils.ALLOWED_LAYER_TYPES": _LAYER_TYPES,
+            "configuration_utils.ALLOWED_ATTENTION_LAYER_TYPES": ABSENT,  # until 5.0 only
             "GenerationConfig.from_pretrained": Hook(answering(None)),
         }
-        for name in ("PreTrainedConfig", "configuration_utils.PreTrainedConfig"):
+        homes = ("", "configuration_utils.")
+        spelled = ("PreTrainedConfig", "PretrainedConfig")  # the latter until transformers 5
+        for name in (f"{home}{each}" for home in homes for each in spelled):
             found[f"{name}.get_config_dict"] = Hook(self._values)
             found[f"{name}()"] = Hook(_made_config)
             found[f"{name}.__init__"] = Hook(_init_config)
-        return {f"transformers.{name}": value for name, value in found.items()}
+        known = {f"transformers.{name}": value for name, value in found.items()}
+        return {**known, "transformers.*": self._of_class}
+
+    def _of_class(self, path: str) -> Native:
+        """Load a configuration by its own class of transformers as by its type."""
+        return Hook(self._loaded) if path.endswith("Config.from_pretrained") else External(path)
 
     def _register(self, _run: Objects, args: Sequence[Native], _named: Native) -> Native:
         self._classes[args[0]] = args[1]
@@ -147,6 +163,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "vllm.platforms.cuda._cuda_device_count_stateless": Hook(answering(num_gpus)),
         "vllm.compilation.decorators.support_torch_compile": Hook(_undecorated),
         "vllm.tracing.instrument": Hook(_undecorated),
+        "torch.library.custom_op": Hook(_undecorated),
         "vllm.model_executor.models.expert_substitution.as_expert_substitution_model": Hook(
             _undecorated
         ),
@@ -162,6 +179,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "vllm.utils.flashinfer.has_flashinfer_sm90_nope_mla": Hook(
             answering(_has_sm90_nope_mla(index))
         ),
+        "psutil.virtual_memory": Hook(answering(Record(total=_HOST_BYTES))),
         "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(value=False)),
         "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(value=False)),
         "vllm.third_party.pynvml.nvmlInit": Hook(answering(None)),
@@ -178,6 +196,8 @@ _OPTIONAL = (
 """Packages that vLLM uses where they are installed."""
 _NOPE_MLA = Version("0.6.18")
 """By a comment at vLLM 0.33.0's `has_flashinfer_sm90_nope_mla`, which looks at a signature."""
+_HOST_BYTES = 1 << 40
+"""The memory of a server beside its GPUs', of which some releases reserve 4 GiB for swapping."""
 _BROUGHT = frozenset({"torch", "triton", "numba", "numpy", "transformers", "xgrammar"})
 """What is there in any case: vLLM requires them, or torch does."""
 
@@ -222,8 +242,9 @@ def _in_one_node(run: Objects, args: Sequence[Native], _named: Mapping[str, Nati
 def _version_of(
     index: Index, _run: Objects, args: Sequence[Native], _named: Mapping[str, Native]
 ) -> Native:
+    known = {"vllm": index.tree.version or "0", "transformers": version_of_table()}
     name = str(args[0])
-    return index.tree.version or "0" if name == "vllm" else Unknown(f"the version of {name}")
+    return known.get(name, Unknown(f"the version of {name}"))
 
 
 def _undecorated(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:

@@ -13,6 +13,7 @@ from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.vllm.arguments import read_launches
+from backend_caps.engines.vllm.command_line import named_model
 from backend_caps.engines.vllm.query import ask_launches
 from backend_caps.resolution.launch import GraphMode, Launch, LayerChoice, Rewrite
 from tests.unit.engines.source.trees import write_folder
@@ -128,12 +129,102 @@ def test_values_are_final_and_name_the_line_that_changed_them(launches: _Of) -> 
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3"])
-def test_draft_model_has_layers_of_its_own(launches: _Of, place: Path, method: str) -> None:
-    """They are built as the draft's worker builds them."""
-    (launch,) = launches("plain", f"--method {method} --draft {place / 'windows'}")
+@pytest.mark.parametrize(
+    ("runner", "backend"), [("second", "WINDOW"), ("first", "FULL"), ("", "FULL")]
+)
+def test_draft_model_has_layers_of_its_own(
+    launches: _Of, place: Path, method: str, runner: str, backend: str
+) -> None:
+    """The runner's own class loads them, and may leave out the backend that is stated."""
+    line = f"--attention-backend WINDOW --runner={runner} --method {method}"
+    (launch,) = launches("plain", f"{line} --draft {place / 'plain'}")
 
     roles = [(group.role, group.backend, group.num_layers) for group in launch.layers]
-    assert roles[:2] == [("target", "FULL", 3), ("draft", "FULL", 1)]
+    assert roles == [("target", "WINDOW", 3), ("draft", backend, 3)]
+    assert launch.values["use_v2_model_runner"] is (runner == "second")
+
+
+def test_variables_before_a_command_line_are_its_environment(launches: _Of) -> None:
+    """Each line has its own."""
+    lines = ("--runner=", "VLLM_USE_V2_MODEL_RUNNER=1 OTHER=a=b vllm serve other --runner=")
+
+    first, second = launches("plain", *lines)
+
+    assert first.values["use_v2_model_runner"] is False
+    assert second.values["use_v2_model_runner"] is True
+
+
+def test_file_of_options_is_read(launches: _Of, tmp_path: Path) -> None:
+    """As the engine's parser reads it; what stands on the command line wins."""
+    file = tmp_path / "own.yaml"
+    file.write_text("model: other\nattention-backend: WINDOW\ncudagraph-mode: FULL\n")
+
+    (launch,) = launches("plain", f"vllm serve --config {file} --cudagraph-mode PIECEWISE")
+
+    assert {group.backend for group in launch.layers} == {"WINDOW"}
+    assert launch.values["compilation_config.cudagraph_mode"] == "PIECEWISE"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("none.yaml", None), ("own.yaml", "a: ["), ("own.yaml", b"\xff\xfe\xff")]
+)
+def test_file_of_options_that_cannot_be_read_ends_the_server(
+    place: Path, tmp_path: Path, path: str, text: str | bytes | None
+) -> None:
+    """It is missing, or holds no YAML or no text."""
+    if text is not None:
+        (tmp_path / path).write_bytes(text.encode() if isinstance(text, str) else text)
+
+    (launch,) = _launches(_read, place, "plain", f"--config {tmp_path / path}")
+
+    assert launch.starts is False
+
+
+_OPENING = """def read():
+    import yaml
+
+    with open("/etc/hosts") as file:
+        if yaml.safe_load(file):
+            raise ValueError("it was read")
+
+
+"""
+
+
+def test_no_other_file_is_opened(tmp_path: Path) -> None:
+    """Only the one that the command line names is."""
+    launch = _changed(
+        tmp_path,
+        _ARGUMENTS,
+        ("        args = self.args\n", "        args = self.args\n        read()\n"),
+        ("class EngineArgs:", f"{_OPENING}class EngineArgs:"),
+    )
+
+    assert launch.starts is None
+    assert launch.unchecked[0].message == "it was read"
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "model"),
+    [
+        ("A=1 vllm serve own --model other", "", "own"),
+        ("vllm serve --model other", "", "other"),
+        ("vllm serve --config FILE", "model: own", "own"),
+        ("--config FILE", "- model", None),
+        ("--config FILE", "port: 1", None),
+        ("--config FILE", "[", None),
+        ("--config FILE.yaml", "", None),
+        ("vllm serve", "", None),
+    ],
+)
+def test_model_is_named_by_the_line_or_its_file(
+    tmp_path: Path, line: str, text: str, model: str | None
+) -> None:
+    """The one behind `vllm serve` wins."""
+    file = tmp_path / "own"
+    file.write_text(text)
+
+    assert named_model(line.replace("FILE", str(file)).split()) == model
 
 
 def test_drafts_without_a_model_have_no_layers(launches: _Of) -> None:
@@ -180,6 +271,14 @@ def test_error_that_may_come_of_a_stand_in_is_no_refusal(
     assert launch.unchecked[0].at.startswith("vllm/model_executor/model_loader/utils.py:")
 
 
+def test_error_of_a_wrong_type_is_no_refusal(place: Path) -> None:
+    """It may come of a value that is not that of a server."""
+    (launch,) = _launches(_read, place, "confused", "")
+
+    assert launch.refusal is None
+    assert launch.unchecked[0].message == "TypeError: the model's own words"
+
+
 def test_engine_that_is_not_whole_is_not_known(
     asked: _Of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,8 +305,8 @@ _OWN_CONFIG = """class Own(PreTrainedConfig):
 class EngineArgs:"""
 
 
-def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
-    """Read the small engine with some text of a file replaced."""
+def _changed_engine(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Path:
+    """Write the small engine with some text of a file replaced."""
     place = write_importable(tmp_path)
     file = place / "engine" / path
     text = file.read_text("utf-8")
@@ -215,6 +314,12 @@ def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
         assert old in text
         text = text.replace(old, new)
     file.write_text(text, "utf-8")
+    return place
+
+
+def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
+    """Read the small engine with some text of a file replaced."""
+    place = _changed_engine(tmp_path, path, *changes)
     return _launches(_read, place, "windows", "--cudagraph-mode FULL")[0]
 
 
@@ -233,7 +338,7 @@ def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
             "self.static_forward_context = torch_lost()",
             "the layers are not known",
         ),
-        ("vllm/platforms/cuda.py", "class NonNvml", "class Nvml", "the interpreter fails"),
+        ("vllm/platforms/cuda.py", "class NonNvml", "class Nvml", "no class is found"),
     ],
 )
 def test_what_is_not_known_leaves_the_start_unchecked(
@@ -243,7 +348,7 @@ def test_what_is_not_known_leaves_the_start_unchecked(
     launch = _changed(tmp_path, path, (old, new))
 
     assert launch.starts is None
-    assert any(message in each.message for each in launch.unchecked)
+    assert message in " ".join(each.message for each in launch.unchecked)
 
 
 def test_values_that_are_not_known_are_left_open(tmp_path: Path) -> None:
@@ -273,6 +378,68 @@ def test_reasons_that_are_not_known_are_left_out(tmp_path: Path) -> None:
 
     assert {group.backend for group in launch.layers} == {"FULL"}
     assert launch.choices[0].against == {}
+
+
+_CANDIDATE = "from vllm.v1.attention.backends.registry import Candidate\n"
+
+
+@pytest.mark.parametrize("follow", [pytest.param(_ask, id="asked"), pytest.param(_read, id="read")])
+def test_reasons_of_an_older_release_are_the_same(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Candidates are pairs, and reasons come without a priority; those that fit go first."""
+    place = _changed_engine(
+        tmp_path,
+        "vllm/platforms/cuda.py",
+        ("valid.append(Candidate(each, priority))", "valid.append((each, priority))"),
+        ("invalid[each] = (priority, reasons)", "invalid[each] = reasons"),
+        ("for each in valid:", "for each in [Candidate(*own) for own in valid]:"),
+        (
+            "import torch\n",
+            "import torch\nfrom vllm.v1.attention.backends.registry import Candidate\n",
+        ),
+    )
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    (launch,) = _launches(follow, place, "windows", "")
+
+    assert [*launch.choices[1].against] == ["WINDOW", "MISSING", "FULL"]
+    assert launch.choices[1].against["FULL"] == ["sliding window not supported"]
+
+
+def test_mode_of_graphs_of_an_older_release_is_its_runners(tmp_path: Path) -> None:
+    """Where the configuration does not resolve it."""
+    launch = _changed(
+        tmp_path,
+        "vllm/config/compilation.py",
+        ("def resolve_cudagraph_mode_and_sizes", "def resolve_something_else"),
+    )
+
+    assert launch.graphs is not None
+    assert launch.graphs.mode == "FULL_AND_PIECEWISE"
+    assert launch.graphs.words == ["the runner lowers FULL"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('return self.method == "eagle3"', "return torch.lost()", "--method eagle3"),
+        ("made.use_v2", "made.use_v1", "--method eagle3 --runner=other"),
+    ],
+)
+def test_draft_that_is_not_known_leaves_the_start_unchecked(
+    tmp_path: Path, old: str, new: str, line: str
+) -> None:
+    """Its layers would be unknown."""
+    path = "vllm/config/__init__.py" if "method" in old else _ARGUMENTS
+    place = _changed_engine(tmp_path, path, (old, new))
+    envs = place / "engine/vllm/envs.py"
+    envs.write_text("import torch\n" + envs.read_text("utf-8").replace("os.environ", "torch"))
+
+    (launch,) = _launches(_read, place, "plain", line)
+
+    assert launch.starts is None
+    assert launch.unchecked[0].message == "which draft is loaded is not known"
 
 
 def test_platform_that_refuses_is_vllms_refusal(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_packages_are_those_that_vllm_requires(
     found = _run("packages", *requires)
 
     assert found[:4] == ([*there, True, True, True], there[0], "0.33.0", has_nope)
-    assert all(isinstance(each, Unknown) for each in found[4:])
+    assert found[4:8] == (True, True, 2, True)
+    assert all(isinstance(each, Unknown) for each in found[8:])
 
 
 def test_packages_are_not_known_without_metadata() -> None:
@@ -67,7 +68,22 @@ def test_configuration_is_what_transformers_makes_of_the_file() -> None:
     """Dtypes are torch's, in its parts too; a class that vLLM registers is constructed."""
     found = _run("vllm_configuration_is_what_transformers_makes_of_the_file")
 
-    known = [True, True, 6, True, 4, "own", {}, ["config.json"], False, "llama", None]
+    known = [
+        True,
+        True,
+        6,
+        True,
+        4,
+        "own",
+        {},
+        ["config.json"],
+        False,
+        "llama",
+        None,
+        "llama",
+        "llama",
+        None,
+    ]
     assert found[0][0] == known
     assert all(map(has_unknown, found[0][1]))
     assert found[1] == Dtype("bfloat16")
