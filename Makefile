@@ -32,8 +32,8 @@ WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
 # Releases of which single command lines are compared, of 60 MB together.
 BETWEEN := $(patsubst %,.cache/wheels/sglang-%.stamp,0.5.13.post1 0.5.15 0.5.16 0.5.17)
 SGLANG := .cache/engines/sglang-0.5.23
-VLLM := .cache/engines/vllm-0.33.0
 RELEASES := 0.5.13 0.5.18 0.5.23
+VLLM_RELEASES := 0.27.1 0.33.0
 EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
@@ -103,13 +103,13 @@ vllm: $(VENV)/developing $(LARGE_WHEELS)
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
 # processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
 # Then host lengths of each release, beside its own decision.
-upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM)/installed
+upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed)
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.launch_trials --hub $(LAUNCHES)
-	$(BIN)/python -m tests.upstream.launch_trials --engine vllm --version 0.33.0 $(LAUNCHES)
+	for each in $(VLLM_RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --engine vllm --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.host_lengths $(LENGTHS)
 
 docs: $(VENV)/developing $(WHEELS)
@@ -239,11 +239,14 @@ $(VENV)/developing: $(VENV)/installed
 	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 
-# vLLM's too: it is asked which backends its layers take, and runs nothing.
-.cache/engines/vllm-%/installed: $(VENV)/made .cache/wheels/vllm-%.stamp .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-0.33.0.txt constraints.txt
+# vLLM's too, with FlashInfer: it is asked which backends its layers take, and runs nothing.
+# A release's file has what differs from 0.33.0's.
+.cache/engines/vllm-%/installed: $(VENV)/made .cache/wheels/vllm-%.stamp .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-%.txt tests/upstream/vllm-0.33.0.txt constraints.txt
 	$(BIN)/python -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-0.33.0.txt
-	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/flashinfer_python-0.7.2.post1-*.whl .cache/wheels/vllm-$*-*.whl
+	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/flashinfer_python-0.7.2.post1-*.whl
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/upstream/vllm-$*.txt
+	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/vllm-$*-*.whl
 	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 

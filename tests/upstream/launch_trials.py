@@ -187,7 +187,6 @@ def read(engine: TrialEngine, version: str, case: Case) -> Launch:
         return engine.read_launch(index, engine.without_model(case.argv), gpu, NUM_GPUS, model)
     finally:
         gc.enable()
-        gc.collect()
 
 
 def record(version: str, found: Sequence[Trial]) -> None:
