@@ -284,6 +284,16 @@ def test_class_that_nobody_imported_is_left_alone(
     assert "its module is not imported yet, and was not looked at" in told()[0][1]
 
 
+def test_label_is_information(vllm: SimpleNamespace, told: Told) -> None:
+    """A label in vLLM's own registry, as of vllm-ascend, is no fault of the plugin."""
+    vllm.registry.register_backend(vllm.registry.AttentionBackendEnum.CUSTOM, "ACME")
+
+    check()
+
+    ((level, line),) = told()
+    assert (level, "CUSTOM (ACME): a label, which names no class" in line) == ("INFO", True)
+
+
 def test_plugins_that_come_later_are_named(
     vllm: SimpleNamespace, tmp_path: Path, told: Told
 ) -> None:

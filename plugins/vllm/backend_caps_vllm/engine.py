@@ -49,7 +49,12 @@ class Registered:
     name: str
     """Of vLLM's enum."""
     path: str
-    """`package.module.Class`."""
+    """`package.module.Class`, or a label such as `ASCEND`."""
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it names no class: a platform plugin then returns the class itself."""
+        return "." not in self.path
 
 
 def check_version() -> str:

@@ -121,44 +121,59 @@ class GraphStatement:
         return f"{said} {self.fault}" if self.fault else said
 
 
+class _ContractError(Exception):
+    """A class or its registration is not what vLLM expects; the text says what to correct."""
+
+
 def look(registered: Registered, *, imports: bool) -> GraphStatement:
     """Look at a backend's class.
+
+    What it raises is no fault of it: it may need hardware, or a server around it.
 
     Args:
         registered: where it is.
         imports: whether its module is imported; else one that is not there yet is left alone.
     """
+    words, fault = "its module is not imported yet, and was not looked at", None
     try:
-        found = _class_at(registered.path, imports=imports)
-        if found is None:
-            return GraphStatement(
-                registered=registered, words="its module is not imported yet, and was not looked at"
-            )
-        return _stated(registered, _builder_of(found))
+        if registered.is_label:
+            words = "a label, which names no class: the platform returns one for each layer"
+        elif (found := _class_at(registered.path, imports=imports)) is not None:
+            return _stated(registered, _builder_of(found))
+    except _ContractError as error:
+        words, fault = "nothing is known of its graphs", str(error)
+    except NotImplementedError:
+        words = "it has no metadata builder, so vLLM asks it for no graph"
     except Exception as error:  # noqa: BLE001 - whatever a third party's code raises is reported
-        cause = f"{type(error).__name__}: {error}"
-        fault = (
-            f"Its class and its builder could not be read ({cause}). Repair it, or uninstall it."
-        )
-        return GraphStatement(
-            registered=registered, words="nothing is known of its graphs", fault=fault
-        )
+        words = f"it cannot be asked here, where it raises {type(error).__name__}: {error}"
+    return GraphStatement(registered=registered, words=words, fault=fault)
 
 
 def _class_at(path: str, *, imports: bool) -> type | None:
     module, _, name = path.rpartition(".")
     if module not in sys.modules and not imports:
         return None
-    found: object = vars(import_module(module))[name]
-    if not isinstance(found, type):
-        raise TypeError(f"{path} is of type {type(found).__name__}, not a class")
+    correct = f"Correct the path that {path!r} is registered with."
+    try:
+        names = vars(import_module(module))
+    except ModuleNotFoundError as error:
+        # A module that it imports may be missing because of the machine.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise _ContractError(f"There is no module {error.name!r}. {correct}") from error
+    if not isinstance(found := names.get(name), type):
+        kind = type(found).__name__
+        raise _ContractError(f"{name!r} of {module} is of type {kind}, not a class. {correct}")
     return found
 
 
 def _builder_of(backend: type) -> type:
     builder: object = backend.get_builder_cls()  # type: ignore[attr-defined] # vLLM's contract
     if not isinstance(builder, type):
-        raise TypeError(f"get_builder_cls() returned an object of type {type(builder).__name__}")
+        kind = type(builder).__name__
+        raise _ContractError(
+            f"get_builder_cls() returned an object of type {kind}. Return the builder's class."
+        )
     return builder
 
 
