@@ -22,6 +22,7 @@ from click.decorators import FC
 
 from backend_caps.cli.output import Format, working
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.discovery.scan import PLUGINS, AllowList
 
@@ -185,6 +186,11 @@ class PluginSearch:
     loading: Loading | None = field(default=None, compare=False)
     """The load that has begun: of the environment's plugins."""
 
+    @property
+    def places(self) -> Search:
+        """The folders, or the environment's, to read metadata in."""
+        return Search.of_folders(self.path) if self.path else Search.of_process()
+
     @classmethod
     def from_context(cls, ctx: click.Context) -> Self:
         """Read the command's options."""
@@ -247,8 +253,17 @@ def reading_of(
     source: Path | None,
     python: Path | None = None,
     query: LaunchQuery | None = None,
+    search: PluginSearch | None = None,
 ) -> EngineReading | None:
-    """Read the engine of `--engine`; without one, load nothing."""
+    """Read the engine of `--engine`; without one, load nothing.
+
+    Args:
+        engine: its name, as given.
+        source: a folder or wheel to read it from.
+        python: a Python that has it.
+        query: command lines that it will be asked about.
+        search: where the distributions are that extend it; none are read without one.
+    """
     if engine is None or engine == NO_ENGINE:
         option = f"--engine-python {python}" if source is None else f"--source {source}"
         if (source or python) and engine is None:
@@ -258,8 +273,9 @@ def reading_of(
         raise click.UsageError("--source and --engine-python both name an engine; leave one out.")
     from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
 
+    places = None if search is None else search.places
     with working(f"reading {engine if source is None else source.name}"):
-        reading = read_engine(engine, source, python, query)
+        reading = read_engine(engine, source, python, query, plugins=places)
     if not any(backend.engine_class for backend in reading.backends):
         why = " ".join(problem.message for problem in reading.problems[:_SHOWN])
         raise click.UsageError(

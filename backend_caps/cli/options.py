@@ -190,9 +190,9 @@ def request_of(
     is_layered = given.get("engine") in invocation.LAYERED
     if is_layered and model is None and (always_plans or has_server_flags(ctx)):
         raise without_launch(f"a plan for {given['engine']} is of the layers of a model")
-    python = given.get("engine_python")
+    python, search = given.get("engine_python"), invocation.PluginSearch.from_context(ctx)
     query = None if model is None or not follows_line else query_of([words], model, facts)
-    reading = invocation.reading_of(given.get("engine"), given.get("source"), python, query)
+    reading = invocation.reading_of(given.get("engine"), given.get("source"), python, query, search)
     line = (None if reading is None else reading.command_line) or given["rules"]
     flags = ServerFlags() if is_layered else _flags(ctx, given["flags_file"], line)
     left_to_engine = [name for name in BACKEND_FLAGS if dict(flags)[name] == AUTO]
@@ -207,7 +207,7 @@ def request_of(
     if reading is not None and ctx.get_parameter_source("rules") is ParameterSource.DEFAULT:
         rules = reading.rules or rules
     return Request(
-        search=invocation.PluginSearch.from_context(ctx),
+        search=search,
         rules=rules,
         policy=Policy(given["policy"]),
         facts=facts,

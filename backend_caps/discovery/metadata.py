@@ -188,23 +188,27 @@ class Entry:
 
 def our_entries(data: bytes) -> Iterator[Entry]:
     """List the entries of the sections whose names begin with ours."""
-    if _MENTION.search(data) is None:  # most files do not mention us: skip them cheaply
-        return
+    # Most files do not mention us: skip them cheaply.
+    return iter(()) if _MENTION.search(data) is None else entries_of(data, _OURS)
+
+
+def entries_of(data: bytes, groups: re.Pattern[str]) -> Iterator[Entry]:
+    """List the entries of the sections whose names match as a whole."""
     group: str | None = None
     for number, raw in enumerate(data.removeprefix(_BOM).splitlines(), start=1):
         line = raw.strip()
         if line.startswith(b"["):
-            group, is_closed = _our_group(line)
+            group, is_closed = _group(line, groups)
             if group is not None and not is_closed:
                 yield Entry(group=group, line=number, text=_text(line), is_valid=False)
         elif group is not None and line and line[:1] not in b"#;":
             yield _entry(group, number, line)
 
 
-def _our_group(header: bytes) -> tuple[str | None, bool]:
+def _group(header: bytes, wanted: re.Pattern[str]) -> tuple[str | None, bool]:
     name, bracket, rest = header[1:].rpartition(b"]")
     text = _text(name or rest)
-    return (text if _OURS.fullmatch(text) else None), bool(bracket)
+    return (text if wanted.fullmatch(text) else None), bool(bracket)
 
 
 def _entry(group: str, number: int, line: bytes) -> Entry:

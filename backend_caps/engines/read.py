@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from backend_caps.discovery.engine_plugins import engine_distributions
+from backend_caps.discovery.process import Search
 from backend_caps.engines.ahead import Answer, in_fork, in_thread
 from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
 from backend_caps.engines.source.files import Tree, open_tree, unusable
@@ -26,6 +28,8 @@ def read_engine(
     source: Path | None = None,
     python: Path | None = None,
     query: LaunchQuery | None = None,
+    *,
+    plugins: Search | None = None,
 ) -> EngineReading:
     """Read an engine's attention backends from its source, without importing it.
 
@@ -35,6 +39,8 @@ def read_engine(
         python: the Python of an environment that has it, in place of a source. It is asked
             what becomes of a command line, as this Python is where the installed one is read.
         query: what the reading's `launches` will be asked, which is followed meanwhile.
+        plugins: where to look for distributions that extend the engine by its own entry points,
+            and are read beside it; for none if None.
 
     Raises:
         EngineError: the engine has no reader or is not installed; or the source does not hold
@@ -47,7 +53,7 @@ def read_engine(
             "Name one of them.",
         )
     with _of_source(engine, source):
-        return _read(engine, source, python, query)
+        return _read(engine, source, python, query, plugins)
 
 
 def read_layers(source: Path, query: LaunchQuery) -> Sequence[Launch]:
@@ -91,8 +97,8 @@ class _Reader(NamedTuple):
     """Returns whether a file may matter."""
 
 
-def _reader(engine: str) -> _Reader:
-    """Import one engine's reader."""
+def _reader(engine: str, plugins: Search | None) -> _Reader:
+    """Import one engine's reader, and find what extends it."""
     if engine == "sglang":
         from backend_caps.engines.sglang.arguments import read_launches as follow  # noqa: PLC0415
         from backend_caps.engines.sglang.query import ask_launches as ask  # noqa: PLC0415
@@ -100,17 +106,24 @@ def _reader(engine: str) -> _Reader:
 
         return _Reader(read_sglang, follow, ask, is_wanted)
     from backend_caps.engines.vllm.arguments import read_launches  # noqa: PLC0415
+    from backend_caps.engines.vllm.plugins import read_with_plugins  # noqa: PLC0415
     from backend_caps.engines.vllm.query import ask_launches  # noqa: PLC0415
-    from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415
 
+    found = () if plugins is None else tuple(engine_distributions("vllm", plugins))
+    is_installed = plugins is not None and not plugins.named
+    read = partial(read_with_plugins, distributions=found, installed=is_installed)
     # Every file is read, as files of models define attention backends too.
-    return _Reader(read_vllm, read_launches, ask_launches, bool)
+    return _Reader(read, read_launches, ask_launches, bool)
 
 
 def _read(
-    engine: str, source: Path | None, python: Path | None, query: LaunchQuery | None
+    engine: str,
+    source: Path | None,
+    python: Path | None,
+    query: LaunchQuery | None,
+    plugins: Search | None,
 ) -> EngineReading:
-    own = _reader(engine)
+    own = _reader(engine, plugins)
     if python is not None:
         from backend_caps.engines.query import folder_of  # noqa: PLC0415 - for a Python that is named
 

@@ -14,6 +14,7 @@ from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.provenance import Problem, Source, problem_texts
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.registry import Registry
+from backend_caps.engines.plugin import EnginePlugin
 from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.launch import Launch
@@ -83,6 +84,8 @@ class EngineReading:
     """What could not be read, and what was not found where it is expected."""
     faults: tuple[Fault, ...] = ()
     """What is known to fail in this version."""
+    plugins: tuple[EnginePlugin, ...] = ()
+    """The distributions that extend it; their classes are among `backends`."""
     num_files: int
     """Python files of the engine."""
     num_parsed: int

@@ -18,6 +18,7 @@ from backend_caps.report.backends import (
     PartDocument,
     ReportDocument,
 )
+from backend_caps.report.engine_plugins import EnginePluginDocument, plugin_view
 from backend_caps.report.plan_views import plan_view
 from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
 from backend_caps.report.words import file_of, grouped, words_of
@@ -50,7 +51,7 @@ _BATCHES: Mapping[frozenset[str], str] = {
 def report_view(report: ReportDocument) -> Iterator[Section]:
     """Show installed backends, or an engine's, then problems and the plan."""
     if report.engine is not None:
-        yield from _engine_view(report.engine, report.backends)
+        yield from _engine_view(report.engine, report.backends, report.plugins or ())
     else:
         yield Heading("Backends")
         if report.backends:
@@ -132,6 +133,7 @@ def conditions_of(
 def problems_view(report: ReportDocument) -> Iterator[Section]:
     """Show the problems of each backend, then those of no single backend."""
     named = [(backend.name, p) for backend in report.backends for p in backend.problems]
+    named += [(own.distribution, p) for own in report.plugins or () for p in own.problems]
     problems = [*named, *(("", p) for p in report.problems)]
     rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
     return titled_table("Problems", ("backend", "problem", "what it is, what to do"), rows)
@@ -189,23 +191,38 @@ def _against(evidence: EvidenceDocument) -> str:
     return "; ".join(text for text in parts if text) or "nothing"
 
 
-def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) -> Iterator[Section]:
+def _engine_view(
+    engine: EngineDocument,
+    backends: Sequence[BackendDocument],
+    extensions: Sequence[EnginePluginDocument],
+) -> Iterator[Section]:
     """Show an engine's own backends as its source states them, then the plugins."""
-    classes = [backend for backend in backends if backend.class_ is not None]
+    outside = {name for each in extensions for name in each.backends}
+    by_plugin = {b.name: b for b in backends if b.class_ is not None and b.name in outside}
+    classes = [b for b in backends if b.class_ is not None and b.name not in outside]
     names = [backend for backend in backends if backend.classes is not None]
     plugins = [b for b in backends if b.class_ is None and b.classes is None]
     source = "as installed" if engine.source == "installed" else f"read from {engine.source}"
     total = f"{_counted(len(classes), 'class', 'classes')}, {_counted(len(names), 'name', 'names')}"
     parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
     yield Heading(f"{_engine_name(engine)}, {source}: {total}; {parsed}")
-    yield from _class_tables(classes)
-    yield from _shared_lines("What depends on what", _dependences(classes))
+    yield from _class_view(classes)
     yield from _shared_lines("Wrappers", ((b.composite, b.name) for b in classes if b.composite))
     yield from names_view(names)
     yield from rules_view(engine)
+    for each in extensions:
+        yield from plugin_view(each)
+        yield from _class_view([by_plugin[name] for name in each.backends])
     if plugins:
         yield Heading("Plugins")
         yield from backends_view(plugins)
+
+
+def _class_view(classes: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show classes with what they state, and what that depends on."""
+    if classes:
+        yield from _class_tables(classes)
+        yield from _shared_lines("What depends on what", _dependences(classes))
 
 
 def _engine_name(engine: EngineDocument) -> str:

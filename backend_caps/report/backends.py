@@ -15,6 +15,7 @@ from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.document import LEFT_OUT, TEXT, WRITTEN, Document, Written, is_none
+from backend_caps.report.engine_plugins import EnginePluginDocument
 from backend_caps.report.plans import PlanDocument, ProblemDocument
 
 if TYPE_CHECKING:
@@ -200,6 +201,8 @@ class ReportDocument(Document):
     schema_: Annotated[Literal["backend-caps/report@1"], Field(alias="schema")]
     engine: Annotated[EngineDocument | None, LEFT_OUT] = None
     """The engine whose own backends were read; left out for none."""
+    plugins: Annotated[list[EnginePluginDocument] | None, LEFT_OUT] = None
+    """The distributions that extend the engine by its own entry points; left out for none."""
     backends: list[BackendDocument]
     """Every claim to a backend's name."""
     problems: list[ProblemDocument]
@@ -233,6 +236,7 @@ def report_document(
     return ReportDocument(
         schema_="backend-caps/report@1",
         engine=engine,
+        plugins=(None if reading is None else reading.plugins) or None,
         backends=[
             backend_document(backend, is_engines=True)
             if engines_own.get(backend.name) is backend

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from backend_caps.discovery.process import Search
 from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
 from tests.cases import cases_of, compare
 from tests.cli.conftest import CASES, CommandLine
@@ -26,12 +27,21 @@ class Reader:
     """Stands for the reader of engines, and remembers what it was asked."""
 
     asked: list[tuple[str, Path | None]] = field(default_factory=list)
+    searched: tuple[str, ...] | None = None
+    """Where plugins of the engine were to be looked for."""
 
     def read_engine(
-        self, engine: str, source: Path | None, _python: Path | None, _query: LaunchQuery | None
+        self,
+        engine: str,
+        source: Path | None,
+        _python: Path | None,
+        _query: LaunchQuery | None,
+        *,
+        plugins: Search | None,
     ) -> EngineReading:
         """Return one of the small engines."""
         self.asked.append((engine, source))
+        self.searched = None if plugins is None else plugins.searched
         return {"sglang": engine_scene.SGLANG, "vllm": engine_scene.VLLM}[engine]
 
 
@@ -71,6 +81,17 @@ def test_engine_is_read_where_it_is_said(acme: CommandLine, reader: Reader) -> N
     acme.run("report --path @ --engine sglang")
 
     assert reader.asked == [("sglang", acme.root), ("sglang", None)]
+
+
+def test_plugins_of_an_engine_are_looked_for_where_others_are(
+    acme: CommandLine, reader: Reader
+) -> None:
+    """Those are the folders of --path, and without one the path of this Python."""
+    acme.run("report --path @ --engine vllm")
+    within = reader.searched
+    acme.run("report --engine vllm")
+
+    assert (within, reader.searched) == ((str(acme.root),), Search.of_process().searched)
 
 
 @pytest.mark.usefixtures("reader")
@@ -167,7 +188,7 @@ def test_engine_that_is_not_installed_is_said(
 ) -> None:
     """Where nothing can be read, the reader's own sentence is printed."""
 
-    def refuse(engine: str, *_: object) -> EngineReading:
+    def refuse(engine: str, *_: object, plugins: object) -> EngineReading:  # noqa: ARG001 - by name
         raise EngineError("engine-not-installed", f"no distribution {engine!r} is installed here.")
 
     monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)

@@ -111,10 +111,14 @@ class Index:
             rules=rules,
             command_line=command_line,
             problems=self.problems,
-            num_files=len(self.tree.files),
-            num_parsed=sum(module is not None for module in self._modules.values()),
+            num_files=sum(map(self._is_engines, self.tree.files)),
+            num_parsed=sum(map(self._is_engines, filter(self._modules.get, self._modules))),
             launches=launches,
         )
+
+    def _is_engines(self, path: str) -> bool:
+        """Return whether a file is of the engine itself, and not of a plugin beside it."""
+        return path.startswith(f"{self.tree.package}/")
 
     def source(self, at: str | None = None) -> Source:
         """Return the source of one of the engine's records."""

@@ -33,7 +33,7 @@ from backend_caps.resolution.rules import RuleSet
 
 KNOWN_VERSIONS = ("0.32.0", "0.33.0")
 """The versions whose records were compared with the source, row by row, or with its answers."""
-_REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
+REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
 """The module of the registries, and where it is up to 0.13; below likewise."""
 _ENUMS = ("AttentionBackendEnum", "MambaAttentionBackendEnum")
 BACKEND = "AttentionBackend"
@@ -83,35 +83,40 @@ class Name:
 
 def read_vllm(tree: Tree) -> EngineReading:
     """Read the backends of a vLLM; a missing anchor becomes a problem."""
-    index = Index(tree)
+    return read_backends(Index(tree))
+
+
+def read_backends(index: Index, paths: Iterable[str] = ()) -> EngineReading:
+    """Read the backends of a tree, and the classes at further paths, of whatever base."""
     index.note_unless_known(KNOWN_VERSIONS)
     rules = RuleSet(
-        name="-".join(part for part in (tree.package, tree.version) if part),
+        name="-".join(part for part in (index.tree.package, index.tree.version) if part),
         rules=(),
         relays=frozenset(),  # a server of whatever algorithm overlaps as its final value says
         algorithms=frozenset(),
         mixes_relayed_rows=True,
     )
-    return index.reading(_Records(index).all(), rules, launches=partial(read_launches, index))
+    records = _Records(index, paths).all()
+    return index.reading(records, rules, launches=partial(read_launches, index))
 
 
 def _names(index: Index) -> Iterator[Name]:
     """List the names of both registries, without placeholders that have no class."""
     for enum in _ENUMS:
-        definition = class_in(index, _REGISTRIES, enum)
+        definition = class_in(index, REGISTRIES, enum)
         for each in definition.given if definition else ():
             match each.value:
                 case ast.Constant(value="" | None) | ast.FunctionDef() | ast.AsyncFunctionDef():
                     continue
                 case ast.Constant(value=str(path)):
-                    made = tuple(_classes_at(index, path))
+                    made = tuple(classes_at(index, path))
                     yield Name(enum, each.name, each.at, made)
                     if made:
                         continue
             index.add(not_followed("vllm", each.name, each.at))
 
 
-def _classes_at(index: Index, path: str) -> Iterator[Guarded[Made]]:
+def classes_at(index: Index, path: str) -> Iterator[Guarded[Made]]:
     """Follow a dotted path to the classes that it may name."""
     source, _, name = path.rpartition(".")
     module = index.module(source)
@@ -139,7 +144,7 @@ def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef
 class _Records:
     """Makes the records of the registries' names and of the classes."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, paths: Iterable[str]) -> None:
         self._index = index
         classes = Classes(index)
         roots = {name: class_in(index, modules, name) for name, modules in _ROOTS.items()}
@@ -160,7 +165,8 @@ class _Records:
             for each in index.classes_of(below)
             if each not in known and classes.descends(each, self._roots[BACKEND].path)
         )
-        every = list(dict.fromkeys([*registered, *others]))
+        named = (each for path in paths for _, each in classes_at(index, path))
+        every = list(dict.fromkeys([*registered, *others, *named]))
         every_label = labels([(each.path, each.definition) for each in every], taken=self._names)
         self._labels = dict(zip(every, every_label, strict=True))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +27,7 @@ from backend_caps.report.difference import DiffDocument
 from backend_caps.report.document import json_of
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict
+from backend_caps.report.engine_plugins import plugin_view
 from backend_caps.report.html.grid import Glyph, conditions_view, matrix, side_by_side
 from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
 from backend_caps.report.plans import CauseDocument, PlanDocument, ValueDocument
@@ -194,6 +196,7 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
         *evidence_view(report.backends),
         *names_view(names),
         *(() if engine is None else rules_view(engine)),
+        *chain.from_iterable(map(plugin_view, report.plugins or ())),
         *problems_view(report),
     ]
     grid = matrix(report)
