@@ -275,7 +275,7 @@ def reading_of(
 
     places = None if search is None else search.places
     with working(f"reading {engine if source is None else source.name}"):
-        reading = read_engine(engine, source, python, query, plugins=places)
+        reading = read_engine(engine, source, python, query, places)
     if not any(backend.engine_class for backend in reading.backends):
         why = " ".join(problem.message for problem in reading.problems[:_SHOWN])
         raise click.UsageError(

@@ -144,13 +144,14 @@ def _repeated_request(ctx: click.Context, locked: LockedRequest) -> Request:
             "nothing was compared: the lock is of a server of a folder's model, and folders lie "
             "elsewhere on each machine. Add --model-config FOLDER."
         )
+    search, source = invocation.PluginSearch.from_context(ctx), ctx.params["source"]
     try:
-        query = model and query_of([locked.words or ()], model, locked.facts)
-        reading = invocation.reading_of(locked.engine, ctx.params["source"], query=query or None)
+        query = query_of([locked.words or ()], model, locked.facts) if model else None
+        reading = invocation.reading_of(locked.engine, source, query=query, search=search)
     except BackendCapsError as error:
         raise click.UsageError(f"nothing was compared: {error}") from error
     return Request(
-        search=invocation.PluginSearch.from_context(ctx),
+        search=search,
         rules=locked.rules or (reading and reading.rules) or installed_version()[0],
         policy=locked.policy,
         facts=locked.facts,

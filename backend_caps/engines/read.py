@@ -28,7 +28,6 @@ def read_engine(
     source: Path | None = None,
     python: Path | None = None,
     query: LaunchQuery | None = None,
-    *,
     plugins: Search | None = None,
 ) -> EngineReading:
     """Read an engine's attention backends from its source, without importing it.

@@ -61,6 +61,7 @@ def report_view(report: ReportDocument) -> Iterator[Section]:
                 (
                     "No installed distribution declares a backend.",
                     "Install a plugin, or name the folder that one is in with --path.",
+                    "What extends vLLM by its own entry points is shown with --engine vllm.",
                 )
             )
     yield from problems_view(report)

@@ -36,7 +36,6 @@ class Reader:
         source: Path | None,
         _python: Path | None,
         _query: LaunchQuery | None,
-        *,
         plugins: Search | None,
     ) -> EngineReading:
         """Return one of the small engines."""
@@ -188,7 +187,7 @@ def test_engine_that_is_not_installed_is_said(
 ) -> None:
     """Where nothing can be read, the reader's own sentence is printed."""
 
-    def refuse(engine: str, *_: object, plugins: object) -> EngineReading:  # noqa: ARG001 - by name
+    def refuse(engine: str, *_: object) -> EngineReading:
         raise EngineError("engine-not-installed", f"no distribution {engine!r} is installed here.")
 
     monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)

@@ -55,7 +55,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path | None, Path
     asked: list[tuple[str, Path | None, Path | None]] = []
 
     def read_engine(
-        engine: str, source: Path | None, python: Path | None, _query: LaunchQuery | None
+        engine: str, source: Path | None, python: Path | None, *_: object
     ) -> EngineReading:
         asked.append((engine, source, python))
         launches = None if source is not None else _launches
