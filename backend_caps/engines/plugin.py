@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from backend_caps.capability.provenance import Problem
 
@@ -72,7 +72,4 @@ class EnginePlugin:
     """In the order of file and line."""
     backends: tuple[str, ...] = ()
     """The records of its classes."""
-    problems: tuple[Problem, ...] = field(default=())
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.distribution, self.version) if part)
+    problems: tuple[Problem, ...] = ()

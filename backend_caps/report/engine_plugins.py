@@ -95,9 +95,7 @@ def plugin_view(plugin: EnginePluginDocument) -> Iterator[Section]:
     left = [name for name in plugin.backends if name not in taken]
     if left and plugin.platforms:
         names = ", ".join(left)
-        yield Lines(
-            (f"Taken on none of these paths, so by a model or a patch if at all: {names}.",)
-        )
+        yield Lines((f"On no path, and so taken by a model or a patch if at all: {names}.",))
 
 
 def _platform_view(platform: PlatformDocument) -> Iterator[Section]:
@@ -118,14 +116,14 @@ def _outcome(choice: PlatformChoiceDocument) -> str:
 
 def _slots(plugin: EnginePluginDocument) -> Iterator[tuple[str, str, str]]:
     for each in plugin.registrations:
-        yield each.slot, f"{each.backend or each.given or 'no class'}\n{each.at}", _stored(each)
+        stored = _stored(each, has_platform=bool(plugin.platforms))
+        yield each.slot, f"{each.backend or each.given or 'no class'}\n{each.at}", stored
 
 
-def _stored(registration: RegistrationDocument) -> str:
+def _stored(registration: RegistrationDocument, *, has_platform: bool) -> str:
     if registration.label is not None:
-        return (
-            f"the label {registration.label!r}, which names no class: a platform returns the class"
-        )
+        returned = ": the platform returns the class" if has_platform else ", which names no class"
+        return f"the label {registration.label!r}{returned}"
     if registration.backend is None:
         return "what only running code knows"
     instead = f", in place of {registration.replaces}" if registration.replaces else ""

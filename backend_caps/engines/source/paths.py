@@ -9,9 +9,9 @@ from itertools import combinations
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
-from backend_caps.engines.source.values import MISSING, Native, Raised, Unknown
+from backend_caps.engines.source.values import MISSING, External, Native, Raised, Unknown
 
-_MOST_PATHS = 256
+_MOST_PATHS = 64
 
 
 class Flag(Unknown):
@@ -97,6 +97,15 @@ class Paths(Interpreter):
         known = super().truth(value)
         return self.decide(str(value)) if known is None and self._decisions is not None else known
 
+    def contains(self, container: Native, value: Native) -> bool | None:
+        """Leave open whether a container has a name outside of the tree, as `_equal` does."""
+        return None if isinstance(value, External) else super().contains(container, value)
+
+    def _equal(self, left: Native, right: Native) -> bool | None:
+        """Leave open what equals a name outside of the tree, which may be a constant there."""
+        may_be_constant = isinstance(left, External) != isinstance(right, External)
+        return None if may_be_constant else super()._equal(left, right)
+
     def import_module(self, name: str) -> Native:
         """Import a module without a decision."""
         decisions, self._decisions = self._decisions, None
@@ -122,13 +131,15 @@ class Paths(Interpreter):
 
 def _merged(paths: Sequence[Path]) -> list[Path]:
     """Merge two paths of one outcome that differ in one decision, until there are no such two."""
-    for one, other in combinations(paths, 2):
-        name = _differing(one, other)
-        if name is not None:
-            without = {words: truth for words, truth in one.decisions.items() if words != name}
-            rest = [each for each in paths if each is not one and each is not other]
-            return _merged([*rest, replace(one, decisions=without)])
-    return [*paths]
+    left = [*paths]
+    while True:
+        pairs = ((*pair, _differing(*pair)) for pair in combinations(left, 2))
+        one, other, name = next((each for each in pairs if each[2] is not None), (None, None, None))
+        if one is None:
+            return left
+        without = {words: truth for words, truth in one.decisions.items() if words != name}
+        left = [each for each in left if each not in (one, other)]
+        left.append(replace(one, decisions=without))
 
 
 def _differing(one: Path, other: Path) -> str | None:

@@ -74,7 +74,7 @@ class PlatformReader:
     """Follows the platforms of one plugin."""
 
     def __init__(self, index: Index, calls: Iterable[SlotCall]) -> None:
-        """Register what the plugin registers.
+        """Start with nothing imported.
 
         Args:
             index: the tree of vLLM with its plugins.
@@ -85,37 +85,38 @@ class PlatformReader:
         enum = self._run.found(_ENUM)
         found = members(enum) if isinstance(enum, ClassValue) else []
         self._named = {None: None, **{each.attributes["name"]: each for each in found}}
-        self._register([call for call in calls if f".{call.enum}" in _ENUM])
+        self._slots = dict(_slots([call for call in calls if _ENUM.endswith(f".{call.enum}")]))
 
-    def _register(self, calls: Sequence[SlotCall]) -> None:
-        """Put what is registered into vLLM's registry; of several, any may be there."""
-        slots = dict.fromkeys(call.slot for call in calls)
-        for slot in slots:
-            stored = {each.stored: None for each in calls if each.slot == slot and each.stored}
-            value: Native = next(iter(stored), None)
-            if len(stored) > 1:
-                value = Options(" or ".join(map(str, stored)), tuple(stored))
-            if (member := self._named.get(slot)) is not None and value is not None:
+    def _register(self) -> None:
+        """Put what the plugin registers into vLLM's registry."""
+        for slot, value in self._slots.items():
+            if (member := self._named.get(slot)) is not None:
                 self._run.call(self._run.found(f"{_REGISTRY}.{REGISTER}"), member, value)
 
     def function(self, module: str, name: str) -> FunctionDef | None:
         """Find a function of a module, also one that the module's `__getattr__` returns."""
         return _definition(self._run.attribute_or(self._run.import_module(module), name, None))
 
-    def chooser(self, platform: str) -> str | None:
-        """Return the place of the method that chooses, as `file:line`."""
-        cls = self._run.found(platform)
-        function = _definition(cls.lookup(CHOOSER) if isinstance(cls, ClassValue) else None)
-        return None if function is None else function.at
-
-    def outcomes(self, platform: str) -> list[PlatformOutcome]:
+    def followed(self, platform: str) -> tuple[str | None, list[PlatformOutcome]]:
         """Follow the method of a platform.
+
+        Args:
+            platform: the path of its class.
+
+        Returns:
+            The place of the method that chooses, as `file:line`, and what it returns or raises.
 
         Raises:
             NotFollowedError: it has too many paths.
+            Raised: the class is not there once its module is imported.
         """
+        cls = self._run.found(platform)
+        function = _definition(cls.lookup(CHOOSER) if isinstance(cls, ClassValue) else None)
+        place = None if function is None else function.at
+        return place, self._outcomes(self._run.attribute(cls, CHOOSER))
+
+    def _outcomes(self, method: Native) -> list[PlatformOutcome]:
         shape = self._shape()
-        method = self._run.attribute(self._run.found(platform), CHOOSER)
         by_outcome: dict[tuple[PlatformOutcome, ...], list[str | None]] = {}
         for name, member in self._named.items():
             paths = self._run.of_call(lambda: self._choose(method, shape, member))  # noqa: B023 - called here
@@ -137,7 +138,8 @@ class PlatformReader:
         return f"{listed} is named"
 
     def _choose(self, method: Native, shape: _Shape, member: Native) -> Native:
-        """Call the method as vLLM's selector does."""
+        """Call the method as vLLM's selector does, whatever has been imported by now."""
+        self._register()
         args = [member, *(self._argument(each, shape) for each in shape.args[1:])]
         named = {name: self._argument(each, shape) for name, each in shape.named.items()}
         return self._run.call(method, *args, **named)
@@ -172,6 +174,16 @@ class PlatformReader:
         kinds = {name: ast.unparse(stated) for name, (stated, _) in fields}
         values = {n: Flag(n) if kind == "bool" else Unknown(n) for n, kind in kinds.items()}
         return Instance(cls, Attributes(self._run, values))
+
+
+def _slots(calls: Sequence[SlotCall]) -> Iterator[tuple[str, Native]]:
+    """List what vLLM's registry may have in each slot: of several, any may be imported last."""
+    for slot in dict.fromkeys(call.slot for call in calls):
+        stored = {each.stored: None for each in calls if each.slot == slot and each.stored}
+        if len(stored) > 1:
+            yield slot, Options(" or ".join(map(str, stored)), tuple(stored))
+        elif stored:
+            yield slot, next(iter(stored))
 
 
 def _definition(value: Native) -> FunctionDef | None:

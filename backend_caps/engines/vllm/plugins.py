@@ -21,13 +21,13 @@ from backend_caps.discovery.engine_plugins import EngineDistribution
 from backend_caps.discovery.metadata import Entry, target
 from backend_caps.engines.plugin import EnginePlugin, Platform, PlatformChoice, Registration
 from backend_caps.engines.reading import EngineError, EngineReading, problem
-from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.source.guards import condition, returns
 from backend_caps.engines.source.index import External, FunctionDef, Index, Value
+from backend_caps.engines.source.library import forget_types
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.vllm.platforms import PlatformOutcome, PlatformReader
+from backend_caps.engines.vllm.platforms import CHOOSER, PlatformOutcome, PlatformReader
 from backend_caps.engines.vllm.read import BACKEND, classes_at, read_backends
 from backend_caps.engines.vllm.registrations import SlotCall, slot_calls
 
@@ -77,6 +77,7 @@ def read_with_plugins(
     for plugin in plugins:
         plugin.calls += (call for folder in plugin.folders for call in slot_calls(index, folder))
         _PlatformsOf(index, plugin).read()
+    forget_types()
     named = [path for plugin in plugins for path in plugin.paths]
     lost = {cls: bases for own in plugins for cls, bases in _missing_bases(index, own).items()}
     rootless = (each.path for each, bases in lost.items() if any(map(_is_root, bases)))
@@ -210,13 +211,13 @@ class _PlatformsOf:
     def _followed(
         self, definition: ClassDef, platform: Platform
     ) -> tuple[Platform, list[PlatformOutcome]]:
-        outcomes: list[PlatformOutcome] = []
         try:
-            outcomes = self._reader.outcomes(definition.path)
-        except NotFollowedError as error:
-            what = f"get_attn_backend_cls of {definition.path}, as {error},"
-            self._plugin.note("engine-platform-not-followed", what=what, at=error.at)
-        return replace(platform, chooser=self._reader.chooser(definition.path)), outcomes
+            chooser, outcomes = self._reader.followed(definition.path)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is none of the plugin's
+            what = f"{definition.path}.{CHOOSER} ({type(error).__name__}: {error})"
+            self._plugin.note("engine-platform-not-followed", what=what, at=definition.at)
+            return platform, []
+        return replace(platform, chooser=chooser), outcomes
 
 
 def _texts(index: Index, function: FunctionDef, value: ast.expr) -> Iterator[str]:
