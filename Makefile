@@ -38,6 +38,8 @@ EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
 LARGE_WHEELS := $(patsubst %,.cache/wheels/vllm-%.stamp,0.15.1 0.32.0 0.33.0)
+# Out-of-tree plugins of vLLM, of 53 MB together.
+VLLM_PLUGINS := $(patsubst %,.cache/wheels/%.stamp,vllm_ascend-0.13.0 vllm_ascend-0.23.0 vllm_rbln-0.12.0 vllm_spyre-1.10.0 tpu_inference-0.32.0)
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md docs/reference/*/*.md)
 BENCHMARKS := startup discovery resolution relay waits rules runtime simulator engines agreement pages
@@ -97,13 +99,13 @@ covered: $(VENV)/developing $(WHEELS)
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(AT_90)'
 
 # What vLLM's wheels say, of 1.2 GB, and the page that is made of the last.
-vllm: $(VENV)/developing $(LARGE_WHEELS)
+vllm: $(VENV)/developing $(LARGE_WHEELS) $(VLLM_PLUGINS)
 	$(BIN)/python -m pytest --numprocesses 2 -m vllm_wheel tests/upstream tests/docs
 
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
 # processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
 # Then host lengths of each release, beside its own decision.
-upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed)
+upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(VLLM_PLUGINS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed)
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py

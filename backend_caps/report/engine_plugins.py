@@ -8,7 +8,7 @@ from typing import Annotated
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.plans import ProblemDocument
 from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines
-from backend_caps.report.words import counted, grouped
+from backend_caps.report.words import counted, file_of, grouped
 
 
 class PlatformChoiceDocument(Document):
@@ -89,7 +89,8 @@ def plugin_view(plugin: EnginePluginDocument) -> Iterator[Section]:
     for platform in plugin.platforms:
         yield from _platform_view(platform)
     if plugin.registrations:
-        yield Table(("slot", "class, where", "what vLLM's registry has"), (*_slots(plugin),))
+        columns = ("class, where", "slot", "what vLLM's registry has")
+        yield Table(columns, (*_slots(plugin),), "names")
         yield from some_lines(_shared_slots(plugin.registrations))
     taken = {each.backend for own in plugin.platforms for each in own.choices}
     left = [name for name in plugin.backends if name not in taken]
@@ -106,18 +107,18 @@ def _platform_view(platform: PlatformDocument) -> Iterator[Section]:
     ordered = sorted(platform.choices, key=lambda each: each.refusal is not None)
     cases = grouped((_outcome(each), each.given or "always") for each in ordered)
     rows = tuple((taken, ";\n".join(givens)) for taken, givens in cases.items())
-    yield Table(("what it takes, where", "for a layer where"), rows)
+    yield Table(("what it takes, where", "for a layer where"), rows, "names")
 
 
 def _outcome(choice: PlatformChoiceDocument) -> str:
     taken = choice.backend if choice.refusal is None else f"nothing: {choice.refusal}"
-    return f"{taken}\n{choice.at or ''}".rstrip()
+    return f"{taken}\n{file_of(choice.at or '')}".rstrip()
 
 
 def _slots(plugin: EnginePluginDocument) -> Iterator[tuple[str, str, str]]:
     for each in plugin.registrations:
         stored = _stored(each, has_platform=bool(plugin.platforms))
-        yield each.slot, f"{each.backend or each.given or 'no class'}\n{each.at}", stored
+        yield f"{each.backend or each.given or 'no class'}\n{file_of(each.at)}", each.slot, stored
 
 
 def _stored(registration: RegistrationDocument, *, has_platform: bool) -> str:

@@ -93,6 +93,15 @@ def test_plugins_of_an_engine_are_looked_for_where_others_are(
     assert (within, reader.searched) == ((str(acme.root),), Search.of_process().searched)
 
 
+def test_lock_is_verified_beside_plugins_of_its_engine(acme: CommandLine, reader: Reader) -> None:
+    """They are looked for where other plugins are, as the lock did."""
+    (acme.root / "more").mkdir()
+    acme.run("lock --path @ --engine vllm --output @/now.lock")
+    result = acme.run("verify --path @/more @/now.lock")
+
+    assert (result.exit_code, reader.searched) == (1, (str(acme.root / "more"),))
+
+
 @pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize(("arch", "told"), [("ssm", True), ("mha", False)])
 def test_wrapper_that_the_model_brings_is_reported(

@@ -51,17 +51,17 @@ acme/platform.py:7:
 
 | what it takes, where | for a layer where |
 | --- | --- |
-| MLA acme/mla.py:3 | use\\_mla; not use\\_mla |
-| nothing: raises ValueError: no acme/platform.py:9 | use\\_sink |
+| MLA mla.py:3 | use\\_mla; not use\\_mla |
+| nothing: raises ValueError: no platform.py:9 | use\\_sink |
 
-| slot | class, where | what vLLM's registry has |
+| class, where | slot | what vLLM's registry has |
 | --- | --- | --- |
-| CUSTOM | MLA acme/mla.py:2 | the label 'ACME': the platform returns the class |
-| CUSTOM | Plain acme/plain.py:2 | the label 'ACME': the platform returns the class |
-| FLASH | MLA acme/fast.py:2 | the class, in place of FlashBackend |
-| FLASH | Plain acme/slow.py:2 | the class |
-| name.upper() | find() acme/more.py:8 | what only running code knows |
-| LOST | no class acme/more.py:9 | what only running code knows |
+| MLA mla.py:2 | CUSTOM | the label 'ACME': the platform returns the class |
+| Plain plain.py:2 | CUSTOM | the label 'ACME': the platform returns the class |
+| MLA fast.py:2 | FLASH | the class, in place of FlashBackend |
+| Plain slow.py:2 | FLASH | the class |
+| find() more.py:8 | name.upper() | what only running code knows |
+| no class more.py:9 | LOST | what only running code knows |
 
 - CUSTOM is registered for several classes, MLA, Plain: the platform decides.
 - FLASH is registered for several classes, MLA, Plain: the last module imported decides.
@@ -92,7 +92,7 @@ def test_plugin_without_a_platform_has_its_slots_alone() -> None:
     """Where no platform chooses, nothing is said of what none takes."""
     text = shown(replace(PLUGIN, platforms=(), registrations=PLUGIN.registrations[:1]))
 
-    assert "| CUSTOM | MLA acme/mla.py:2 | the label 'ACME', which names no class |" in text
+    assert "| MLA mla.py:2 | CUSTOM | the label 'ACME', which names no class |" in text
     assert "On no path" not in text
     assert "registered for several" not in text
 
