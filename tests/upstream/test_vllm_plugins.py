@@ -99,6 +99,9 @@ CLASSES: Mapping[str, Mapping[str, str]] = {
         "RBLNFlashAttnMLABackend": "v1/attention/backends/mla/flashattn_mla.py:44",
     },
     TPU: {
+        "_TPUDeepseekV4Backend": (
+            "layers/vllm/custom_ops/experimental/deepseek_v4/deepseek_v4_attention.py:200"
+        ),
         "PallasAttentionBackend": "layers/vllm/backends/flash_attn.py:68",
         "PallasMLAttentionBackend": "layers/vllm/backends/flash_attn_mla.py:35",
     },

@@ -82,6 +82,8 @@ class Classes:
         around = [module.scope_in(function) for function in definition.functions]
         # A module may rebind a base's name after the class statement.
         scopes = around or [module.scope_before(definition.node.lineno, names)]
+        if (outer := _class_around(definition)) is not None:
+            scopes.insert(0, module.scope_of(outer.node.body))
         targets = [target for _, target in self.index.resolve(node, module, scopes)]
         for target in targets:
             if isinstance(target, External):
@@ -101,6 +103,12 @@ class Classes:
         if definition in self._orders:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
+
+
+def _class_around(definition: ClassDef) -> ClassDef | None:
+    """Return the class whose body has a class statement, and binds names for its bases."""
+    others = definition.module.classes if definition.outer else ()
+    return next((each for each in others if f"{each.outer}{each.name}." == definition.outer), None)
 
 
 def _merged(orders: list[list[Base]]) -> list[Base] | None:
