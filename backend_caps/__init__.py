@@ -17,10 +17,12 @@ _MODULES = {
     "capability.sets": ("ComputeRange", "Conflict", "Exact", "MultipleOf", "OneOf"),
     "capability.vocabulary": (
         "AttentionArch",
+        "AttentionType",
         "BatchKind",
         "Capabilities",
         "GraphMetadata",
         "HostSeqLens",
+        "KVLayout",
         "SharedReadsEnd",
     ),
     "discovery.evidence": ("require_evidence",),

@@ -17,10 +17,12 @@ from backend_caps.capability.sets import Exact as Exact
 from backend_caps.capability.sets import MultipleOf as MultipleOf
 from backend_caps.capability.sets import OneOf as OneOf
 from backend_caps.capability.vocabulary import AttentionArch as AttentionArch
+from backend_caps.capability.vocabulary import AttentionType as AttentionType
 from backend_caps.capability.vocabulary import BatchKind as BatchKind
 from backend_caps.capability.vocabulary import Capabilities as Capabilities
 from backend_caps.capability.vocabulary import GraphMetadata as GraphMetadata
 from backend_caps.capability.vocabulary import HostSeqLens as HostSeqLens
+from backend_caps.capability.vocabulary import KVLayout as KVLayout
 from backend_caps.capability.vocabulary import SharedReadsEnd as SharedReadsEnd
 from backend_caps.discovery.evidence import require_evidence as require_evidence
 from backend_caps.discovery.registry import Registry as Registry

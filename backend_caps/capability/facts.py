@@ -17,8 +17,14 @@ from pydantic_core import PydanticCustomError
 from backend_caps.capability.gpu import FORMS, Gpu, compute_capability, gpu_named, gpu_of, gpus
 from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, OrAuto
-from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version
-from backend_caps.capability.vocabulary import NO_LIMIT, AttentionArch
+from backend_caps.capability.sets import STORED_AS_SET, SomeOf, SomeWindows, Version, pages_of
+from backend_caps.capability.vocabulary import (
+    CAPABILITIES,
+    NO_LIMIT,
+    AttentionArch,
+    AttentionType,
+    KVLayout,
+)
 
 Situation = Mapping[str, object]
 """A value for each flag and fact that is known, by its name; what is not known is left out."""
@@ -91,6 +97,27 @@ class Facts(FrozenModel):
     """The longest context the server takes, in tokens."""
     rocm: StrictBool | None = None
     """Whether torch is built for ROCm, whose devices it calls `cuda` too."""
+    attention_type: AttentionType | None = None
+    """Which queries attend to which keys; where it is not known, none but a decoder's are
+    expected."""
+    sliding_window: StrictBool | None = None
+    """Whether some layers see the last tokens of a context alone."""
+    attention_sinks: StrictBool | None = None
+    """Whether the model has a learned logit for each head in the softmax."""
+    logit_soft_cap: StrictBool | None = None
+    """Whether the model caps its attention's logits."""
+    non_causal: StrictBool | None = None
+    """Whether tokens of a decoder see later ones of the same forward."""
+    multimodal_prefix: StrictBool | None = None
+    """Whether tokens of one image see each other both ways."""
+    per_head_kv_scales: StrictBool | None = None
+    """Whether the quantized KV cache has a scale for each head."""
+    decode_context_parallel: StrictBool | None = None
+    """Whether a request's KV cache lies on several ranks while it decodes."""
+    prefill_context_parallel: StrictBool | None = None
+    """Whether a prompt's tokens are shared out among several ranks."""
+    kv_layout: KVLayout | None = None
+    """The order of the KV cache's dimensions."""
 
     @model_validator(mode="before")
     @classmethod
@@ -157,6 +184,16 @@ class Given(FrozenModel):
     attention_arch: AnyOf[AttentionArch] = None
     context_length: Numbers = None
     rocm: Flag = None
+    attention_type: AnyOf[AttentionType] = None
+    sliding_window: Flag = None
+    attention_sinks: Flag = None
+    logit_soft_cap: Flag = None
+    non_causal: Flag = None
+    multimodal_prefix: Flag = None
+    per_head_kv_scales: Flag = None
+    decode_context_parallel: Flag = None
+    prefill_context_parallel: Flag = None
+    kv_layout: AnyOf[KVLayout] = None
     speculative_algorithm: AnyOf[Algorithm] = None
     """`NONE` is speculation switched off."""
     decode_attention_backend: AnyOf[str] = None
@@ -229,6 +266,8 @@ def _text(wanted: object) -> str:
     return str(wanted)
 
 
+_BLOCKS = "kernel_block_sizes"
+_PERMISSIONS = [name for name, kind in CAPABILITIES.items() if kind.worst is False]
 CHECKED_AGAINST: Mapping[str, str] = {
     "devices": "device",
     "dtypes": "dtype",
@@ -237,8 +276,19 @@ CHECKED_AGAINST: Mapping[str, str] = {
     "page_sizes": "page_size",
     "compute_capability": "compute_capability",
     "attention_arch": "attention_arch",
+    "attention_types": "attention_type",
+    "kv_layouts": "kv_layout",
+    _BLOCKS: "page_size",
+    **{name: name for name in _PERMISSIONS if name in Facts.model_fields},
 }
 """The fact that each capability of the machine and the model is checked against."""
+FEATURES = CHECKED_AGAINST.keys() & _PERMISSIONS
+"""Facts that a model or a server has or has not. A backend is checked against those it has."""
+OF_EVERY_SERVER = frozenset(
+    {"device", "dtype", "kv_cache_dtype", "head_size", "compute_capability", "attention_arch"}
+)
+"""Facts that a server cannot be without. Of the others, the engine chooses pages and their layout
+by its backends, and most servers have no feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,12 +312,17 @@ class Reason:
         """What to do about it."""
         if self.needed is None:
             return "Ask the backend's author to declare it."
+        if self.fact in FEATURES:
+            return f"Use another backend, or a model and flags without {self.fact}."
         return f"Use another backend, or {self.fact} {self.needed}."
 
     def of(self, backend: str) -> str:
         """Write the reason as a sentence about a backend."""
         clause = f"takes {self.fact} {self.needed}"
-        if self.needed is None:
+        if self.fact in FEATURES:
+            says = "does not support" if self.needed else "does not say whether it supports"
+            clause = f"{says} {self.fact}"
+        elif self.needed is None:
             clause = f"does not say which {self.fact} it takes"
         return f"backend {backend!r} {clause}; here it is {self.actual}."
 
@@ -276,19 +331,28 @@ def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[
     """List the reasons why a backend does not fit the known facts.
 
     `supported` holds a value for each capability in `CHECKED_AGAINST`. A capability that is
-    undeclared is a reason too, without `needed`: it may fit.
+    undeclared is a reason too, without `needed`, unless its worst value takes the fact: it may fit.
     """
     known = facts.known()
-    taken = {fact: supported[capability] for capability, fact in CHECKED_AGAINST.items()}
-    return tuple(
+    checked = {**supported, _BLOCKS: pages_of(supported[_BLOCKS])}
+    reasons = (
         Reason(
             fact=fact,
             actual=text_of(known[fact]),
-            needed=None if values is UNDECLARED else text_of(values),
+            needed=None if checked[name] is UNDECLARED else text_of(checked[name]),
         )
-        for fact, values in taken.items()
-        if fact in known and not includes(values, known[fact])
+        for name, fact in CHECKED_AGAINST.items()
+        if fact in known and not _takes(name, checked[name], known[fact])
     )
+    return tuple(dict.fromkeys(reasons))
+
+
+def _takes(capability: str, taken: object, actual: object) -> bool:
+    """Return whether a backend that states `taken` fits a fact."""
+    if taken is UNDECLARED:
+        # Without blocks of its own, a kernel takes pages, which are checked by themselves.
+        return capability == _BLOCKS or includes(CAPABILITIES[capability].worst, actual)
+    return actual is False or includes(taken, actual)
 
 
 def text_of(value: object) -> str:

@@ -125,7 +125,9 @@ class Kind:
 
     `join` is commutative, associative and idempotent. `counted` holds the (role, phase) pairs
     whose uses take part. A value other than `worst` counts only where the same use has the
-    capability that `requires` names.
+    capability that `requires` names. `since` is the version of backend-caps that brought the
+    capability. A former name is still read, with a warning. `replaced_by` names the capability
+    to state instead of one that is deprecated.
     """
 
     polarity: Polarity
@@ -135,6 +137,9 @@ class Kind:
     scope: Scope
     counted: Counted = EVERY_USE
     requires: str | None = None
+    since: str = "0.1.0"
+    former_names: tuple[str, ...] = ()
+    replaced_by: str | None = None
 
 
 need = partial(Kind, polarity=Polarity.NEED)

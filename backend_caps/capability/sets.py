@@ -243,6 +243,20 @@ def _misshapen(*values: object) -> PydanticCustomError:
     return PydanticCustomError("sizes", f"Input should be {meant}")
 
 
+def pages_of(blocks: object) -> object:
+    """Return the pages that split into a kernel's blocks: the multiples of any of them.
+
+    What is no set of sizes, such as a conflict, is returned as it is.
+    """
+    match blocks:
+        case Exact(base) | MultipleOf(base):
+            return (MultipleOf(base),)
+        case OneOf(sizes):
+            least = (s for s in sizes if not any(s % other == 0 for other in sizes - {s}))
+            return tuple(map(MultipleOf, sorted(least)))
+    return blocks
+
+
 @dataclass(frozen=True, slots=True)
 class Unchecked:
     """A use did not declare its sizes: at most `within`, and possibly none of it."""

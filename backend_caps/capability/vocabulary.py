@@ -6,10 +6,11 @@ and nothing anywhere else.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
@@ -93,7 +94,42 @@ class AttentionArch(Enum):
     SSM = "ssm"
     """State-space or linear attention."""
     SPARSE = "sparse"
-    """Sparse attention by an index."""
+    """Sparse MLA: an index chooses the tokens that are attended to."""
+    BLOCK_SPARSE = "block_sparse"
+    """Sparse attention without MLA, such as MiniMax-M3's, whose index chooses blocks."""
+
+
+class AttentionType(Enum):
+    """Which queries attend to which keys; vLLM's `AttentionType`."""
+
+    DECODER = "decoder"
+    """A decoder's queries, to the keys of its own context."""
+    ENCODER = "encoder"
+    """The queries of an encoder beside a decoder, to its own keys."""
+    ENCODER_ONLY = "encoder_only"
+    """The queries of a model that is an encoder alone, to its own keys, without a KV cache."""
+    ENCODER_DECODER = "encoder_decoder"
+    """A decoder's queries, to the keys of an encoder: cross attention."""
+
+
+class KVLayout(Enum):
+    """The order of a KV cache's dimensions in memory, the outermost first; features are the last.
+
+    vLLM names the four by L, B, N and H; it calls the first two layouts `LBNHC` and `LBHNC`.
+    """
+
+    NHD = "NHD"
+    """Layer, block, token, head."""
+    HND = "HND"
+    """Layer, block, head, token."""
+    LHBNC = "LHBNC"
+    """Layer, head, block, token."""
+    BLNHC = "BLNHC"
+    """Block, layer, token, head."""
+    BLHNC = "BLHNC"
+    """Block, layer, head, token."""
+    BHLNC = "BHLNC"
+    """Block, head, layer, token."""
 
 
 _ALL_BATCHES = frozenset(BatchKind)
@@ -114,6 +150,8 @@ _permission = partial(support, worst=False, best=True, join=both)
 _Granted = StrictBool | Undeclared
 _ServerSupport = Annotated[_Granted, _permission(scope=Scope.SERVER)]
 """What a server does where all its backends can."""
+_Feature = Annotated[_Granted, _permission(scope=Scope.USE)]
+"""What a backend can do for the models or servers that have a feature."""
 
 
 _SomeSizes = Annotated[sets.Sizes | Undeclared, BeforeValidator(sets.written_sizes)]
@@ -213,6 +251,38 @@ class Capabilities(FrozenModel):
     """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""
     attention_arch: _AnyOf[AttentionArch] = UNDECLARED
     """The families of attention the backend computes."""
+    attention_types: Annotated[
+        Annotated[AbstractSet[AttentionType], Field(min_length=1)] | Undeclared,
+        *sets.STORED_AS_SET,
+        support(
+            worst=frozenset({AttentionType.DECODER}),
+            best=frozenset(AttentionType),
+            join=common,
+            scope=Scope.USE,
+        ),
+    ] = UNDECLARED
+    """Which queries attend to which keys."""
+    sliding_window: _Feature = UNDECLARED
+    """Layers whose tokens see the last tokens of their context alone."""
+    attention_sinks: _Feature = UNDECLARED
+    """A learned logit for each head that takes part in the softmax: gpt-oss's."""
+    logit_soft_cap: _Feature = UNDECLARED
+    """Logits are capped by a tanh before the softmax: Gemma 2's."""
+    non_causal: _Feature = UNDECLARED
+    """Tokens of a decoder, over its KV cache, that see later ones of the same forward."""
+    multimodal_prefix: _Feature = UNDECLARED
+    """Tokens of one image see each other both ways, between causal ones: Gemma 3's."""
+    per_head_kv_scales: _Feature = UNDECLARED
+    """A quantized KV cache has a scale for each head, instead of one for the layer."""
+    decode_context_parallel: _Feature = UNDECLARED
+    """A request's KV cache lies on several ranks while it decodes (DCP)."""
+    prefill_context_parallel: _Feature = UNDECLARED
+    """A prompt's tokens are shared out among several ranks (PCP)."""
+    kv_layouts: _AnyOf[KVLayout] = UNDECLARED
+    """The orders of the KV cache's dimensions the backend reads and writes."""
+    kernel_block_sizes: Annotated[_SomeSizes, _sizes(scope=Scope.USE)] = UNDECLARED
+    """The blocks the kernels take, in tokens, where an engine splits its pages into them, as vLLM
+    does: a page is a multiple of one of these. Where it is left out, `page_sizes` says all."""
     auto_priority: Annotated[
         Annotated[StrictInt, Field(ge=0, le=TOP_PRIORITY)] | Undeclared,
         support(worst=0, best=TOP_PRIORITY, join=least, scope=Scope.USE),
@@ -223,45 +293,82 @@ class Capabilities(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_both_spellings(cls, data: object) -> object:
-        if not isinstance(data, Mapping):
-            return data
-        level, flag = (data.get(key, UNDECLARED) for key in ("host_seq_lens", "needs_cpu_seq_lens"))
-        if isinstance(level, str):  # from JSON; pydantic refuses an unknown level
-            level = {member.value: member for member in HostSeqLens}.get(level, level)
-        if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
-            return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
-        if isinstance(level, HostSeqLens):
-            is_exact = level is HostSeqLens.EXACT
-            if isinstance(flag, bool) and flag is not is_exact:
-                raise ValueError(
-                    f"needs_cpu_seq_lens={flag} contradicts host_seq_lens={level.name}; "
-                    f"{level.name} means needs_cpu_seq_lens={is_exact}. State one of the two."
-                )
-            if flag in (UNDECLARED, "undeclared"):
-                return {**data, "needs_cpu_seq_lens": is_exact}
-        return data
+    def _by_present_names(cls, data: object) -> object:
+        return _filled(_renamed(cls, data)) if isinstance(data, Mapping) else data
 
     def stated(self) -> Mapping[str, object]:
         """List what the author stated, by capability, in the table's order."""
-        values = {name: getattr(self, name) for name in CAPABILITIES}
+        values = {name: getattr(self, name) for name in kinds_of(type(self))}
         return {name: value for name, value in values.items() if value is not UNDECLARED}
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
-        """Copy, validating what `update` brings; either spelling replaces both."""
+        """Copy, validating what `update` brings; any name of a capability replaces it."""
         del deep  # frozen values may be shared
         changes = dict(update or {})
-        replaced = {SPELLINGS.get(name, name) for name in changes}
+        names = {**SPELLINGS, **_former_names(type(self))}
+        replaced = {names.get(name, name) for name in changes}
         kept = {name: value for name, value in self.stated().items() if name not in replaced}
         return type(self).model_validate({**kept, **changes})
 
 
-CAPABILITIES: Mapping[str, Kind] = {
-    name: kind
-    for name, field in Capabilities.model_fields.items()
-    for kind in field.metadata
-    if isinstance(kind, Kind)
-}
+def _filled(data: Mapping[str, object]) -> Mapping[str, object]:
+    """Fill in either spelling of the need for host lengths from the other."""
+    level, flag = (data.get(key, UNDECLARED) for key in ("host_seq_lens", "needs_cpu_seq_lens"))
+    if isinstance(level, str):  # from JSON; pydantic refuses an unknown level
+        level = {member.value: member for member in HostSeqLens}.get(level, level)
+    if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
+        return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
+    if isinstance(level, HostSeqLens):
+        is_exact = level is HostSeqLens.EXACT
+        if isinstance(flag, bool) and flag is not is_exact:
+            raise ValueError(
+                f"needs_cpu_seq_lens={flag} contradicts host_seq_lens={level.name}; "
+                f"{level.name} means needs_cpu_seq_lens={is_exact}. State one of the two."
+            )
+        if flag in (UNDECLARED, "undeclared"):
+            return {**data, "needs_cpu_seq_lens": is_exact}
+    return data
+
+
+@cache
+def kinds_of(model: type[Capabilities]) -> Mapping[str, Kind]:
+    """Map each capability of a model to its algebra, in the order of the fields."""
+    return {
+        name: kind
+        for name, field in model.model_fields.items()
+        for kind in field.metadata
+        if isinstance(kind, Kind)
+    }
+
+
+@cache
+def _former_names(model: type[Capabilities]) -> Mapping[str, str]:
+    """Map each former name of a capability to the present one."""
+    kinds = kinds_of(model).items()
+    return {former: name for name, kind in kinds for former in kind.former_names}
+
+
+def _renamed(model: type[Capabilities], data: Mapping[str, object]) -> Mapping[str, object]:
+    """Put present names in place of former ones, and warn of these and of deprecated ones.
+
+    Raises:
+        ValueError: a capability is stated by both names.
+    """
+    formers, kinds, renamed = _former_names(model), kinds_of(model), dict[str, object]()
+    for name, value in data.items():
+        present = formers.get(name, name)
+        if name in formers and present in data:
+            raise ValueError(f"{name} is the former name of {present}. State {present} alone.")
+        replaced_by = kinds[present].replaced_by if present in kinds else None
+        instead = present if name in formers else replaced_by
+        if instead is not None and value not in (UNDECLARED, "undeclared"):
+            text = f"capability {name!r} is deprecated: state {instead!r} in its place."
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+        renamed[present] = value
+    return renamed
+
+
+CAPABILITIES: Mapping[str, Kind] = kinds_of(Capabilities)
 """Every capability with its algebra, in the order in which reports list them."""
 IN_PLANS = tuple(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
 """The capabilities that a plan holds; of the others, each use is checked by itself."""

@@ -8,13 +8,14 @@ from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import declared
 from backend_caps.capability.facts import (
     CHECKED_AGAINST,
+    OF_EVERY_SERVER,
     Facts,
     Reason,
     Situation,
     text_of,
     unsupported_reasons,
 )
-from backend_caps.capability.kind import ANY, UNDECLARED, Role, Scope
+from backend_caps.capability.kind import ANY, UNDECLARED, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
@@ -31,8 +32,10 @@ _DETERMINISM: Mapping[str, str] = {
 }
 """What deterministic inference requires of each backend."""
 
-_CAPABILITIES: Mapping[str, str] = {fact: name for name, fact in CHECKED_AGAINST.items()}
-"""The capability that is checked against each fact."""
+_CAPABILITIES: Mapping[str, str] = {
+    fact: name for name, fact in reversed([*CHECKED_AGAINST.items()])
+}
+"""The capability that is checked against each fact; of two, the first."""
 _UNSAID = frozenset({Origin.UNDECLARED, Origin.UNVERIFIED})
 """Origins of a worst value for lack of a statement; the backend may do better."""
 
@@ -150,16 +153,13 @@ def _taken(use: Use, situation: Situation) -> Mapping[str, object]:
 
 
 def unknown_facts(flags: ServerFlags, facts: Facts) -> tuple[str, ...]:
-    """List the facts that backends are checked against and that are not known.
-
-    A page size is not among them: the plan's is one that every backend takes.
-    """
+    """List the facts of every server that backends are checked against and that are not known."""
     known = flags.with_facts(facts).known()
     is_cuda = known.get("device", _CUDA) == _CUDA
     return tuple(
         fact
-        for name, fact in CHECKED_AGAINST.items()
-        if fact not in known and CAPABILITIES[name].scope is Scope.USE
+        for fact in CHECKED_AGAINST.values()
+        if fact in OF_EVERY_SERVER - known.keys()
         if fact != "compute_capability" or is_cuda  # other devices have none
     )
 

@@ -21,7 +21,14 @@ from backend_caps.capability.sets import (
     intersect,
     overlap,
 )
-from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, AttentionArch, Capabilities
+from backend_caps.capability.vocabulary import (
+    CAPABILITIES,
+    NO_LIMIT,
+    AttentionArch,
+    AttentionType,
+    Capabilities,
+    KVLayout,
+)
 
 law = settings(
     deadline=None,  # a shared machine is slow at times
@@ -68,6 +75,8 @@ _NARROWER: Mapping[str, st.SearchStrategy[object]] = {
     "max_speculative_topk": st.sampled_from([1, 2, 8, NO_LIMIT]),
     "devices": st.frozensets(st.sampled_from(["cuda", "npu", "xpu"])) | st.just(ANY),
     "attention_arch": st.frozensets(st.sampled_from(AttentionArch)) | st.just(ANY),
+    "attention_types": st.frozensets(st.sampled_from(AttentionType), min_size=1),
+    "kv_layouts": st.frozensets(st.sampled_from(KVLayout)) | st.just(ANY),
 }
 """The capabilities whose values are fewer than their algebra says."""
 
@@ -95,7 +104,8 @@ def declared_value(name: str) -> st.SearchStrategy[object]:
 
 def joined_value(name: str) -> st.SearchStrategy[object]:
     """Any value that a join of a capability may have."""
-    return joined_sizes if name in {"page_sizes", "head_sizes"} else declared_value(name)
+    is_of_sizes = isinstance(CAPABILITIES[name].worst, Unchecked)
+    return joined_sizes if is_of_sizes else declared_value(name)
 
 
 def _capabilities(names: list[str], *, at_least: int = 0) -> st.SearchStrategy[Capabilities]:

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import pickle
+import warnings
+from typing import Annotated
 
 import pytest
+from pydantic import StrictBool
 
 from backend_caps import ANY, UNDECLARED, ComputeRange, Exact, MultipleOf, OneOf, Role
+from backend_caps.capability.kind import Scope, Undeclared, both, support
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     AttentionArch,
+    AttentionType,
     BatchKind,
     Capabilities,
     GraphMetadata,
     HostSeqLens,
+    KVLayout,
     SharedReadsEnd,
 )
 from tests.unit.building import faults_of
@@ -47,6 +53,17 @@ EVERYTHING = Capabilities(
     head_sizes=MultipleOf(8),
     compute_capability=[_AMPERE, ComputeRange((10, 0))],
     attention_arch={AttentionArch.MLA, AttentionArch.MHA},
+    attention_types={AttentionType.DECODER, AttentionType.ENCODER_ONLY},
+    sliding_window=True,
+    attention_sinks=False,
+    logit_soft_cap=True,
+    non_causal=False,
+    multimodal_prefix=False,
+    per_head_kv_scales=True,
+    decode_context_parallel=True,
+    prefill_context_parallel=False,
+    kv_layouts={KVLayout.NHD, KVLayout.HND},
+    kernel_block_sizes=OneOf({16, 32}),
     auto_priority=70,
 )
 """One value of each capability."""
@@ -72,6 +89,72 @@ def test_spellings_fill_each_other(said: dict[str, object], level: object, flag:
     capabilities = Capabilities.model_validate(said)
 
     assert (capabilities.host_seq_lens, capabilities.needs_cpu_seq_lens) == (level, flag)
+
+
+class _Later(Capabilities):
+    """The capabilities of a later version: a field has another name, and one is deprecated."""
+
+    local_window: Annotated[
+        StrictBool | Undeclared,
+        support(
+            worst=False, best=True, join=both, scope=Scope.USE, since="0.2.0", former_names=("swa",)
+        ),
+    ] = UNDECLARED
+    chunked_window: Annotated[
+        StrictBool | Undeclared,
+        support(worst=False, best=True, join=both, scope=Scope.USE, replaced_by="local_window"),
+    ] = UNDECLARED
+
+
+@pytest.mark.parametrize(
+    ("said", "stated", "instead"),
+    [
+        pytest.param({"swa": True}, {"local_window": True}, "swa", id="former name"),
+        pytest.param(
+            {"chunked_window": True}, {"chunked_window": True}, "chunked_window", id="deprecated"
+        ),
+    ],
+)
+def test_outdated_name_is_read_with_a_warning(
+    said: dict[str, object], stated: dict[str, object], instead: str
+) -> None:
+    """A former name counts as the present one, and the warning says what to state instead."""
+    with pytest.warns(DeprecationWarning, match="state") as told:
+        capabilities = _Later.model_validate(said)
+
+    assert capabilities.stated() == stated
+    assert [str(each.message) for each in told] == [
+        f"capability '{instead}' is deprecated: state 'local_window' in its place."
+    ]
+
+
+def test_outdated_name_that_states_nothing_is_no_warning() -> None:
+    """A document that lists every name, most as undeclared, is read without a warning."""
+    document = {"swa": "undeclared", "chunked_window": "undeclared", "two_batch_overlap": True}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        capabilities = _Later.model_validate(document)
+
+    assert capabilities.stated() == {"two_batch_overlap": True}
+
+
+def test_former_name_beside_the_present_one_is_refused() -> None:
+    """Two statements of one capability are an error that names the present name."""
+    faults = faults_of(lambda: _Later.model_validate({"swa": True, "local_window": True}))
+
+    text = "Value error, swa is the former name of local_window. State local_window alone."
+    assert faults == [("", text)]
+
+
+def test_copy_by_the_former_name_replaces_the_value() -> None:
+    """An update by a former name replaces what the present one states."""
+    stated = _Later(local_window=True)
+
+    with pytest.warns(DeprecationWarning, match="'swa'"):
+        copied = stated.model_copy(update={"swa": False})
+
+    assert copied.stated() == {"local_window": False}
 
 
 @pytest.mark.parametrize(

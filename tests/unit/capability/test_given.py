@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps import AtLeast, AttentionArch, ComputeRange, Facts, Given, Phase, Role
+from backend_caps import (
+    AtLeast,
+    AttentionArch,
+    AttentionType,
+    ComputeRange,
+    Facts,
+    Given,
+    KVLayout,
+    Phase,
+    Role,
+)
 from backend_caps.capability.facts import Reason, Truth, text_of, unsupported_reasons
 from backend_caps.capability.kind import ANY
 from backend_caps.capability.sets import Exact, MultipleOf, OneOf
@@ -171,6 +181,78 @@ _NEITHER = Capabilities(
 )
 
 
+_GPT_OSS = {"attention_sinks": True, "sliding_window": True, "non_causal": False}
+
+
+@pytest.mark.parametrize(
+    ("said", "facts", "needed"),
+    [
+        pytest.param({}, {"attention_sinks": False}, {}, id="feature that the model has not"),
+        pytest.param(
+            {"attention_sinks": False, "sliding_window": True},
+            _GPT_OSS,
+            {"attention_sinks": "no"},
+            id="feature that the backend has not",
+        ),
+        pytest.param(
+            {"attention_sinks": True},
+            _GPT_OSS,
+            {"sliding_window": None},
+            id="feature that the backend is silent about",
+        ),
+        pytest.param({}, {"attention_type": AttentionType.DECODER}, {}, id="decoder, undeclared"),
+        pytest.param(
+            {},
+            {"attention_type": AttentionType.ENCODER_ONLY},
+            {"attention_type": None},
+            id="encoder, undeclared",
+        ),
+        pytest.param(
+            {"attention_types": {AttentionType.ENCODER_ONLY}},
+            {"attention_type": AttentionType.DECODER},
+            {"attention_type": "encoder_only"},
+            id="decoder, of a backend for encoders",
+        ),
+        pytest.param(
+            {"kv_layouts": {KVLayout.HND}},
+            {"kv_layout": KVLayout.NHD},
+            {"kv_layout": "HND"},
+            id="another layout",
+        ),
+        pytest.param({"page_sizes": ANY}, {"page_size": 48}, {}, id="no blocks of its own"),
+        pytest.param(
+            {"page_sizes": ANY, "kernel_block_sizes": OneOf({16, 64})},
+            {"page_size": 48},
+            {},
+            id="page of several blocks",
+        ),
+        pytest.param(
+            {"page_sizes": ANY, "kernel_block_sizes": OneOf({32, 40, 64})},
+            {"page_size": 48},
+            {"page_size": "multiples of 32 or multiples of 40"},
+            id="page that no block divides",
+        ),
+        pytest.param(
+            {"page_sizes": MultipleOf(64), "kernel_block_sizes": Exact(64)},
+            {"page_size": 48},
+            {"page_size": "multiples of 64"},
+            id="one reason for page and block",
+        ),
+        pytest.param({"kernel_block_sizes": ANY}, {"page_size": 48}, {"page_size": None}, id="any"),
+    ],
+)
+def test_features_and_layouts_are_checked(
+    said: dict[str, object], facts: dict[str, object], needed: dict[str, str | None]
+) -> None:
+    """A feature counts where the model or the server has it; blocks limit the pages further."""
+    capabilities = Capabilities.model_validate(said)
+
+    reasons = unsupported_reasons(dict(capabilities), Facts.model_validate(facts))
+
+    assert {each.fact: each.needed for each in reasons} == needed
+    assert len(reasons) == len(needed)
+
+
 _NEEDED = {
     "device": "npu, xpu",
     "dtype": "float16",
@@ -204,6 +286,8 @@ def test_reason_is_said_of_a_backend() -> None:
     """A reason is a sentence about the backend it is said of, with what to do about it."""
     taken = Reason(fact="page_size", actual="64", needed="one of 1, 16")
     silent = Reason(fact="page_size", actual="64", needed=None)
+    denied = Reason(fact="attention_sinks", actual="yes", needed="no")
+    unsaid = Reason(fact="attention_sinks", actual="yes", needed=None)
 
     assert [taken.code, taken.of("fa3"), taken.remedy] == [
         "page-size-unsupported",
@@ -214,6 +298,15 @@ def test_reason_is_said_of_a_backend() -> None:
         "page-size-not-checked",
         "backend 'fa3' does not say which page_size it takes; here it is 64.",
         "Ask the backend's author to declare it.",
+    ]
+    assert [denied.code, denied.of("fa3"), denied.remedy] == [
+        "attention-sinks-unsupported",
+        "backend 'fa3' does not support attention_sinks; here it is yes.",
+        "Use another backend, or a model and flags without attention_sinks.",
+    ]
+    assert [unsaid.code, unsaid.of("fa3")] == [
+        "attention-sinks-not-checked",
+        "backend 'fa3' does not say whether it supports attention_sinks; here it is yes.",
     ]
 
 

@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 from enum import Enum
+from importlib.metadata import version
 
 import pytest
+from packaging.version import Version
 
 from backend_caps.capability.kind import (
     ANY,
@@ -20,12 +22,13 @@ from backend_caps.capability.kind import (
     Scope,
 )
 from backend_caps.capability.provenance import BY_HAND, Source
-from backend_caps.capability.sets import Exact, MultipleOf, Unchecked
+from backend_caps.capability.sets import Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     NO_LIMIT,
     SPELLINGS,
     TOP_PRIORITY,
+    AttentionType,
     BatchKind,
     Capabilities,
     GraphMetadata,
@@ -57,6 +60,24 @@ _TABLE = [
     ("head_sizes", _SUPPORT, Unchecked(), ANY, _USE, EVERY_USE),
     ("compute_capability", _SUPPORT, (), ANY, _USE, EVERY_USE),
     ("attention_arch", _SUPPORT, _NOTHING, ANY, _USE, EVERY_USE),
+    (
+        "attention_types",
+        _SUPPORT,
+        frozenset({AttentionType.DECODER}),
+        frozenset(AttentionType),
+        _USE,
+        EVERY_USE,
+    ),
+    ("sliding_window", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("attention_sinks", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("logit_soft_cap", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("non_causal", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("multimodal_prefix", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("per_head_kv_scales", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("decode_context_parallel", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("prefill_context_parallel", _SUPPORT, False, True, _USE, EVERY_USE),
+    ("kv_layouts", _SUPPORT, _NOTHING, ANY, _USE, EVERY_USE),
+    ("kernel_block_sizes", _SUPPORT, Unchecked(), ANY, _USE, EVERY_USE),
     ("auto_priority", _SUPPORT, 0, TOP_PRIORITY, _USE, EVERY_USE),
 ]
 
@@ -65,6 +86,8 @@ _MIXED, _SINGLE, _UNIFORM = (
     for kind in (BatchKind.MIXED_BATCH, BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH)
 )
 _CUDA = frozenset({"cuda"})
+_DECODER = frozenset({AttentionType.DECODER})
+_CROSS = frozenset({AttentionType.ENCODER_DECODER})
 _JOINS = [
     ("host_seq_lens", HostSeqLens.UPPER_BOUND, HostSeqLens.NONE, HostSeqLens.UPPER_BOUND),
     ("graph_replay", _MIXED | _UNIFORM, _UNIFORM | _SINGLE, _UNIFORM),
@@ -78,6 +101,9 @@ _JOINS = [
     ("devices", ANY, _CUDA, _CUDA),
     ("dtypes", _CUDA, ANY, _CUDA),
     ("page_sizes", MultipleOf(16), Exact(64), Exact(64)),
+    ("sliding_window", True, False, False),
+    ("attention_types", _DECODER | _CROSS, _CROSS, _CROSS),
+    ("kernel_block_sizes", OneOf({16, 64}), MultipleOf(32), Exact(64)),
 ]
 
 
@@ -101,6 +127,13 @@ def test_fields_are_capabilities_or_spellings() -> None:
 
     assert list(CAPABILITIES) == [row[0] for row in _TABLE]
     assert others == SPELLINGS.keys()
+
+
+def test_capability_has_the_version_that_brought_it() -> None:
+    """Each capability came with this version or an earlier one."""
+    present = Version(version("backend-caps"))
+
+    assert all(Version(kind.since) <= present for kind in CAPABILITIES.values())
 
 
 def test_opting_out_of_the_mirror_alone_requires_another_capability() -> None:

@@ -10,7 +10,7 @@ from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Exact, MultipleOf
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import Capabilities, KVLayout
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.routing import uses_of
 from backend_caps.resolution.rules import RuleSet
@@ -345,3 +345,18 @@ def test_algorithm_that_the_engine_lacks_is_reported(
     plan = resolve([use("fa3", OPTS_OUT)], read, rules=rules)
 
     assert [problem.code for problem in plan.problems] == told
+
+
+def test_unknown_feature_is_not_asked_for() -> None:
+    """Strict asks for what every server has; a feature counts where one is known to have it."""
+    without_sinks = Capabilities(
+        attention_sinks=False, kv_layouts={KVLayout.NHD}, kernel_block_sizes=Exact(16)
+    )
+    uses = [use("fa3", without_sinks)]
+
+    of_strict = resolve(uses, flags(""), policy="strict").problems
+
+    assert of_strict == ()
+    assert [each.code for each in _problems(uses, facts=Facts(attention_sinks=True))] == [
+        "attention-sinks-unsupported"
+    ]
