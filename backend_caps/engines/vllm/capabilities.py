@@ -4,7 +4,8 @@ Capabilities do not express all of it; the reading's words name what they leave 
 
 - `auto` as the dtype of the KV cache is the model's, and no dtype by itself;
 - a page may be any multiple of a kernel's block, and of any one of several blocks;
-- a sparse MLA backend takes only models that are both, which is `sparse` here.
+- a sparse MLA backend takes only models that are both, which is `sparse` here;
+- a sparse one without MLA is `block_sparse`, whatever its index chooses.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from backend_caps.capability.backend import Reading
 from backend_caps.capability.kind import ANY, UNDECLARED
 from backend_caps.capability.model import AUTO, dtype
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sets import OneOf
+from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.guards import Guarded, Guards, under
 from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.vllm.features import Features
 from backend_caps.engines.vllm.host_lengths import host_lengths, longest_length
 from backend_caps.engines.vllm.lookup import Answer, Item, Lookup, conditional, finding, windows_of
 from backend_caps.engines.vllm.pages import page_test, sizes_of_test
@@ -32,7 +34,7 @@ GRAPHS = ("_cudagraph_support", "cudagraph_support")
 """A builder's attribute for its graphs, and its name in 0.11.0."""
 _METHOD = "get_cudagraph_support"
 _OWN = frozenset(f"{owner}.{name}" for name in GRAPHS for owner in ("cls", "self"))
-_ARCHS = {own: f"is_{own.value}" for own in AttentionArch if own is not AttentionArch.MHA}
+_ARCHS = {AttentionArch[name]: f"is_{name.lower()}" for name in ("MLA", "SSM", "SPARSE")}
 _Levels = list[Guarded[object]]
 Builders = list[Guarded[ClassDef]]
 """The metadata builders that a backend may have, with their conditions."""
@@ -92,10 +94,21 @@ def _sizes(items: tuple[Item, ...]) -> object | None:
     return OneOf(sizes) if len(sizes) == len(items) else None
 
 
+def _kernel_blocks(items: tuple[Item, ...]) -> object | None:
+    match items:
+        case ():
+            return ANY
+        case [str(multiple)]:
+            return MultipleOf(int(multiple.rpartition(" ")[2]))
+        case [int(block)]:
+            return Exact(block)
+    blocks = frozenset(item for item in items if isinstance(item, int))
+    return OneOf(blocks) if len(blocks) == len(items) else None
+
+
+_BLOCKS = "get_supported_kernel_block_sizes"
 _LISTS = {
-    "page_sizes": _List(
-        "get_supported_kernel_block_sizes", "supports_block_size", _pages, sizes_of_test
-    ),
+    "page_sizes": _List(_BLOCKS, "supports_block_size", _pages, sizes_of_test),
     "dtypes": _looked_up("supported_dtypes", _dtypes),
     "kv_cache_dtypes": _looked_up("supported_kv_cache_dtypes", _dtypes),
     "head_sizes": _looked_up("get_supported_head_sizes", _sizes),
@@ -108,6 +121,7 @@ class Findings:
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
+        self._features = Features(lookup)
 
     def of(self, backend: ClassDef, builders: Builders | None) -> dict[str, Finding | None]:
         """Return the findings of a backend's class and its bases, by capability."""
@@ -115,8 +129,10 @@ class Findings:
             "graph_replay": self._graph_replay(backend, builders),
             **self._host_lengths(builders),
             **{name: self._list(backend, each) for name, each in _LISTS.items()},
+            "kernel_block_sizes": self._kernel_blocks(backend),
             "compute_capability": self._compute_capability(backend),
             "attention_arch": self._attention_arch(backend),
+            **self._features.of(backend),
         }
 
     def _host_lengths(self, builders: Builders | None) -> Mapping[str, Finding | None]:
@@ -144,13 +160,11 @@ class Findings:
             return None
         if use is None:
             use = _Use(lambda _: None, f"{stated.decided_by}() is not read")
-        lists = [answer.items(case.value) for case in answer.cases]
-        values = [None if items is None else use.convert(items) for items in lists]
-        cases = [Guarded(case.guards, v) for case, v in zip(answer.cases, values, strict=True)]
-        has_auto = any(AUTO in items for items in lists if items)
-        loss = "; ".join(filter(None, [use.loss, _AUTO if has_auto else ""]))
-        of_list = finding(backend, answer, cases, loss=loss)
-        return _without_value(of_list) if None in values and None not in lists else of_list
+        return _of_list(backend, answer, use)
+
+    def _kernel_blocks(self, backend: ClassDef) -> Finding | None:
+        answer = self._lookup.below_root(backend, _BLOCKS)
+        return None if answer is None else _of_list(backend, answer, _Use(_kernel_blocks))
 
     def _compute_capability(self, backend: ClassDef) -> Finding | None:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
@@ -168,7 +182,8 @@ class Findings:
         is_known = len(values) == len(answers)
         true = {arch for arch, own in values.items() if own is True}
         # A sparse MLA backend states both, and takes only models that are both: `sparse` here.
-        archs = frozenset(true - {AttentionArch.MLA} or true)
+        sparse = AttentionArch.SPARSE if AttentionArch.MLA in true else AttentionArch.BLOCK_SPARSE
+        archs = frozenset({sparse} if AttentionArch.SPARSE in true else true)
         inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)
         value = Guarded((), (is_known and archs) or None)
         of_archs = finding(backend, inherited_first[0], [value])
@@ -258,3 +273,14 @@ def _one_of(findings: list[Guarded[Finding]]) -> Finding:
     if all(value == only for _, value in values):
         return Finding(reading=replace(reading, origin=Origin.DECLARED, value=only), base=only)
     return conditional(reading, values)
+
+
+def _of_list(backend: ClassDef, answer: Answer, use: _Use) -> Finding:
+    """Return the finding of a list, as a method uses it."""
+    lists = [answer.items(case.value) for case in answer.cases]
+    values = [None if items is None else use.convert(items) for items in lists]
+    cases = [Guarded(case.guards, v) for case, v in zip(answer.cases, values, strict=True)]
+    has_auto = any(AUTO in items for items in lists if items)
+    loss = "; ".join(filter(None, [use.loss, _AUTO if has_auto else ""]))
+    of_list = finding(backend, answer, cases, loss=loss)
+    return _without_value(of_list) if None in values and None not in lists else of_list

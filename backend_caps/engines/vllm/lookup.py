@@ -241,9 +241,12 @@ class Lookup:
         order = self.classes.ancestors(definition, after=after)
         return next((own[name] for own in map(self.stated, order) if name in own), None)
 
-    def below_root(self, definition: ClassDef, name: str) -> Answer | None:
+    def below_root(
+        self, definition: ClassDef, name: str, *, after: ClassDef | None = None
+    ) -> Answer | None:
         """Find the statement of a class or a base; None where only a root has one."""
-        below = (each for each in self.classes.ancestors(definition) if each not in self.roots)
+        order = self.classes.ancestors(definition, after=after)
+        below = (each for each in order if each not in self.roots)
         return next((own[name] for own in map(self.stated, below) if name in own), None)
 
     def worked_out(self, definition: ClassDef, name: str) -> Reading | None:

@@ -26,6 +26,7 @@ from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Guarded, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
+from backend_caps.engines.vllm import features
 from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.capabilities import GRAPHS, Findings
 from backend_caps.engines.vllm.lookup import Lookup, class_in
@@ -51,11 +52,14 @@ _AS_CAPABILITIES = frozenset(
         "supports_dtype",
         "supports_head_size",
         "supports_kv_cache_dtype",
+        *features.PREDICATES.values(),
+        features.LAYOUTS,
+        features.TYPES,
     }
 )
 """Flags of the roots that are read as capabilities."""
 _PREDICATES = ("supports_", "supported_", "is_")
-_MORE = ("get_builder_cls", "get_supported_kernel_block_sizes")
+_MORE = ("get_builder_cls",)
 
 
 @dataclass(frozen=True, slots=True)

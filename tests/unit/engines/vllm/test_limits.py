@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from backend_caps import ANY, AttentionArch, Origin
 from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import (
@@ -206,3 +208,22 @@ def test_arch_in_part_inherited_is_undeclared(tmp_path: Path) -> None:
 
     assert said(backend, "attention_arch").inherited_from == "Parent"
     assert "attention_arch" not in declared(backend).capabilities.stated()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "value"),
+    [
+        pytest.param("[]", "any", id="none"),
+        pytest.param("[64]", {"exact": 64}, id="one"),
+        pytest.param("[MultipleOf(16)]", {"multiple_of": 16}, id="multiples"),
+        pytest.param("[16, 64]", {"one_of": [16, 64]}, id="some"),
+        pytest.param("[48, MultipleOf(64)]", "undeclared", id="no set holds them"),
+    ],
+)
+def test_blocks_of_kernels_stand_apart_from_pages(
+    tmp_path: Path, blocks: str, value: object
+) -> None:
+    """They are the list itself, whatever a page may be."""
+    text = method("get_supported_kernel_block_sizes", f"return {blocks}")
+
+    assert as_json(read_one(tmp_path, text))["kernel_block_sizes"] == value

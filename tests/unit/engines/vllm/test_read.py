@@ -291,17 +291,17 @@ def test_flag_is_read(tmp_path: Path, body: str, name: str, value: object, words
 
 def test_flag_that_depends_has_its_condition(tmp_path: Path) -> None:
     """A flag that only running code knows is listed in the source's words, without a value."""
-    body = "def supports_sink(cls):\n    if old():\n        return False\n    return probe()"
+    body = "def supports_bias(cls):\n    if old():\n        return False\n    return probe()"
 
-    flag = class_of(read_one(tmp_path, body)).attributes["supports_sink"]
+    flag = class_of(read_one(tmp_path, body)).attributes["supports_bias"]
     assert (flag.origin, flag.value) == (Origin.CONDITIONAL, None)
-    assert flag.words == "supports_sink() returns False where old(); else probe()"
+    assert flag.words == "supports_bias() returns False where old(); else probe()"
 
 
 def test_conditions_are_said_once(tmp_path: Path) -> None:
     """What stood before and has failed is not said again, what holds for both is."""
     body = """
-    def supports_sink(cls):
+    def supports_bias(cls):
         if old():
             if patched():
                 return True
@@ -311,19 +311,19 @@ def test_conditions_are_said_once(tmp_path: Path) -> None:
 
     backend = read_one(tmp_path, dedent(body))
 
-    assert class_of(backend).attributes["supports_sink"].words == (
-        "supports_sink() returns True where old() and patched(); else False where old(); "
+    assert class_of(backend).attributes["supports_bias"].words == (
+        "supports_bias() returns True where old() and patched(); else False where old(); "
         "else probe()"
     )
 
 
 def test_inherited_flag_names_its_class(tmp_path: Path) -> None:
     """A flag that a parent states is listed as inherited."""
-    parent = "class Parent(AttentionBackend):\n    def supports_sink(cls):\n        return True"
+    parent = "class Parent(AttentionBackend):\n    def supports_bias(cls):\n        return True"
 
     backend = read_one(tmp_path, "pass", before=parent, base="Parent")
 
-    flag = class_of(backend).attributes["supports_sink"]
+    flag = class_of(backend).attributes["supports_bias"]
     assert (flag.origin, flag.value, flag.inherited_from) == (Origin.INHERITED, True, "Parent")
 
 
