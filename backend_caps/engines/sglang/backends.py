@@ -1,7 +1,8 @@
 """SGLang's backend classes as records: what each states, and on which line.
 
 Capabilities that SGLang's classes do not state stay undeclared: graph replay, page sizes and
-dtypes are in argument checks there, keyed by a backend's name.
+dtypes are in argument checks there, keyed by a backend's name; windows and caps are attributes of
+the layer, which a class uses or ignores.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from backend_caps.engines.source.statements import Stated, StatedValue
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
 _READ_ENDS = "shared_read_ends"
+_SINKS = "sinks"
+_FORWARDS = ("forward", "forward_extend", "forward_decode")
 _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
 _IMPORTABLE = re.compile(r"[\w.]+:[\w.]+")
 _PROPERTIES = frozenset({"property", "cached_property"})
@@ -102,6 +105,7 @@ class Backends:
             "max_context_len_known": self._longest(definition),
             "shared_reads_end": self._read_ends(definition, reader) if reader else None,
             "roles": _roles(definition, registered_as, roles) if roles else None,
+            "attention_sinks": self._sinks(definition),
         }
         values = [(NEEDS, each.value) for each in (needs.values if needs else ())]
         ends = returns(reader.methods[_READ_ENDS]) if reader else ()
@@ -180,6 +184,26 @@ class Backends:
             return Finding(reading=reading, base=True)
         reading = stated.reading(Origin.CONDITIONAL, words)
         return Finding(reading=reading, conditions=[drafting])
+
+    def _sinks(self, definition: ClassDef) -> Finding | None:
+        """Find a forward without an argument for sinks, by which a layer would call it."""
+        for name in _FORWARDS:
+            owner = self.classes.definer(definition, name)
+            if owner is None or owner is self.root:
+                continue
+            method = owner.methods[name]
+            names = {each.arg for each in (*method.args.args, *method.args.kwonlyargs)}
+            if method.args.kwarg is None and _SINKS not in names:
+                is_own = owner is definition
+                reading = Reading(
+                    origin=Origin.DECLARED if is_own else Origin.INHERITED,
+                    words=f"{name}() has no argument {_SINKS}",
+                    value=False,
+                    declared_at=owner.module.at(method),
+                    inherited_from=None if is_own else owner.name,
+                )
+                return Finding(reading=reading, base=False if is_own else UNDECLARED)
+        return None
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
         """List the engine's own flags that a class, or a base below the root, sets."""

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from backend_caps.engines.sglang.backends import NEEDS
 from backend_caps.engines.sglang.query_backends import (
     EAGLE,
+    MODEL_FEATURES,
     ONE_DRAFT_BACKEND,
     PHASES,
     RESOLVING_NAMES,
     UNSET_AT_FIRST,
+    features_of,
 )
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.interpreter import Interpreter
@@ -324,4 +326,6 @@ def facts_of(run: Interpreter, config: Native, values: Mapping[str, Native]) -> 
         "context_length": run.attribute_or(config, "context_len", None),
         "device": values["device"],
     }
-    return {name: each for name, each in known.items() if isinstance(each, str | int)}
+    model = {name: run.attribute_or(config, name, MISSING) for name in MODEL_FEATURES.values()}
+    certain = {name: each for name, each in known.items() if isinstance(each, str | int)}
+    return {**certain, **features_of(model, values)}

@@ -35,6 +35,10 @@ RESOLVING_DRAFTS = (
     "_resolve_draft_attention_backend_fallback",
 )
 """Functions that choose the backend of such a draft."""
+MODEL_FEATURES = {"sliding_window": "sliding_window_size", "attention_sinks": "has_attention_sinks"}
+"""The attribute of a model's configuration that says whether it has each feature."""
+SIZES = {"decode_context_parallel": "dcp_size", "prefill_context_parallel": "attn_cp_size"}
+"""The argument with the number of ranks that share a request."""
 PHASES = {"prefill_backend": "prefill", "decode_backend": "decode"}
 """The arguments of the wrapper of two backends, each with the phase that it runs."""
 
@@ -347,3 +351,21 @@ def _drafts(args: _Value, values: Mapping[str, Any], *, is_one: bool) -> dict[st
     made = factory(*((args, runner) if is_older else (runner,)), *counts)
     decode, extend = made.create_decode_backend(), made.create_draft_extend_backend()
     return {"draft_prefill": own, "draft": decode, "draft_extend": extend or own}
+
+
+def features_of(model: Mapping[str, _Value], values: Mapping[str, _Value]) -> dict[str, bool]:
+    """List the features that a model and a server have or have not, as far as it is known.
+
+    Args:
+        model: the attributes of its configuration that are known, by name.
+        values: the final arguments of the server.
+    """
+    own = {
+        fact: bool(model[name])
+        for fact, name in MODEL_FEATURES.items()
+        if name in model and isinstance(model[name], int | None)
+    }
+    shared = {
+        fact: values[name] > 1 for fact, name in SIZES.items() if isinstance(values.get(name), int)
+    }
+    return {**own, **shared}

@@ -149,7 +149,10 @@ def facts_of(config: _Value, values: Mapping[str, Any]) -> dict[str, object]:
         "context_length": getattr(config, "context_len", None),
         "device": values["device"],
     }
-    return {name: value for name, value in known.items() if isinstance(value, str | int)}
+    names = query_backends.MODEL_FEATURES.values()
+    model = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    certain = {name: value for name, value in known.items() if isinstance(value, str | int)}
+    return {**certain, **query_backends.features_of(model, values)}
 
 
 def _published(args: _Value) -> _Value:

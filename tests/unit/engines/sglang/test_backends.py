@@ -349,3 +349,34 @@ def test_name_that_the_engine_lacks_is_reported_both() -> None:
     assert use.problem.message == (
         "neither the engine nor a plugin has backend 'quite_another' (--attention-backend)."
     )
+
+
+_WITHOUT = "def forward_decode(self, q, k, v, layer, batch, save_kv_cache=True):\n        pass"
+
+
+@pytest.mark.parametrize(
+    ("forward", "stated"),
+    [
+        pytest.param(_WITHOUT, {"attention_sinks": False}, id="no argument"),
+        pytest.param(_WITHOUT.replace("True)", "True, sinks=None)"), {}, id="an argument"),
+        pytest.param(_WITHOUT.replace("True)", "True, *, sinks=None)"), {}, id="by name alone"),
+        pytest.param(_WITHOUT.replace("True)", "True, **kwargs)"), {}, id="any argument"),
+    ],
+)
+def test_forward_without_sinks_does_not_support_them(
+    tmp_path: Path, forward: str, stated: dict[str, object]
+) -> None:
+    """A forward that a layer cannot hand sinks to is a statement; one that it can is none."""
+    read = read_class(tmp_path, f"{TWO}{forward}")
+
+    assert read.declaration.capabilities.stated() == stated
+
+
+def test_forward_of_a_parent_is_inherited(tmp_path: Path) -> None:
+    """A forward without sinks that only a parent has is shown as inherited."""
+    three = read_class(tmp_path, f"{TWO}{_WITHOUT}\n\nclass Three(Two):\n    pass\n", "Three")
+
+    sinks = three.engine_class.readings["attention_sinks"]
+    assert (sinks.origin, sinks.inherited_from) == (Origin.INHERITED, "Two")
+    assert sinks.words == "forward_decode() has no argument sinks"
+    assert three.declaration.capabilities.stated() == {}

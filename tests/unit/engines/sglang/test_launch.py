@@ -21,6 +21,7 @@ from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.sglang import arguments
 from backend_caps.engines.sglang.arguments import plain, read_launch, read_launches, without_model
 from backend_caps.engines.sglang.query import SCRIPT, ask_launches, flags_of, launch_of
+from backend_caps.engines.sglang.query_backends import features_of
 from backend_caps.engines.sglang.read import is_wanted, read_sglang
 from backend_caps.engines.source.files import Tree, open_tree
 from backend_caps.engines.source.index import Index
@@ -678,3 +679,43 @@ def test_class_for_other_hardware_is_a_problem_of_the_plan() -> None:
     )
     assert [*reading.known_faults(used, Facts(device="npu"))] == []
     assert [*reading.known_faults(used, Facts())] == []
+
+
+def test_features_of_model_and_server_are_facts(place: Path) -> None:
+    """Windows and sinks of the model's configuration are facts, as far as they are known."""
+    path = "sglang/srt/configs/model_config.py"
+    text = _TEXTS["declares"][path].replace(
+        "        self.context_len = 4096\n",
+        "        self.context_len = 4096\n"
+        "        self.sliding_window_size = 128\n"
+        "        self.has_attention_sinks = torch.somewhere()\n",
+    )
+
+    facts = _launch_of(place, {path: text}).facts
+
+    assert facts["sliding_window"] is True
+    assert "attention_sinks" not in facts
+
+
+_SINKS_ALONE = {"attention_sinks": True, "decode_context_parallel": False}
+_SHARED_PROMPTS = {"prefill_context_parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "features"),
+    [
+        pytest.param({}, {}, {}, id="nothing is known"),
+        pytest.param({"sliding_window_size": None}, {}, {"sliding_window": False}, id="no window"),
+        pytest.param(
+            {"has_attention_sinks": True}, {"dcp_size": 1}, _SINKS_ALONE, id="sinks, one rank"
+        ),
+        pytest.param(
+            {}, {"attn_cp_size": 2, "dcp_size": {"unknown": "why"}}, _SHARED_PROMPTS, id="two ranks"
+        ),
+    ],
+)
+def test_features_are_what_is_known(
+    model: dict[str, object], values: dict[str, object], features: dict[str, bool]
+) -> None:
+    """A feature is listed where the configuration and the arguments decide it."""
+    assert features_of(model, values) == features
