@@ -16,7 +16,7 @@ from backend_caps.capability import evidence as documents
 from backend_caps.capability.evidence import Evidence
 from backend_caps.capability.facts import text_of
 from backend_caps.capability.kind import UNDECLARED, Role
-from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.capability.vocabulary import CAPABILITIES, AttentionType, KVLayout
 from backend_caps.discovery.evidence import (
     KIT_AND_TORCH,
     Implementation,
@@ -47,6 +47,8 @@ _SEEN: Mapping[str, Callable[[Scenario], frozenset[object]]] = {
     "kv_cache_dtypes": lambda scenario: frozenset({scenario.dtype}),
     "roles": _roles,
     "graph_replay": lambda scenario: frozenset({scenario.forward.batch_kind}),
+    "attention_types": lambda _: frozenset({AttentionType.DECODER}),
+    "kv_layouts": lambda _: frozenset({KVLayout.NHD}),
 }
 """The values that a case covers, of each capability that is a set of values."""
 

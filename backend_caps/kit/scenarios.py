@@ -13,7 +13,9 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
+from backend_caps.capability.facts import includes
 from backend_caps.capability.kind import ANY, Phase, Role
+from backend_caps.capability.sets import pages_of
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.kit import scenes
 from backend_caps.kit.subject import Subject
@@ -263,8 +265,14 @@ def scenarios_by_forward(
 
 
 def page_sizes_of(subject: Subject) -> tuple[int, ...]:
-    """List the claimed page sizes of those that servers use: the smallest, then a usual one."""
-    return _claimed(subject, "page_sizes", (1, 16, 64, 32, 128, 4, 256))
+    """List the claimed page sizes of those that servers use: the smallest, then a usual one.
+
+    They are multiples of a kernel's block, where blocks are claimed.
+    """
+    sizes = (1, 16, 64, 32, 128, 4, 256)
+    blocks = subject.declaration.capabilities.stated().get("kernel_block_sizes", ANY)
+    split = tuple(size for size in sizes if includes(pages_of(blocks), size))
+    return _claimed(subject, "page_sizes", split or sizes)
 
 
 def head_sizes_of(subject: Subject) -> tuple[int, ...]:

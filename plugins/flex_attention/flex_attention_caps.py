@@ -6,12 +6,14 @@ from __future__ import annotations
 from backend_caps import (
     ANY,
     AttentionArch,
+    AttentionType,
     BatchKind,
     Capabilities,
     Declaration,
     Given,
     GraphMetadata,
     HostSeqLens,
+    KVLayout,
     Role,
     SharedReadsEnd,
     When,
@@ -56,6 +58,20 @@ FLEX_ATTENTION = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # A layer hands over neither window, cap nor sinks, and a token sees its own past alone.
+        attention_types={AttentionType.DECODER},
+        sliding_window=False,
+        attention_sinks=False,
+        logit_soft_cap=False,
+        non_causal=False,
+        multimodal_prefix=False,
+        # A quantized cache is not taken, and no output is joined with another rank's.
+        per_head_kv_scales=False,
+        decode_context_parallel=False,
+        prefill_context_parallel=False,
+        # The pools have a buffer for each layer, and a row for each token's heads.
+        kv_layouts={KVLayout.NHD},
+        kernel_block_sizes=ANY,
         # Before plain PyTorch: on one busy CPU core it took 0.03 of the time of `torch_padded` for
         # a prefill of 4 by 256 tokens, 0.1 for a decode of 16 contexts up to 1,000 tokens where
         # 8,192 are allowed, and as long where 1,024 are. Behind kernels that copy no contexts.

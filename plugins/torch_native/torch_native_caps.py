@@ -6,11 +6,13 @@ from __future__ import annotations
 from backend_caps import (
     ANY,
     AttentionArch,
+    AttentionType,
     BatchKind,
     Capabilities,
     Declaration,
     GraphMetadata,
     HostSeqLens,
+    KVLayout,
     Role,
     SharedReadsEnd,
 )
@@ -51,6 +53,20 @@ TORCH_NATIVE = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # A layer hands over neither window, cap nor sinks, and a token sees its own past alone.
+        attention_types={AttentionType.DECODER},
+        sliding_window=False,
+        attention_sinks=False,
+        logit_soft_cap=False,
+        non_causal=False,
+        multimodal_prefix=False,
+        # A quantized cache is not taken, and no output is joined with another rank's.
+        per_head_kv_scales=False,
+        decode_context_parallel=False,
+        prefill_context_parallel=False,
+        # The pools have a buffer for each layer, and a row for each token's heads.
+        kv_layouts={KVLayout.NHD},
+        kernel_block_sizes=ANY,
         # Behind whatever was made for a machine: it runs everywhere, a request after the other.
         auto_priority=20,
     ),
@@ -89,6 +105,17 @@ TORCH_PADDED = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        attention_types={AttentionType.DECODER},
+        sliding_window=False,
+        attention_sinks=False,
+        logit_soft_cap=False,
+        non_causal=False,
+        multimodal_prefix=False,
+        per_head_kv_scales=False,
+        decode_context_parallel=False,
+        prefill_context_parallel=False,
+        kv_layouts={KVLayout.NHD},
+        kernel_block_sizes=ANY,
         # Behind `torch_native`: a short context costs as much as the longest.
         auto_priority=10,
     ),

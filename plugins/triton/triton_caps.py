@@ -6,12 +6,14 @@ from __future__ import annotations
 from backend_caps import (
     ANY,
     AttentionArch,
+    AttentionType,
     BatchKind,
     Capabilities,
     ComputeRange,
     Declaration,
     GraphMetadata,
     HostSeqLens,
+    KVLayout,
     OneOf,
     Role,
     SharedReadsEnd,
@@ -55,6 +57,20 @@ TRITON = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # A layer hands over neither window, cap nor sinks, and a token sees its own past alone.
+        attention_types={AttentionType.DECODER},
+        sliding_window=False,
+        attention_sinks=False,
+        logit_soft_cap=False,
+        non_causal=False,
+        multimodal_prefix=False,
+        # A quantized cache is not taken, and no output is joined with another rank's.
+        per_head_kv_scales=False,
+        decode_context_parallel=False,
+        prefill_context_parallel=False,
+        # The pools have a buffer for each layer, and a row for each token's heads.
+        kv_layouts={KVLayout.NHD},
+        kernel_block_sizes=ANY,
         # Written for the devices that it takes, and tuned for none of them.
         auto_priority=50,
     ),

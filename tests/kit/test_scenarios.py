@@ -18,6 +18,7 @@ from backend_caps import (
 )
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.provenance import BY_HAND
+from backend_caps.capability.sets import Exact, Sizes
 from backend_caps.kit import (
     Forward,
     KitError,
@@ -100,6 +101,20 @@ def test_sizes_are_those_that_are_claimed() -> None:
     assert page_sizes_of(subject) == (16, 64)
     assert head_sizes_of(subject) == (16,)
     assert dtypes_of(subject) == ("float32", "bfloat16", "float16")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "pages"),
+    [
+        pytest.param(OneOf({32, 64}), (64, 32, 128, 256), id="some fit"),
+        pytest.param(Exact(512), (1, 16, 64, 32, 128, 4, 256), id="none fits"),
+    ],
+)
+def test_pages_are_multiples_of_a_claimed_block(blocks: Sizes, pages: tuple[int, ...]) -> None:
+    """Of the claimed pages, those are tried that split into the kernel's blocks."""
+    subject = claiming(page_sizes=ANY, kernel_block_sizes=blocks)
+
+    assert page_sizes_of(subject) == pages
 
 
 def test_scenarios_have_two_page_sizes() -> None:

@@ -50,6 +50,9 @@ def _capability(name: str, kind: Kind) -> str:
         *([f"counts only with: [`{kind.requires}`](#{kind.requires})"] if kind.requires else []),
         *([f"checked against the fact: `{fact}`"] if (fact := CHECKED_AGAINST.get(name)) else []),
         *(f"second spelling: `{other}`" for other, main in SPELLINGS.items() if main == name),
+        *(f"former name, still read: `{former}`" for former in kind.former_names),
+        *([f"deprecated: state `{kind.replaced_by}`"] if kind.replaced_by else []),
+        f"since: {kind.since}",
     ]
     parts = [f"### {name}", attribute_docs()["Capabilities"][name], bullets(facts)]
     parts += [_members(each) for each in _enums(field.annotation)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backend_caps.capability.facts import CHECKED_AGAINST
+from backend_caps.capability.facts import CHECKED_AGAINST, OF_EVERY_SERVER, Reason
 from backend_caps.capability.provenance import ProblemText
 from backend_caps.capability.provenance import problem_texts as texts_beside
 from backend_caps.discovery import scan
@@ -38,14 +38,11 @@ def _problems(texts: Mapping[str, ProblemText]) -> str:
 def plan_problems() -> str:
     """Give each problem of a plan."""
     rows = [(f"`{t.code}`", t.message, " Or: ".join(t.remedies)) for t in problem_texts()]
-    for fact in CHECKED_AGAINST.values():
-        code = fact.replace("_", "-")
-        taken = f"backend … takes {fact} …; here it is …."
-        unsaid = f"backend … does not say which {fact} it takes; here it is …."
-        unknown = f"backend … takes {fact} …; here it is not known."
-        rows.append((f"`{code}-unsupported`", taken, f"Use another backend, or {fact} …."))
-        say = f"Say what it is, such as by --fact {fact}=…."
-        told = f"{unsaid} Or, in a selection: {unknown}"
-        ask = f"Ask the backend's author to declare it. Or: {say}"
-        rows.append((f"`{code}-not-checked`", told, ask))
+    for fact in dict.fromkeys(CHECKED_AGAINST.values()):
+        for reason in (Reason(fact=fact, actual="…", needed=each) for each in ("…", None)):
+            told, ask = reason.of("…").replace("'…'", "…"), reason.remedy
+            if reason.needed is None and fact in OF_EVERY_SERVER:
+                told += f" Or, in a selection: backend … takes {fact} …; here it is not known."
+                ask += f" Or: Say what it is, such as by --fact {fact}=…."
+            rows.append((f"`{reason.code}`", told, ask))
     return table(("code", "what it says", "what to do"), sorted(rows))
