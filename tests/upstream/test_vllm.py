@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pytest
 
-from backend_caps import ANY, AttentionArch, Origin
+from backend_caps import ANY, AttentionArch, Exact, MultipleOf, OneOf, Origin
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.provenance import Status
 from backend_caps.capability.sets import Sizes
@@ -32,7 +32,7 @@ BY_FIELD = {
     "dtypes": "supported_dtypes",
     "kv_cache_dtypes": "supported_kv_cache_dtypes",
     "head_sizes": "head_sizes",
-    "block_sizes": "get_supported_kernel_block_sizes",
+    "block_sizes": "kernel_block_sizes",
     "compute_capability": "compute_capability",
 }
 ARCHS = {
@@ -198,8 +198,12 @@ def test_block_sizes_are_the_tables(reading: EngineReading, row: Row) -> None:
     engine_class = _of(reading, row)[1]
     blocks = row.block_sizes if isinstance(row.block_sizes, tuple) else None
     pages = _value(engine_class.readings, "page_sizes")
+    kernel = _value(engine_class.readings, "kernel_block_sizes")
 
-    assert _value(engine_class.attributes, "get_supported_kernel_block_sizes") == blocks
+    if blocks is not None:
+        assert kernel in (None, _of_blocks(blocks))
+    else:
+        assert kernel is None
     if blocks is not None and pages is not None:
         bases = [int(str(block).removeprefix("multiple of ")) for block in blocks]
         admitted = [size for size in range(1, 1025) if size in _sizes(pages)]
@@ -212,11 +216,13 @@ def test_pages_are_what_the_root_takes(version: str) -> None:
     """A page is declared for a list of blocks where that release's own root takes it, run here."""
     tree = _tree(version)
     takes = _root_test({path: text.decode() for path, text in tree.files.items()})
+    classes = (backend.engine_class for backend in read_vllm(tree).backends)
     listed = {
-        each.path: (tuple(blocks), each.readings["page_sizes"].value)
-        for each in (backend.engine_class for backend in read_vllm(tree).backends)
-        if each and isinstance(blocks := _value(each.attributes, BY_FIELD["block_sizes"]), tuple)
-        if each.readings["page_sizes"].words.startswith(BY_FIELD["block_sizes"])
+        each.path: (blocks, each.readings["page_sizes"].value)
+        for each in classes
+        if each and "kernel_block_sizes" in each.readings
+        if (blocks := _blocks_of(each.readings["kernel_block_sizes"].value))
+        if each.readings["page_sizes"].words.startswith("get_supported_kernel_block_sizes")
     }
 
     assert len(listed) >= NUM_LISTED[version]
@@ -225,6 +231,18 @@ def test_pages_are_what_the_root_takes(version: str) -> None:
         assert {n for n in range(1, 1025) if n in _sizes(pages)} == {
             n for n in range(1, 1025) if takes(own, n)
         }
+
+
+def _blocks_of(sizes: object) -> tuple[int | str, ...]:
+    """List the blocks of a set of sizes; nothing for another value."""
+    match sizes:
+        case Exact(size=size):
+            return (size,)
+        case MultipleOf(base=base):
+            return (f"multiple of {base}",)
+        case OneOf(sizes=several):
+            return tuple(sorted(several))
+    return ()
 
 
 class _MultipleOf(NamedTuple):
@@ -268,6 +286,16 @@ def _root_test(files: Mapping[str, str]) -> Callable[[_Blocks, int], bool]:
     return function
 
 
+def _of_blocks(blocks: tuple[int | str, ...]) -> Sizes:
+    """Return the set of a list: multiples of one block, or exact ones."""
+    match blocks:
+        case [str(multiple)]:
+            return MultipleOf(int(multiple.removeprefix("multiple of ")))
+        case [int(block)]:
+            return Exact(block)
+    return OneOf(frozenset(block for block in blocks if isinstance(block, int)))
+
+
 def _sizes(value: object) -> Sizes:
     assert not isinstance(value, str | None)
     return value  # type: ignore[return-value]  # a reading's value is of its capability
@@ -300,6 +328,8 @@ def test_attention_arch_is_the_tables(reading: EngineReading, row: Row) -> None:
     stated = {name: getattr(row, name) for name in ARCHS}
 
     arch = next((frozenset({kind}) for name, kind in ARCHS.items() if stated[name]), None)
+    if stated["is_sparse"] and not stated["is_mla"]:
+        arch = frozenset({AttentionArch.BLOCK_SPARSE})
     for name, value in stated.items():
         assert bool(_value(engine_class.attributes, name)) is value
     assert _value(engine_class.readings, "attention_arch") == arch
