@@ -43,7 +43,7 @@ from backend_caps.report.words import (
     words_of,
 )
 
-_LONG = 24
+_LONG = 32
 """Rows up to which a section is not folded: a check has a claim for each capability, and about as
 many checks."""
 _SHAPES = {"held": Glyph.VERIFIED, "failed": Glyph.FAILED}

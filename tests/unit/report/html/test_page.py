@@ -175,7 +175,7 @@ def test_commands_are_shown_as_they_are_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "folds"), [pytest.param(24, 0, id="some"), pytest.param(25, 1, id="many")]
+    ("number", "folds"), [pytest.param(32, 0, id="some"), pytest.param(33, 1, id="many")]
 )
 @pytest.mark.parametrize("write", ["lines", "rows"])
 def test_long_section_is_folded(number: int, folds: int, write: str) -> None:
