@@ -236,11 +236,11 @@ def test_pages_are_what_the_root_takes(version: str) -> None:
 def _blocks_of(sizes: object) -> tuple[int | str, ...]:
     """List the blocks of a set of sizes; nothing for another value."""
     match sizes:
-        case Exact(size=size):
+        case Exact(exact=size):
             return (size,)
-        case MultipleOf(base=base):
+        case MultipleOf(multiple_of=base):
             return (f"multiple of {base}",)
-        case OneOf(sizes=several):
+        case OneOf(one_of=several):
             return tuple(sorted(several))
     return ()
 

@@ -171,7 +171,8 @@ def test_class_of_a_library_has_after_a_run_what_it_had_before() -> None:
     run, (before, own) = _run(code)
     run.restore()
 
-    _, again = _run(code)
+    other, again = _run(code)
+    other.restore()
 
     assert own == 1
     assert again[0] == before
