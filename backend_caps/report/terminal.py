@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TextIO
 
 from rich import box
 from rich.console import Console
@@ -31,13 +32,15 @@ _PLAIN = {"✓": "+", "✗": "x", "—": "-", "…": "...", "→": "->", "µ": "
 """Replaces our signs where the terminal's encoding lacks them."""
 
 
-def show(sections: Sections) -> None:
-    """Print sections; in colour only on a terminal, and never under `NO_COLOR`.
+def show(sections: Sections, stream: TextIO | None = None) -> None:
+    """Print sections to a stream, else to standard output.
+
+    In colour only on a terminal, and never under `NO_COLOR`.
 
     A plugin's words are text: control characters are shown, not sent. Characters that the output's
     encoding lacks are replaced before columns are measured, so that these stay aligned.
     """
-    console = Console(highlight=False)
+    console = Console(file=stream, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
     for section in map(partial(_written, encoding=console.encoding), in_words(sections)):
