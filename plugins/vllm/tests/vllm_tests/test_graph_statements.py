@@ -28,7 +28,7 @@ def test_label_is_no_fault() -> None:
     """vllm-ascend registers `CUSTOM` as `ASCEND`: nothing is imported, and nothing is wrong."""
     seen = look(Registered("CUSTOM", "ASCEND"), imports=True)
 
-    words = "a label, which names no class: the platform returns one for each layer"
+    words = "a label, which names no class: the platform chooses the class by itself"
     assert (str(seen), seen.fault, seen.level) == (f"CUSTOM (ASCEND): {words}.", None, None)
 
 
