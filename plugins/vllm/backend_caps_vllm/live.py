@@ -22,7 +22,7 @@ from backend_caps_vllm.engine import ENGINE
 
 _Object: TypeAlias = Any
 """An object of vLLM, whose classes are not known here."""
-_RESOLVING = frozenset(
+RESOLVING = frozenset(
     {
         "resolve_cudagraph_mode_and_sizes",
         "_check_and_update_cudagraph_mode",
@@ -49,7 +49,7 @@ class GraphWords(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a warning of one of these functions; a trial for memory repeats it."""
-        if record.funcName in _RESOLVING:
+        if record.funcName in RESOLVING:
             self.found[record.getMessage()] = None
 
     def close(self) -> None:
