@@ -231,12 +231,14 @@ class FilePath:
         """`file`, `folder`, `missing`, or None where it is not known."""
         if self.path in self._own:
             return "file"
+        folder, _, last = self.path.rpartition("/")
+        if last == "config.json" and self._models(folder) is not None:
+            return "file"  # which names the same model as its folder does
         if self._models(self.path) is not None:
             return "folder"
-        folder = self.path.rpartition("/")[0]
         while folder:
             if self._models(folder) is not None:
-                return "file" if self.path == f"{folder}/config.json" else "missing"
+                return "missing"
             folder = folder.rpartition("/")[0]
         return None
 

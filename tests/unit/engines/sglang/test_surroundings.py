@@ -18,6 +18,7 @@ _CONFIG = {"model_type": "plain", "hidden_size": 8, "text_config": {"num_layers"
 
 _FILES: Mapping[str, Mapping[str, object]] = {
     "models/m": _CONFIG,
+    "models/m/config.json": _CONFIG,  # `config_of` takes the path of the file too
     "models/llama": {"model_type": "llama"},
     "models/qwen3": {"model_type": "qwen3"},
     "models/own-code": {"model_type": "llama", "auto_map": {"AutoConfig": "own.Config"}},
