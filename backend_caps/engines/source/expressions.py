@@ -20,6 +20,7 @@ from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.operators import UNARY
 from backend_caps.engines.source.uncertainty import joined
 from backend_caps.engines.source.values import (
+    ClassValue,
     External,
     Frame,
     FunctionValue,
@@ -118,7 +119,7 @@ class Expressions(Displays):
 
     def _builtin(self, name: str, frame: Frame) -> Native:
         if name == "super":
-            return Hook(lambda run, _a, _n: _super(run, frame))
+            return Hook(lambda run, args, _named: _super(run, frame, args))
         if name in _UNSAFE or not hasattr(builtins, name):
             star = next((s for s in frame.module.module.stars), None)
             return Unknown(name if star is None else f"{star}.{name}")
@@ -303,7 +304,11 @@ def _ended(node: ast.BoolOp, value: Native, *, ends: bool) -> Native:
     return ends if isinstance(value, bool) else Unknown(ast.unparse(node)) if ends else value
 
 
-def _super(run: Objects, frame: Frame) -> Native:
+def _super(run: Objects, frame: Frame, named: Sequence[Native]) -> Native:
+    if named:  # a class to begin behind, which need not be the method's own
+        owner, *bound = named
+        is_found = isinstance(owner, ClassValue) and bound
+        return Super(run, owner, bound[0]) if is_found else Unknown("super(...)")
     if frame.owner is None or frame.function is None:
         return Unknown("super()")
     first = (*frame.function.node.args.posonlyargs, *frame.function.node.args.args)[0].arg
