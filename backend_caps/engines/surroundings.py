@@ -154,7 +154,9 @@ class ModelConfig:
         if isinstance(wanted, ClassValue):
             stated = wanted.lookup("model_type") if wanted.has("model_type") else None
             return stated == self.values.get("model_type") and stated is not None
-        return isinstance(wanted, External) and is_base_config(wanted)
+        return isinstance(wanted, External) and (
+            is_base_config(wanted) or _is_named_after(str(self.values.get("model_type")), wanted)
+        )
 
     def interpreted_copy(self, copied: Callable[[Native], Native]) -> Native:
         """Copy it, with its parts."""
@@ -171,6 +173,13 @@ def is_base_config(cls: Native) -> bool:
     return isinstance(cls, External) and cls.path.endswith(
         (".PretrainedConfig", ".PreTrainedConfig")
     )
+
+
+def _is_named_after(model_type: str, cls: External) -> bool:
+    """Return whether a class is transformers' own of a model's type, as `Qwen2VLConfig` is."""
+    package, _, name = cls.path.rpartition(".")
+    plain = name.removesuffix("Config").replace("_", "").lower()
+    return package.startswith("transformers") and plain == model_type.replace("_", "").lower()
 
 
 def constructed_config(

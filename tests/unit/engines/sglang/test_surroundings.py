@@ -21,6 +21,7 @@ _FILES: Mapping[str, Mapping[str, object]] = {
     "models/m/config.json": _CONFIG,  # `config_of` takes the path of the file too
     "models/llama": {"model_type": "llama"},
     "models/qwen3": {"model_type": "qwen3"},
+    "models/vl": {"model_type": "qwen2_5_vl"},
     "models/own-code": {"model_type": "llama", "auto_map": {"AutoConfig": "own.Config"}},
 }
 
@@ -130,6 +131,23 @@ def test_configuration_has_what_its_file_has() -> None:
         *("the model's plain configuration", True, False),
     ]
     assert all(isinstance(each, Unknown) for each in unknown)
+
+
+def test_configuration_is_of_the_class_that_its_type_names() -> None:
+    """Transformers names its own classes after the types, without their underscores."""
+    found = _run("""
+        import other
+        from sglang.srt.utils.hf_transformers.config import get_config
+        from transformers import LlamaConfig, Qwen2Config
+        from transformers.models.qwen2_5_vl import Qwen2_5_VLConfig
+
+        def f():
+            llama, vl = get_config("models/llama", True), get_config("models/vl", True)
+            return [isinstance(llama, LlamaConfig), isinstance(vl, Qwen2_5_VLConfig),
+                    isinstance(llama, Qwen2Config), isinstance(llama, other.LlamaConfig)]
+    """)
+
+    assert found == [True, True, False, False]
 
 
 def test_file_is_completed_where_its_class_is_known() -> None:
