@@ -346,16 +346,6 @@ def test_vllm_without_what_is_hooked_is_one_line(
     assert line.startswith("backend-caps-vllm does nothing here: of vLLM 0.33.0, ")
 
 
-def test_label_is_no_fault(vllm: SimpleNamespace, told: Told) -> None:
-    """A text that names no class, as vllm-ascend registers one, is what its platform reads."""
-    vllm.registry.register_backend(vllm.registry.AttentionBackendEnum.CUSTOM, "ASCEND")
-
-    check()
-
-    words = "it names no class; the platform chooses the class by itself."
-    assert told() == [("INFO", f"vLLM 0.33.0: CUSTOM (ASCEND): {words}")]
-
-
 def test_registry_of_another_shape_is_one_line(vllm: SimpleNamespace, told: Told) -> None:
     """A registry that keeps its overrides otherwise is not guessed at."""
     vllm.registry._ATTN_OVERRIDES = []  # noqa: SLF001
