@@ -9,10 +9,12 @@ from __future__ import annotations
 from backend_caps import (
     ANY,
     AttentionArch,
+    AttentionType,
     Capabilities,
     Declaration,
     GraphMetadata,
     HostSeqLens,
+    KVLayout,
     Role,
     SharedReadsEnd,
 )
@@ -53,6 +55,20 @@ DECLARATION = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # A layer hands over neither window, cap nor sinks, and a token sees its own past alone.
+        attention_types={AttentionType.DECODER},
+        sliding_window=False,
+        attention_sinks=False,
+        logit_soft_cap=False,
+        non_causal=False,
+        multimodal_prefix=False,
+        # No cache is quantized by head, and no output is joined with another rank's.
+        per_head_kv_scales=False,
+        decode_context_parallel=False,
+        prefill_context_parallel=False,
+        # A buffer for each layer, with a row for each token's heads, and no blocks in it.
+        kv_layouts={KVLayout.NHD},
+        kernel_block_sizes=ANY,
         # It is slow: where a flag says `auto`, whatever else fits goes before it.
         auto_priority=0,
     ),
