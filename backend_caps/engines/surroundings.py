@@ -306,8 +306,9 @@ def files_of(models: Models, own: Files = frozenset()) -> dict[str, Native]:
         "os.path.isfile": asked("is_file"),
         "os.path.isdir": asked("is_dir"),
         "os.fspath": Hook(lambda _run, args, _named: str(args[0])),
-        "os.path.expanduser": Hook(lambda _run, args, _named: args[0]),
-        "os.path.abspath": Hook(lambda _run, args, _named: args[0]),
+        **dict.fromkeys(
+            ("os.path.expanduser", "os.path.abspath"), Hook(lambda _, args, __: args[0])
+        ),
         "glob.glob": Hook(answering([])),
     }
 
