@@ -306,16 +306,14 @@ def files_of(models: Models, own: Files = frozenset()) -> dict[str, Native]:
         "os.path.isfile": asked("is_file"),
         "os.path.isdir": asked("is_dir"),
         "os.fspath": Hook(lambda _run, args, _named: str(args[0])),
-        **dict.fromkeys(
-            ("os.path.expanduser", "os.path.abspath"), Hook(lambda _, args, __: args[0])
-        ),
+        **dict.fromkeys(("os.path.expanduser", "os.path.abspath"), _ITSELF),
         "glob.glob": Hook(answering([])),
     }
 
 
+_ITSELF = Hook(lambda _run, args, _named: args[0])
 _OPENED = library_class(
-    "io.TextIOWrapper",
-    {"__enter__": Hook(lambda _run, args, _named: args[0]), "__exit__": Hook(lambda *_: None)},
+    "io.TextIOWrapper", {"__enter__": _ITSELF, "__exit__": Hook(lambda *_: None)}
 )
 
 
