@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from backend_caps.capability.backend import Problem
+from backend_caps.capability.backend import Problem, Reading
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.engines.launch_flips import launch_flips
 from backend_caps.resolution.launch import GraphMode, Launch, LayerGroup, Refusal, Unchecked
@@ -153,6 +154,18 @@ def test_start_that_is_not_known_is_no_better() -> None:
 def _launch_of(plan: Plan) -> Launch:
     assert plan.launch is not None
     return plan.launch
+
+
+def test_value_that_is_not_known_is_no_better() -> None:
+    """What the engine's source does not tell may be better or worse."""
+    plan = _plan("EXACT")
+    reading = Reading(origin=Origin.NOT_KNOWN, words="it is not read")
+    own = replace(use("taken", Capabilities()), readings={"host_seq_lens": reading})
+    unknown = resolve([own], plan.flags, rules=plan.rules, launch=plan.launch)
+
+    assert not unknown["host_seq_lens"].is_known
+    assert _flips(unknown, "--x", {"": plan}) == []
+    assert _flips(plan, "--x", {"": unknown}) == []
 
 
 def test_plan_without_a_launch_has_none() -> None:

@@ -485,3 +485,19 @@ def test_gpu_of_another_maker_is_refused(place: Path) -> None:
 
     with pytest.raises(EngineError, match="NVIDIA alone, and MI300X is none"):
         ask_launches(Path(sys.executable), query)
+
+
+def test_fault_of_the_interpreter_is_no_answer_of_the_engines(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what is not checked, in the words of the fault."""
+
+    def broken(*_args: object) -> None:
+        raise KeyError("own")
+
+    monkeypatch.setattr("backend_caps.engines.vllm.arguments.Layers", broken)
+
+    [launch] = _launches(_read, place, "plain", "")
+
+    assert launch.starts is None
+    assert "the interpreter fails (KeyError: 'own')" in [each.message for each in launch.unchecked]

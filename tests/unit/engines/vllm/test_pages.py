@@ -6,16 +6,7 @@ from pathlib import Path
 from backend_caps import Origin
 from backend_caps.capability.backend import Backend
 from tests.unit.engines.tables import data, table
-from tests.unit.engines.vllm.building import (
-    as_json,
-    class_of,
-    declared,
-    files_of,
-    method,
-    read,
-    read_one,
-    said,
-)
+from tests.unit.engines.vllm.building import as_json, files_of, method, read, read_one, said
 
 CONSTANTS = """
 SIZES = (64, 128)
@@ -43,9 +34,9 @@ def test_blocks_that_no_set_holds_are_undeclared(tmp_path: Path) -> None:
     backend = read_one(tmp_path, test)
 
     assert said(backend, "page_sizes").origin is Origin.UNDECLARED
-    assert declared(backend).capabilities.stated() == {}
-    blocks = class_of(backend).attributes["get_supported_kernel_block_sizes"].value
-    assert blocks == (48, "multiple of 64")
+    assert as_json(backend)["page_sizes"] == "undeclared"
+    blocks = said(backend, "kernel_block_sizes")
+    assert blocks.words == "get_supported_kernel_block_sizes() returns [48, MultipleOf(64)]"
 
 
 @table("vllm_pages", "test_of_a_page_is_read")
@@ -66,7 +57,7 @@ def test_other_test_of_a_page_is_undeclared(
     backend = read_one(tmp_path, test, before=CONSTANTS)
 
     assert said(backend, "page_sizes").origin is Origin.CONDITIONAL
-    assert declared(backend).capabilities.stated() == {}
+    assert as_json(backend)["page_sizes"] == "undeclared"
 
 
 def _below(tmp_path: Path, body: str, blocks: str, imports: str, sizes: str) -> Backend:
@@ -101,7 +92,7 @@ def test_page_that_no_size_of_the_list_is_is_undeclared(tmp_path: Path) -> None:
     backend = _below(tmp_path, OF_0_15_1["body"], blocks, "", OF_0_15_1["sizes"])
 
     assert said(backend, "page_sizes").origin is Origin.UNDECLARED
-    assert declared(backend).capabilities.stated() == {}
+    assert as_json(backend)["page_sizes"] == "undeclared"
 
 
 @table("vllm_pages", "root_test_is_read")
@@ -124,4 +115,4 @@ def test_other_root_test_is_not_read(tmp_path: Path, body: str, sizes: str | Non
     reading = said(backend, "page_sizes")
     assert (reading.origin, reading.value) == (Origin.UNDECLARED, None)
     assert reading.words.endswith(" (supports_block_size() is not read)")
-    assert declared(backend).capabilities.stated() == {}
+    assert as_json(backend)["page_sizes"] == "undeclared"
