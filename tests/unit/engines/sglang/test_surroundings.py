@@ -92,7 +92,7 @@ def test_folder_of_the_model_holds_its_configuration_and_no_more() -> None:
                     (path / "other.json").exists(), os.path.isfile("models/m/config.json"),
                     os.path.exists("models/m/a/b"), file.name, file.suffix, file.stem,
                     str(file.parent), list(path.glob("*.bin")), path.as_posix(), str(path),
-                    os.path.abspath("x"), os.fspath(path), glob.glob("*"),
+                    os.path.abspath("x"), os.fspath(path), glob.glob("*"), path.is_absolute(),
                     getattr(path, "zz", 5)], [
                     Path("elsewhere").exists(), Path("else/where").is_dir(),
                     Path("elsewhere").glob("*"), path.read_text(), Path(torch.somewhere()),
@@ -101,7 +101,7 @@ def test_folder_of_the_model_holds_its_configuration_and_no_more() -> None:
 
     assert known[:8] == [True, True, False, True, True, False, True, False]
     assert known[8:12] == ["config.json", ".json", "config", "models/m"]
-    assert known[12:] == [[], "models/m", "models/m", "x", "models/m", [], 5]
+    assert known[12:] == [[], "models/m", "models/m", "x", "models/m", [], False, 5]
     assert all(isinstance(each, Unknown) for each in unknown)
 
 
