@@ -103,7 +103,7 @@ class Acme:
 def register():
     register_backend("ACME", "acme_vllm.Acme")
 """
-Told = Callable[[], list[tuple[str, str]]]
+Logged = Callable[[], list[tuple[str, str]]]
 STATES = "    _cudagraph_support = AttentionCGSupport.{level}"
 ROOT = "AttentionMetadataBuilder"
 DECLARED = """\
@@ -175,7 +175,7 @@ def declare(folder: Path, kinds: str, conditions: str = "()") -> None:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
     """List what the plugin logged, the level and the line; information is kept, as vLLM does."""
     caplog.set_level(logging.INFO, "vllm")
     return lambda: [
@@ -186,7 +186,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 
 
 def test_loader_reports_what_a_backend_states(
-    vllm: SimpleNamespace, acme: Path, told: Told
+    vllm: SimpleNamespace, acme: Path, logged: Logged
 ) -> None:
     """One line says the name, the class and what its own builder states."""
     install(acme, body=STATES.format(level="UNIFORM_BATCH"))
@@ -194,7 +194,7 @@ def test_loader_reports_what_a_backend_states(
     vllm.load()
 
     words = "ACME (acme_vllm.Acme): Builder states _cudagraph_support = UNIFORM_BATCH."
-    assert told() == [("INFO", f"vLLM 0.33.0: {words}")]
+    assert logged() == [("INFO", f"vLLM 0.33.0: {words}")]
 
 
 def test_loader_changes_nothing_of_vllms(vllm: SimpleNamespace, acme: Path) -> None:
@@ -226,19 +226,19 @@ LATER = "decides by its configuration, in Builder.get_cudagraph_support()"
     ],
 )
 def test_statement_is_reported(
-    base: str, body: str, level: str, words: str, vllm: SimpleNamespace, acme: Path, told: Told
+    base: str, body: str, level: str, words: str, vllm: SimpleNamespace, acme: Path, logged: Logged
 ) -> None:
     """What states nothing or decides later is information, somebody's fault is a warning."""
     install(acme, base=base, body=body)
 
     vllm.load()
 
-    ((found, line),) = told()
+    ((found, line),) = logged()
     assert (found, words in line) == (level, True)
 
 
 def test_claim_of_vllms_own_builder_is_a_warning_where_it_is_inherited(
-    vllm: SimpleNamespace, acme: Path, told: Told
+    vllm: SimpleNamespace, acme: Path, logged: Logged
 ) -> None:
     """What made torchtitan's backend compute NaN is reported with what to state."""
     own = {
@@ -253,7 +253,7 @@ def test_claim_of_vllms_own_builder_is_a_warning_where_it_is_inherited(
 
     vllm.load()
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert level == "WARNING"
     assert "Builder inherits _cudagraph_support of vllm.v1.attention.backends.flash_attn" in line
     assert line.endswith("State _cudagraph_support in Builder, if that is true of it.")
@@ -268,7 +268,7 @@ def test_claim_of_vllms_own_builder_is_a_warning_where_it_is_inherited(
     ],
 )
 def test_declared_graphs_are_held_to_what_the_class_states(
-    kinds: str, conditions: str, level: str, vllm: SimpleNamespace, acme: Path, told: Told
+    kinds: str, conditions: str, level: str, vllm: SimpleNamespace, acme: Path, logged: Logged
 ) -> None:
     """Where a declaration names the class as its adapter, the two are to say the same."""
     install(acme, body=STATES.format(level="UNIFORM_SINGLE_TOKEN_DECODE"))
@@ -276,12 +276,12 @@ def test_declared_graphs_are_held_to_what_the_class_states(
 
     vllm.load()
 
-    ((found, line),) = told()
+    ((found, line),) = logged()
     assert (found, "of acme 1.0 declares graph_replay=" in line) == (level, level == "WARNING")
 
 
 def test_class_that_nobody_imported_is_left_alone(
-    vllm: SimpleNamespace, acme: Path, told: Told
+    vllm: SimpleNamespace, acme: Path, logged: Logged
 ) -> None:
     """A path alone imports nothing in vLLM's process."""
     (acme / "acme_lazy.py").write_text("raise RuntimeError('imported')\n")
@@ -290,21 +290,21 @@ def test_class_that_nobody_imported_is_left_alone(
     check()
 
     assert "acme_lazy" not in sys.modules
-    assert "its module is not imported yet, and was not looked at" in told()[0][1]
+    assert "its module is not imported yet, and was not looked at" in logged()[0][1]
 
 
-def test_label_is_information(vllm: SimpleNamespace, told: Told) -> None:
+def test_label_is_information(vllm: SimpleNamespace, logged: Logged) -> None:
     """A label in vLLM's own registry, as of vllm-ascend, is no fault of the plugin."""
     vllm.registry.register_backend(vllm.registry.AttentionBackendEnum.CUSTOM, "ACME")
 
     check()
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert (level, "CUSTOM (ACME): a label, which names no class" in line) == ("INFO", True)
 
 
 def test_plugins_that_come_later_are_named(
-    vllm: SimpleNamespace, tmp_path: Path, told: Told
+    vllm: SimpleNamespace, tmp_path: Path, logged: Logged
 ) -> None:
     """What a plugin behind ours on the path registers is not seen, and the plugin is named."""
     install(tmp_path, body=STATES.format(level="ALWAYS"))
@@ -312,7 +312,7 @@ def test_plugins_that_come_later_are_named(
 
     vllm.load()
 
-    ((_, line),) = told()
+    ((_, line),) = logged()
     assert "later, and what they register was not looked at: acme." in line
 
 
@@ -333,7 +333,7 @@ def test_plugins_that_come_later_are_named(
     ],
 )
 def test_vllm_without_what_is_hooked_is_one_line(
-    wrapper: object, words: str, vllm: SimpleNamespace, acme: Path, told: Told
+    wrapper: object, words: str, vllm: SimpleNamespace, acme: Path, logged: Logged
 ) -> None:
     """A release that lacks it is not guessed at, whatever its number, and nothing is looked at."""
     vars(sys.modules["vllm.v1.worker.worker_base"])["WorkerWrapperBase"] = wrapper
@@ -341,36 +341,36 @@ def test_vllm_without_what_is_hooked_is_one_line(
 
     vllm.load()
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert (level, words in line) == ("ERROR", True)
     assert line.startswith("backend-caps-vllm does nothing here: of vLLM 0.33.0, ")
 
 
-def test_registry_of_another_shape_is_one_line(vllm: SimpleNamespace, told: Told) -> None:
+def test_registry_of_another_shape_is_one_line(vllm: SimpleNamespace, logged: Logged) -> None:
     """A registry that keeps its overrides otherwise is not guessed at."""
     vllm.registry._ATTN_OVERRIDES = []  # noqa: SLF001
 
     check()
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert (level, "_ATTN_OVERRIDES is of type list, not dict" in line) == ("ERROR", True)
 
 
 def test_fault_of_our_own_is_not_raised(
     vllm: SimpleNamespace,  # noqa: ARG001 - is there
     monkeypatch: pytest.MonkeyPatch,
-    told: Told,
+    logged: Logged,
 ) -> None:
     """Plugins are not isolated by vLLM's loader, so ours does it itself."""
-    monkeypatch.setattr("backend_caps_vllm.checking.statements_of", Mock(side_effect=RuntimeError))
+    monkeypatch.setattr("backend_caps_vllm.hooks.statements_of", Mock(side_effect=RuntimeError))
 
     check()
 
-    assert [level for level, _ in told()] == ["ERROR"]
+    assert [level for level, _ in logged()] == ["ERROR"]
 
 
 def test_refused_setting_is_one_line(
-    vllm: SimpleNamespace, acme: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+    vllm: SimpleNamespace, acme: Path, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     """Settings of backend-caps hold here too; a wrong one is reported, and vLLM loads on."""
     monkeypatch.setenv("BACKEND_CAPS_DISCOVERY_DEADLINE", "soon")
@@ -378,7 +378,7 @@ def test_refused_setting_is_one_line(
 
     vllm.load()
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert (level, "BACKEND_CAPS_DISCOVERY_DEADLINE" in line) == ("ERROR", True)
 
 

@@ -48,7 +48,7 @@ class UnsupportedVLLMError(BackendCapsError):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A backend that somebody put in by `register_backend`."""
+    """A backend that is registered by `register_backend`."""
 
     name: str
     """Of vLLM's enum."""
@@ -78,7 +78,7 @@ def version_of_engine() -> str:
 
 
 def registered() -> list[Registered]:
-    """List the out-of-tree backends, by name; where nobody imported the registry, there are none.
+    """List the out-of-tree backends, by name; where the registry is not imported, there are none.
 
     Raises:
         UnsupportedVLLMError: the registry is not as expected.

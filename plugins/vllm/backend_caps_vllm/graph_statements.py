@@ -190,7 +190,7 @@ def _package(kind: type) -> str:
 
 
 def _of_another(builder: type, stater: type, name: str) -> str | None:
-    """Tell of an optimistic claim that its author may not know of."""
+    """Describe an optimistic claim that its author may not know of."""
     if _package(builder) == _package(stater):
         return None
     return (

@@ -41,7 +41,7 @@ class GraphWords(logging.Handler):
     """
 
     def __init__(self, config: _Object) -> None:
-        """Listen to vLLM's loggers from now on."""
+        """Collect from vLLM's loggers from now on."""
         super().__init__(logging.WARNING)
         self.asked = _graph_mode(config)
         self.found: dict[str, None] = {}
@@ -53,7 +53,7 @@ class GraphWords(logging.Handler):
             self.found[record.getMessage()] = None
 
     def close(self) -> None:
-        """Hear no more."""
+        """Collect no more."""
         logging.getLogger(ENGINE).removeHandler(self)
         super().close()
 
@@ -83,7 +83,7 @@ class AskedBackend:
     """Of vLLM's enum."""
     path: str
     kind: type | None
-    """Its class; None where nobody imported it."""
+    """Its class; None where it is not imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def live_server(wrapper: _Object, version: str, words: GraphWords) -> LiveServer
     Args:
         wrapper: vLLM's `WorkerWrapperBase`, whose worker has its KV cache.
         version: vLLM's.
-        words: what was heard since before the model was loaded.
+        words: vLLM's warnings from before the model was loaded on.
 
     Raises:
         AttributeError: this vLLM keeps something elsewhere.
@@ -280,7 +280,7 @@ def _asked(config: _Object) -> AskedBackend | None:
     asked = getattr(getattr(config, "attention_config", None), "backend", None)
     try:
         path = "" if asked is None else str(asked.get_path())
-    except ValueError:  # nobody has registered it
+    except ValueError:  # no backend is registered for it
         return None
     module, _, name = path.rpartition(".")
     if not module:  # a label, of which only the platform knows the class

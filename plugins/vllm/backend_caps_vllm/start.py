@@ -19,7 +19,7 @@ from backend_caps.resolution.plan import Policy
 from backend_caps_vllm.engine import Registered
 from backend_caps_vllm.graph_statements import by_class, compared, stated
 from backend_caps_vllm.live import LiveServer, TakenBackend
-from backend_caps_vllm.locked import lock_differences
+from backend_caps_vllm.lock import lock_differences
 from backend_caps_vllm.metrics import publish
 
 _LOG = logging.getLogger("vllm.backend_caps_vllm")
@@ -85,7 +85,7 @@ def problems_of(server: LiveServer, launch: LaunchDocument, settings: Settings) 
 
 
 def _faults(registry: Registry) -> Iterator[str]:
-    """Tell of declarations that cannot be read: what runs may be theirs."""
+    """List declarations that cannot be read: what runs may be theirs."""
     for entry in registry.entries:
         if entry.status in {Status.BROKEN, Status.CONFLICT}:
             yield from (f"{each.message} {each.remedy}" for each in entry.problems)

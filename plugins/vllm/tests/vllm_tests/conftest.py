@@ -12,7 +12,7 @@ from backend_caps_vllm.metrics import FOLDER
 
 from .small_vllm import platform
 
-Told = Callable[[], list[tuple[str, str]]]
+Logged = Callable[[], list[tuple[str, str]]]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
     """List what the plugin logged, the level and the line."""
     caplog.set_level(logging.INFO, "vllm")
     return lambda: [

@@ -41,7 +41,7 @@ class Name(Enum):
         """Return the class's path.
 
         Raises:
-            ValueError: nobody has registered one.
+            ValueError: no backend is registered for it.
         """
         if not self.value:
             raise ValueError(self.name)

@@ -32,7 +32,7 @@ SIZES = {"block_size": 16, "head_size": 64, "dtype": "bfloat16"}
 
 
 def read(worker: Worker) -> LiveServer:
-    """Read a worker whose cache is made while its warnings are heard."""
+    """Read a worker whose cache is made while its warnings are collected."""
     words = GraphWords(worker.vllm_config)
     worker.initialize_from_config("cache")
     words.close()
@@ -83,7 +83,7 @@ def test_layers_of_one_group_may_have_caches_of_their_own() -> None:
     assert sizes == [SIZES, {**SIZES, "head_size": 32}]
 
 
-def test_blocks_of_a_kernel_are_told_where_they_are_others() -> None:
+def test_blocks_of_a_kernel_are_shown_where_they_are_others() -> None:
     """The cache manager's blocks may be split for the kernel."""
     split = group("a", builder=SmallBuilder(Spec(block_size=8)))
 
@@ -114,7 +114,7 @@ def test_mode_of_graphs_has_the_engines_words_where_it_is_lowered() -> None:
     ],
 )
 def test_least_support_names_its_class(groups: list[object], support: str, by: str | None) -> None:
-    """Where all graphs work, nobody is named."""
+    """Where all graphs work, no class is named."""
     graphs = read(Worker({"a": Attention()}, groups)).launch.graphs
 
     assert graphs is not None
@@ -159,7 +159,7 @@ def test_asked_backend_is_found_by_its_class(
     expected: tuple[str, type | None] | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A name stands for a class, where somebody has registered or imported one."""
+    """A name stands for a class, where one is registered or imported."""
     if loaded:
         own = SimpleNamespace(Small=Small)
         monkeypatch.setitem(sys.modules, "vllm.small", own)

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from backend_caps.report.document import json_text
 
-from .test_vllm_locked import SERVER
+from .test_vllm_lock import SERVER
 
 LAYERS = (
     'backend_caps_layers{backend="FLASH_ATTN",block_size="16",cache="FullAttentionSpec",'
@@ -60,7 +60,7 @@ def test_first_process_serves() -> None:
 
 
 def test_worker_whose_parent_serves_nothing_writes_nothing(tmp_path: Path) -> None:
-    """Without a folder there is nobody to read it."""
+    """Without a folder it is not read."""
     publish(SERVER, {}, [], {})
 
     assert list(tmp_path.iterdir()) == []

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from backend_caps_vllm import RefusedStartError, checking
+from backend_caps_vllm import RefusedStartError, hooks
 from backend_caps_vllm.metrics import Served
 
-from .conftest import Told
+from .conftest import Logged
 from .small_vllm import (
     Attention,
     AttentionMetadataBuilder,
@@ -65,8 +65,8 @@ def hooked(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG0
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
     for name in ("init_device", "initialize_from_config"):
         monkeypatch.setattr(Worker, name, vars(Worker)[name])
-    monkeypatch.setattr(checking, "_HOOKED", set())
-    checking.hook(Worker)
+    monkeypatch.setattr(hooks, "_HOOKED", set())
+    hooks.hook(Worker)
 
 
 def start(**changes: object) -> Worker:
@@ -104,37 +104,37 @@ def served_problems(folder: Path) -> list[str]:
     return [sample.labels["problem"] for sample in family.samples]
 
 
-def test_plan_is_logged_once_the_cache_is_there(served: Path, told: Told) -> None:
+def test_plan_is_logged_once_the_cache_is_there(served: Path, logged: Logged) -> None:
     """The log has it as `select --engine vllm` prints it, with what lowered the graphs."""
     worker = start(lowers_to=GraphMode.PIECEWISE)
 
-    assert told() == [("INFO", PLAN)]
+    assert logged() == [("INFO", PLAN)]
     assert (worker.done, served_problems(served)) == (["device", "cache"], [])
 
 
-def test_second_hook_changes_nothing(told: Told) -> None:
+def test_second_hook_changes_nothing(logged: Logged) -> None:
     """VLLM may load its plugins more than once."""
-    checking.hook(Worker)
+    hooks.hook(Worker)
 
     start()
 
-    assert len(told()) == 1
+    assert len(logged()) == 1
 
 
-def test_worker_that_was_not_heard_is_looked_at_all_the_same(told: Told) -> None:
+def test_plan_is_logged_without_warnings_from_before(logged: Logged) -> None:
     """An executor of another kind may make the device otherwise."""
     layers: dict[str, object] = {"a": Attention()}
 
     Worker(layers, [group("a")]).initialize_from_config("cache")
 
-    assert "graphs: FULL" in told()[0][1]
+    assert "graphs: FULL" in logged()[0][1]
 
 
-def test_other_workers_of_a_stage_say_nothing(told: Told) -> None:
+def test_other_workers_of_a_stage_say_nothing(logged: Logged) -> None:
     """Their layers are those of the first."""
     start(rank=1)
 
-    assert told() == []
+    assert logged() == []
 
 
 NOT_ASKED = (
@@ -153,12 +153,12 @@ WRONG = [
 
 @pytest.mark.parametrize(("changes", "words"), WRONG)
 def test_what_is_wrong_is_a_warning(
-    changes: dict[str, object], words: str, served: Path, told: Told
+    changes: dict[str, object], words: str, served: Path, logged: Logged
 ) -> None:
     """The server starts; the log and the metrics say it."""
     start(**changes)
 
-    assert (told()[1:], served_problems(served)) == ([("WARNING", words)], [words])
+    assert (logged()[1:], served_problems(served)) == ([("WARNING", words)], [words])
 
 
 @pytest.mark.parametrize(("changes", "words"), WRONG)
@@ -176,13 +176,13 @@ def test_what_is_wrong_is_refused_under_strict(
     )
 
 
-def test_quiet_says_the_plan_alone(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_says_the_plan_alone(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Problems are left out where that is asked for."""
     monkeypatch.setenv("BACKEND_CAPS_POLICY", "quiet")
 
     start(asked=Name.CUSTOM)
 
-    assert [level for level, _ in told()] == ["INFO"]
+    assert [level for level, _ in logged()] == ["INFO"]
 
 
 HONEST = "graph_replay=set(), head_sizes=Exact(64), page_sizes=Exact(16), devices={'cpu'}"
@@ -206,52 +206,52 @@ HONEST = "graph_replay=set(), head_sizes=Exact(64), page_sizes=Exact(16), device
     ],
 )
 def test_third_partys_backend_is_held_to_its_declaration(
-    claims: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+    claims: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     """The class that runs, its builder and its layers are held to what is declared of it."""
     declare(tmp_path, claims, monkeypatch)
 
     start(groups=of_acme())
 
-    lines = [line for level, line in told() if level == "WARNING"]
+    lines = [line for level, line in logged() if level == "WARNING"]
     assert [word in line for word, line in zip(words, lines, strict=True)] == [True] * len(words)
 
 
 def test_declared_backend_that_runs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     """The log says which distribution's declaration the class was held to."""
     declare(tmp_path, HONEST, monkeypatch)
 
     start(groups=of_acme())
 
-    assert told()[1:] == [("INFO", "backend 'acme' of acme 1.0 runs as acme.Acme")]
+    assert logged()[1:] == [("INFO", "backend 'acme' of acme 1.0 runs as acme.Acme")]
 
 
-def test_third_partys_backend_without_a_declaration_has_its_class_looked_at(told: Told) -> None:
+def test_third_partys_backend_without_a_declaration_has_its_class_looked_at(logged: Logged) -> None:
     """What it inherits of vLLM's own builder is reported."""
     inherits = type("Inherits", (SmallBuilder,), {"__module__": "acme"})
 
     start(groups=[group("a", backend=Acme, builder=inherits())])
 
-    assert "Inherits inherits _cudagraph_support of vllm.small.SmallBuilder" in told()[1][1]
+    assert "Inherits inherits _cudagraph_support of vllm.small.SmallBuilder" in logged()[1][1]
 
 
-def test_refused_setting_is_one_line(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_setting_is_one_line(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server starts, and the log says what is wrong with the setting."""
     monkeypatch.setenv("BACKEND_CAPS_POLICY", "stern")
 
     start()
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert (level, "BACKEND_CAPS_POLICY" in line) == ("ERROR", True)
 
 
-def test_unread_worker_is_one_line(told: Told) -> None:
+def test_unread_worker_is_one_line(logged: Logged) -> None:
     """A release that keeps something elsewhere starts as it would without this."""
     start(groups=[object()])
 
-    ((level, line),) = told()
+    ((level, line),) = logged()
     assert (level, line) == (
         "ERROR",
         "backend-caps-vllm could not read the plan; vLLM goes on without it",

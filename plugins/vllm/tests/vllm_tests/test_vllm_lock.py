@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from backend_caps_vllm.locked import lock_differences
+from backend_caps_vllm.lock import lock_differences
 
 from backend_caps import Facts, RuleSet, ServerFlags, discover, resolve
 from backend_caps.report.launches import LaunchDocument, LayerGraphsDocument, LayerGroupDocument

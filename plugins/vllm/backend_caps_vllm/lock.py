@@ -17,7 +17,7 @@ def lock_differences(path: Path, launch: LaunchDocument, registry: Registry) -> 
     """Compare a server with what `backend-caps lock` wrote; a sentence for all that differs.
 
     What the engine takes is compared, and what plugins declare. Of the engine's own classes a lock
-    has the source's words, which nobody reads here.
+    has the source's words, which is not read here.
 
     Args:
         path: the file.

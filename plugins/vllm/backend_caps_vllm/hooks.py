@@ -25,22 +25,22 @@ _LOG = logging.getLogger("vllm.backend_caps_vllm")
 _Wrapper: TypeAlias = Any
 """A `WorkerWrapperBase`."""
 _HOOKED: set[type] = set()
-_HEARD: WeakKeyDictionary[_Wrapper, GraphWords] = WeakKeyDictionary()
+_WARNINGS: WeakKeyDictionary[_Wrapper, GraphWords] = WeakKeyDictionary()
 
 
 def check() -> None:
     """Log what out-of-tree backends state of graphs, and have the plan logged once it is known.
 
     vLLM's plugin loader calls it in every process. Nothing is raised here: a vLLM that lacks what
-    is hooked is one line, and so is a setting that is refused. A backend whose module nobody has
-    imported is left alone.
+    is hooked is one line, and so is a setting that is refused. A backend whose module is not
+    imported yet is left alone.
     """
     try:
         found, wrapper = version_of_engine(), worker_wrapper()
         for seen in list(statements_of(imports=False)):
             level = logging.WARNING if seen.fault else logging.INFO
             _LOG.log(level, "vLLM %s: %s", found, seen)
-        _tell_of_later_plugins()
+        _log_later_plugins()
         offer(os.environ)
         hook(wrapper)
     except BackendCapsError as error:
@@ -49,7 +49,7 @@ def check() -> None:
         _LOG.exception("backend-caps-vllm could not check the backends; vLLM goes on without it")
 
 
-def _tell_of_later_plugins() -> None:
+def _log_later_plugins() -> None:
     said = os.environ.get("VLLM_PLUGINS")  # read as vLLM reads it
     if later := later_plugins(None if said is None else said.split(",")):
         _LOG.info(
@@ -60,37 +60,37 @@ def _tell_of_later_plugins() -> None:
 
 
 def hook(wrapper: type) -> None:
-    """Listen before a worker's model is loaded, and look at it once its KV cache is there."""
+    """Collect warnings while a worker's model is loaded, and log its plan once its cache is there."""
     if wrapper not in _HOOKED:
         _HOOKED.add(wrapper)
-        for name, around in ((DEVICE, _listening), (CACHE, _looking)):
+        for name, around in ((DEVICE, _with_warnings), (CACHE, _with_plan)):
             setattr(wrapper, name, around(vars(wrapper)[name]))
 
 
-def _listening(original: Callable[..., object]) -> Callable[..., object]:
+def _with_warnings(original: Callable[..., object]) -> Callable[..., object]:
     @wraps(original)
     def init_device(self: _Wrapper) -> object:
-        _HEARD[self] = GraphWords(self.vllm_config)
+        _WARNINGS[self] = GraphWords(self.vllm_config)
         return original(self)
 
     return init_device
 
 
-def _looking(original: Callable[..., object]) -> Callable[..., object]:
+def _with_plan(original: Callable[..., object]) -> Callable[..., object]:
     @wraps(original)
     def initialize_from_config(self: _Wrapper, kv_cache_configs: object) -> object:
-        words = _HEARD.pop(self, None) or GraphWords(self.vllm_config)
+        words = _WARNINGS.pop(self, None) or GraphWords(self.vllm_config)
         try:
             done = original(self, kv_cache_configs)
         finally:
             words.close()
-        _look(self, words)
+        _log_plan(self, words)
         return done
 
     return initialize_from_config
 
 
-def _look(wrapper: _Wrapper, words: GraphWords) -> None:
+def _log_plan(wrapper: _Wrapper, words: GraphWords) -> None:
     """Log the plan of a worker.
 
     Raises:
