@@ -114,7 +114,7 @@ def query_of_server(ctx: click.Context, facts: Facts) -> LaunchQuery | None:
 
 def _model(ctx: click.Context, words: tuple[str, ...]) -> str | None:
     """Return the model of the options, else that of the command line."""
-    from backend_caps.engines.vllm.command_line import named_model  # noqa: PLC0415 - for a launch alone
+    from backend_caps.engines.command_line import named_model  # noqa: PLC0415 - for a launch alone
 
     return ctx.params["model_config"] or named_model(words)
 

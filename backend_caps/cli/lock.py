@@ -13,7 +13,7 @@ from backend_caps.cli.launch import launch_options, model_option
 from backend_caps.cli.options import has_server_flags, request_of, server_command
 from backend_caps.cli.output import Format, examples, printer, say
 from backend_caps.cli.request import Request, query_of
-from backend_caps.engines.vllm.command_line import locked_words
+from backend_caps.engines.command_line import locked_words
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import (

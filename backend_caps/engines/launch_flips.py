@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.engines.model import MODEL_OPTIONS
-from backend_caps.resolution.flips import Flip, Remedy
+from backend_caps.resolution.flips import GRAPHS, STARTS, Flip, Remedy
 from backend_caps.resolution.launch import GRAPH_MODES, Launch
 from backend_caps.resolution.plan import Plan
 
-GRAPHS, STARTS = "graphs", "starts"
-"""What a flip is of beside capabilities: the mode of graphs, and whether the server starts."""
 _BACKEND = "--attention-backend"
 _NAMING = frozenset(
     {_BACKEND, "--prefill-attention-backend", "--decode-attention-backend", "-ac.backend"}

@@ -17,11 +17,10 @@ from backend_caps.report.sections import (
     table_of,
     titled_table,
 )
+from backend_caps.resolution.flips import GRAPHS, STARTS
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
 """Origins of values that count as the worst because they are not known."""
-GRAPHS, STARTS = "graphs", "starts"
-"""What a flip of the mode of graphs, or of a refusal, names in place of a capability."""
 _NO_USE = (
     "No flag that was asked puts a backend to use on this server: other flags go before it, or it "
     "is for drafts and --speculative-algorithm is not given."

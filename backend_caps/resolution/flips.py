@@ -25,6 +25,8 @@ from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import PAIR, Use, UseKind
 
 _USUAL_DTYPE = "bfloat16"
+GRAPHS, STARTS = "graphs", "starts"
+"""What a flip of a launch is of beside capabilities: the mode of graphs, and whether it starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

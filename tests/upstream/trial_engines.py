@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from backend_caps.engines.command_line import without_model
 from backend_caps.engines.sglang import arguments as sglang
 from backend_caps.engines.sglang import query as sglang_query
 from backend_caps.engines.sglang.read import is_wanted
 from backend_caps.engines.vllm import arguments as vllm
 from backend_caps.engines.vllm import query as vllm_query
-from backend_caps.engines.vllm.command_line import without_model
 from backend_caps.resolution.launch import Launch
 from tests.upstream import launches, vllm_launches
 from tests.upstream.launches import Case

@@ -14,13 +14,13 @@ from typing import Any
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.ahead import on_all_cores
+from backend_caps.engines.command_line import without_model
 from backend_caps.engines.model import Model
 from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.library import forget_types
 from backend_caps.engines.source.values import Raised
-from backend_caps.engines.vllm.command_line import without_model
 from backend_caps.engines.vllm.layers import Layers
 from backend_caps.engines.vllm.query import check_gpu, launch_of
 from backend_caps.engines.vllm.server import Server

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
+from backend_caps.engines.command_line import variables_of, without_model
 from backend_caps.engines.model import in_folders
 from backend_caps.engines.query import ask
 from backend_caps.engines.reading import EngineError, LaunchQuery
-from backend_caps.engines.vllm.command_line import variables_of, without_model
 from backend_caps.resolution.launch import (
     GraphMode,
     Launch,

@@ -60,7 +60,7 @@ def _log_later_plugins() -> None:
 
 
 def hook(wrapper: type) -> None:
-    """Collect warnings while a worker's model is loaded, and log its plan once its cache is there."""
+    """Collect warnings while a model is loaded, and log the plan once its cache is there."""
     if wrapper not in _HOOKED:
         _HOOKED.add(wrapper)
         for name, around in ((DEVICE, _with_warnings), (CACHE, _with_plan)):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.gpu import gpus
+from backend_caps.engines.command_line import named_model
 from backend_caps.engines.model import model_of
 from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.vllm.arguments import read_launches
-from backend_caps.engines.vllm.command_line import named_model
 from backend_caps.engines.vllm.query import ask_launches
 from backend_caps.resolution.launch import GraphMode, Launch, LayerChoice, Rewrite
 from tests.unit.engines.source.trees import write_folder

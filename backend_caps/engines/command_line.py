@@ -1,4 +1,4 @@
-"""The words of a vLLM server's command line: its variables, and the model that it names."""
+"""The words of a server's command line: variables before it, and the model that it names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from backend_caps.engines.model import MODEL_OPTIONS
 from backend_caps.resolution.engine import value_in, without_options
 
 _SERVE = ("vllm", "serve")
+"""What starts vLLM's server, with the model behind it."""
 CONFIG_OPTIONS = ("--config",)
 """The option that names a YAML file of options."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
