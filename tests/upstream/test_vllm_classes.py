@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
-from backend_caps import ANY
+from backend_caps import ANY, Exact, MultipleOf, OneOf
 from backend_caps.capability.backend import Backend, EngineClass
+from backend_caps.capability.vocabulary import AttentionType
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.vllm.features import PREDICATES, TYPES
 from backend_caps.engines.vllm.read import read_vllm
 from backend_caps.resolution.launch import LEVELS
 from tests.upstream.tables.rows import FOLDER
@@ -40,6 +42,9 @@ AS_CAPABILITY = {
     "supports_dtype": "dtypes",
     "supports_head_size": "head_sizes",
     "supports_kv_cache_dtype": "kv_cache_dtypes",
+    "get_supported_kernel_block_sizes": "kernel_block_sizes",
+    TYPES: "attention_types",
+    **{predicate: feature for feature, predicate in PREDICATES.items()},
 }
 """The capability that answers a question; the others are flags, listed by vLLM's names."""
 DEFAULTS: Mapping[str, object] = {"supports_non_causal_dcp": False}
@@ -52,8 +57,7 @@ UNKNOWN = {
     "builder.supports_draft_decode_metadata_update": 1,
     "get_builder_cls": 1,
     "get_cudagraph_support": 5,
-    "get_supported_kernel_block_sizes": 13,
-    "supports_attn_type": 16,
+    "get_supported_kernel_block_sizes": 12,
     "supports_block_size": 9,
     "supports_compute_capability": 3,
     "supports_device_cpu_query_lens_mismatch": 9,
@@ -131,11 +135,27 @@ def _written(question: str, value: Any) -> object:
                 for major, minor in CAPABILITIES
                 if value is ANY or any((major, minor) in window for window in value)
             ]
+        case "get_supported_kernel_block_sizes":
+            return _blocks(value)
+        case _ if question == TYPES:
+            taken = {each.value for each in value}
+            return _passing([each.value for each in AttentionType], taken.__contains__)
         case "supports_dtype":
             return _passing(DTYPES, lambda name: value is ANY or name in value)
         case "supports_kv_cache_dtype":
             return "all" if value is ANY else sorted(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _blocks(sizes: object) -> object:
+    match sizes:
+        case Exact(exact=size):
+            return [size]
+        case MultipleOf(multiple_of=base):
+            return [f"multiple of {base}"]
+        case OneOf(one_of=several):
+            return sorted(several)
+    return sizes
 
 
 def _given(question: str, answer: Any) -> object:

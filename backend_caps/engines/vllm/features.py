@@ -64,6 +64,7 @@ class Features:
             **{
                 name: self._read(backend, predicate, _constant_of)
                 or self._of_implementation(implementation, name)
+                or self._worked_out(backend, predicate)
                 for name, predicate in PREDICATES.items()
             },
             "logit_soft_cap": self._of_implementation(implementation, "logit_soft_cap"),
@@ -77,6 +78,11 @@ class Features:
         """Read a method of the backend; None where only the root has one."""
         answer = self._lookup.below_root(backend, name)
         return None if answer is None else finding(backend, answer, _cases(answer, value_of))
+
+    def _worked_out(self, backend: ClassDef, name: str) -> Finding | None:
+        """Read what the root answers for the class from its implementation's base."""
+        reading = self._lookup.worked_out(backend, name)
+        return None if reading is None else Finding(reading=reading)
 
     def _implementation(self, backend: ClassDef) -> ClassDef | None:
         """Find the class that computes; None where there is not just one."""
