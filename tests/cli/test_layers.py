@@ -1,14 +1,16 @@
-"""`select --engine vllm`: which backend each kind of layer takes."""
+"""Commands of vLLM: which backend each kind of layer takes, and the plan of a command line."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from backend_caps.report.launches import EngineLayersDocument
+from backend_caps.report.plans import PlanDocument
 from tests.cli.conftest import CommandLine
 from tests.unit.engines.vllm.building import write_importable
 
@@ -27,10 +29,22 @@ def _importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["asked", "read"])
-def select(request: pytest.FixtureRequest, place: Path) -> str:
-    """The command, of an engine that is asked or whose source is read."""
+def engine(request: pytest.FixtureRequest, place: Path) -> str:
+    """The options of an engine that is asked or whose source is read."""
     asked, read = f"--engine-python {sys.executable}", f"--source {place / 'engine'}"
-    return f"select --engine vllm {asked if request.param == 'asked' else read} {_H100}"
+    return f"--path @ --engine vllm {asked if request.param == 'asked' else read} {_H100}"
+
+
+@pytest.fixture
+def select(engine: str) -> str:
+    """The command that shows layers, of either engine."""
+    return f"select {engine}"
+
+
+@pytest.fixture
+def read(place: Path) -> str:
+    """The options of an engine that is read."""
+    return f"--path @ --engine vllm --source {place / 'engine'} {_H100}"
 
 
 def test_layers_are_shown_with_their_backends_and_the_mode_of_graphs(
@@ -92,3 +106,175 @@ def test_what_is_missing_is_named(acme: CommandLine, options: str, message: str)
 
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
+
+
+def test_plan_is_of_the_classes_that_layers_take(
+    engine: str, place: Path, acme: CommandLine
+) -> None:
+    """What their builders read of lengths is joined, and the engine's word for graphs holds."""
+    line = f"resolve {engine} --format json -- vllm serve {place}/windows --method ngram"
+    plan = PlanDocument.model_validate(acme.json(line))
+
+    assert (plan.rules, plan.engine) == ("vllm-9.0", "vllm 9.0")
+    assert plan.server["host_seq_lens"].value == "exact"
+    reasons = {cause.name: cause.reason for cause in plan.server["host_seq_lens"].causes}
+    file = "vllm/v1/attention/backends/classes.py"
+    assert reasons == {
+        "FullBackend": f"Builder: build() reads common_attn_metadata.seq_lens.cpu() ({file}:15)",
+        "WindowBackend": "UniformBuilder: build() reads "
+        f"common_attn_metadata.seq_lens_cpu_upper_bound ({file}:24)",
+    }
+    graphs = plan.phases["decode"]["graph_replay"]
+    assert graphs.value == ["single_token_decode", "uniform_batch"]
+    assert [each.code for each in plan.problems] == ["engine-version-unknown"]
+    assert plan.launch is not None
+    assert [each.backend for each in plan.launch.layers or ()] == ["FULL", "WINDOW", "FULL"]
+    assert plan.launch.flags["page_size"] == 16
+
+
+def test_plan_shows_layers_graphs_and_scheduling(
+    engine: str, place: Path, acme: CommandLine
+) -> None:
+    """It is for people too."""
+    line = f"resolve {engine} -- vllm serve {place}/plain"
+    plain = acme.run(line)
+    drafting = acme.run(f"{line} --method eagle3 --draft {place}/windows --cudagraph-mode FULL")
+
+    words, drafted = (" ".join(each.stdout.split()) for each in (plain, drafting))
+    assert "vllm-9.0 starts" in words
+    assert "3 AttentionLayerBase target FULL ALWAYS FullSpec 16 64" in words
+    assert "graphs: FULL_AND_PIECEWISE async scheduling: on no speculation" in words
+    assert "async scheduling: on speculation: eagle3, 3 tokens" in drafted
+    assert "graphs: FULL_AND_PIECEWISE, and not FULL" in drafted
+    assert "host_seq_lens exact a D2H copy" in drafted
+
+
+def test_refused_server_has_no_more_than_the_refusal(
+    engine: str, place: Path, acme: CommandLine
+) -> None:
+    """Strict ends with it; else it is the plan's one problem."""
+    line = f"resolve {engine} --format json -- vllm serve {place}/refused"
+    plan = PlanDocument.model_validate(acme.json(line))
+
+    strict = acme.run(line.replace("--format json", "--policy strict"))
+
+    assert [each.code for each in plan.problems] == ["engine-refuses"]
+    assert strict.exit_code == 1
+    assert "the model's own words" in strict.stderr
+
+
+def test_explanation_has_the_flips_of_other_lines(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """Each other backend and each option left out is followed; what leads to more is shown."""
+    line = f"explain {read} host_seq_lens graph_replay -- vllm serve {place}/plain --method ngram"
+    done = acme.run(f"{line} --attention-backend FULL --cudagraph-mode PIECEWISE")
+    best = acme.run(f"{line} --attention-backend WINDOW --tensor-parallel-size 1")
+
+    words = " ".join(done.stdout.split())
+    assert "host_seq_lens upper_bound Set --attention-backend WINDOW." in words
+    assert "graphs FULL_AND_PIECEWISE Leave out --cudagraph-mode PIECEWISE." in words
+    assert "What would change it" not in best.stdout.partition("graph_replay")[0]
+
+
+def test_refused_server_starts_without_what_it_is_refused_for(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """The refusal comes first, and which change ends it."""
+    line = f"explain {read} -- vllm serve {place}/plain --tensor-parallel-size 16"
+    done = acme.run(line)
+    never = acme.run(f"explain {read} -- vllm serve {place}/refused")
+
+    words = " ".join(done.stdout.split())
+    assert words.startswith("vllm-9.0 refuses")
+    assert "not so many GPUs" in words
+    assert "starts yes Leave out --tensor-parallel-size 16." in words
+    assert "What would change it" not in never.stdout
+
+
+def test_report_has_the_plan_where_a_server_is_described(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """Without one, it has the classes alone."""
+    shown = acme.run(f"report {read}")
+    bare = acme.json(f"report {read} --format json")
+    with_plan = acme.json(f"report {read} --format json -- vllm serve {place}/plain")
+
+    words = " ".join(shown.stdout.split())
+    assert "host_seq_lens: exact 1, not known 1, upper_bound 1" in words
+    assert "not known: LostBuilder: self.made.build(), which takes the batch" in words
+    assert "plan" not in bare or bare["plan"] is None
+    assert with_plan["plan"]["engine"] == "vllm 9.0"
+    names = [each["name"] for each in with_plan["backends"]]
+    assert {"FULL", "FullBackend", "WINDOW", "acme_lean"} <= {*names}
+
+
+def test_lock_repeats_the_command_line(
+    read: str, place: Path, acme: CommandLine, tmp_path: Path
+) -> None:
+    """It names no folder of this machine, so `verify` is given the model's."""
+    lock = tmp_path / "server.lock"
+    acme.run(f"lock {read} --output {lock} -- vllm serve {place}/windows --method ngram")
+    source = f"--path @ --source {place / 'engine'}"
+
+    same = acme.run(f"verify {source} {lock} --model-config {place}/windows")
+    other = acme.run(f"verify {source} {lock} --model-config {place}/plain --format json")
+    lost = acme.run(f"verify {source} {lock}")
+
+    request = json.loads(lock.read_text())["request"]
+    assert request["words"] == ["--method", "ngram"]
+    assert "model" not in request
+    assert str(place) not in lock.read_text()
+    assert (same.exit_code, other.exit_code, lost.exit_code) == (0, 1, 2)
+    assert "Add --model-config FOLDER" in lost.stderr
+    first, *_ = json.loads(other.stdout)["differences"]
+    assert first == {
+        "kind": "other-choice",
+        "subject": "plan",
+        "field": "target AttentionLayerBase",
+        "before": "FULL",
+        "after": None,
+        "where": {"before": None, "after": None},
+    }
+
+
+def test_other_choice_comes_first_between_two_versions(
+    place: Path, acme: CommandLine, tmp_path: Path
+) -> None:
+    """The same command line takes another backend, and replays less, in the newer version."""
+    newer = tmp_path / "newer"
+    shutil.copytree(place / "engine", newer)
+    registry = newer / "vllm/v1/attention/backends/registry.py"
+    full, window = (
+        f'    {name.upper()} = "vllm.v1.attention.backends.classes.{name}Backend"\n'
+        for name in ("Full", "Window")
+    )
+    text = registry.read_text()
+    assert full + window in text
+    registry.write_text(text.replace(full + window, window + full))
+    sides = f"vllm@{place / 'engine'} vllm@{newer}"
+
+    done = acme.run(f"diff {sides} {_H100} -- vllm serve {place}/plain")
+    alone = acme.run(f"diff {sides}")
+    lacking = acme.run(f"diff {sides} -- vllm serve {place}/plain")
+
+    words = " ".join(done.stdout.split())
+    assert "1 other backend taken" in words
+    assert "plan: target AttentionLayerBase head 64 FULL WINDOW" in words
+    assert "other backend taken" not in alone.stdout
+    assert lacking.exit_code == 2
+    assert "a server's plan is of a model on a machine; add --fact" in lacking.stderr
+
+
+def test_dry_run_starts_small_in_the_servers_configuration(
+    read: str, place: Path, acme: CommandLine
+) -> None:
+    """A stand-in runs in the place of each backend that layers take."""
+    line = f"dry-run {read.replace('--path @', '')} --steps 4 --stand-in torch_padded"
+
+    done = acme.run(f"{line} --format json -- vllm serve {place}/windows")
+
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["status"]) == (0, 0)
+    assert document["plan"]["engine"] == "vllm 9.0"
+    assert {each["backend"] for each in document["stand_ins"]} == {"FULL", "WINDOW"}
