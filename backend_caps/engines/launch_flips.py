@@ -17,9 +17,9 @@ from backend_caps.resolution.launch import GRAPH_MODES, Launch
 from backend_caps.resolution.plan import Plan
 
 _BACKEND = "--attention-backend"
-_NAMING = frozenset(
-    {_BACKEND, "--prefill-attention-backend", "--decode-attention-backend", "-ac.backend"}
-)
+_OF_PHASES = ("--prefill-attention-backend", "--decode-attention-backend")
+_NAMING = frozenset({_BACKEND, *_OF_PHASES, "--attention-config.backend", "-ac.backend"})
+"""The options that name the target's backend; the last two are vLLM's dotted forms."""
 _Line = tuple[str, ...]
 _Key = tuple[str, Phase | None, object]
 """A capability and its phase, and the better value."""

@@ -29,7 +29,7 @@ from backend_caps.resolution.launch import Launch
 _ARGUMENTS = "vllm/engine/arg_utils.py"
 _SHAPE = "what the interpreter can follow"
 _OF_PROGRAMS = (AttributeError, ImportError, KeyError, TypeError)
-"""Errors of a wrong name or type, which no refusal is: where a value is not that of a server."""
+"""Errors of a wrong name or type: they come of a value that stands in, and refuse no server."""
 
 
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
