@@ -9,12 +9,14 @@ line. Both are loaded by their paths; neither imports anything of this package.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import gc
 import importlib.util
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,20 +72,37 @@ def serve(
     out: int,
     command_lines: Sequence[Sequence[str]],
     processed: Callable[[Sequence[str]], Mapping[str, object]],
+    *,
+    imports_ahead: bool,
 ) -> None:
-    """Answer each command line on a descriptor, in a fork of its own."""
+    """Answer each command line on a descriptor, in a fork of its own.
+
+    With `imports_ahead`, what one fork imports is imported here before the next one is made.
+    """
     for argv in command_lines:
-        child = os.fork() or _in_child(out, argv, processed)
-        _, status = os.waitpid(child, 0)
+        with tempfile.TemporaryFile() as names:
+            child = os.fork() or _in_child(out, argv, processed, names.fileno())
+            _, status = os.waitpid(child, 0)
+            names.seek(0)
+            imported = names.read().decode().split()
         if status:
             write(out, {"undecided": f"the process ended with status {status}"})
+        for name in imported if imports_ahead and argv is not command_lines[-1] else ():
+            with contextlib.suppress(Exception):  # which the next fork meets itself
+                importlib.import_module(name)
 
 
 def _in_child(
-    out: int, argv: Sequence[str], processed: Callable[[Sequence[str]], Mapping[str, object]]
+    out: int,
+    argv: Sequence[str],
+    processed: Callable[[Sequence[str]], Mapping[str, object]],
+    names: int,
 ) -> NoReturn:
+    before = set(sys.modules)
     try:
         write(out, processed(argv))
+        imported = [each for each in sys.modules if each not in before]
+        os.write(names, "\n".join(imported).encode())
     finally:
         sys.stderr.flush()
         os._exit(0)
@@ -124,7 +143,8 @@ def main() -> None:
         for _ in request["command_lines"]:
             write(out, {"undecided": words})
         return
-    serve(out, request["command_lines"], script.processed)
+    ahead = script.IMPORTS_AHEAD
+    serve(out, request["command_lines"], script.processed, imports_ahead=ahead)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -58,8 +59,31 @@ def _server_lines(flags: Mapping[str, JsonValue]) -> Iterator[str]:
 def _taken_view(found: LaunchDocument | EngineLayersDocument) -> Iterator[Section]:
     if found.layers:
         yield table_of(found.layers, _LAYERS)
+    yield from _caches_view(found.caches or ())
     if found.graphs is not None:
         yield Lines(tuple(_graph_lines(found.graphs)))
+
+
+def _caches_view(caches: Sequence[launches.CacheGroupDocument]) -> Iterator[Section]:
+    """Show the groups that share blocks, where there are several or kernels see smaller blocks."""
+    is_one = len(caches) == 1
+    if is_one and caches[0].block_size == caches[0].kernel_block_size:
+        return
+    alike = Counter(each.model_dump_json() for each in caches)
+    rows = [
+        (
+            str(alike[each.model_dump_json()]),
+            str(each.num_layers),
+            each.cache,
+            str(each.block_size),
+            str(each.kernel_block_size),
+            ", ".join(each.backends),
+        )
+        for each in caches
+    ]
+    columns = ("groups", "layers of each", "cache", "block", "in kernels", "backends")
+    title = "Layers that share blocks of the KV cache"
+    yield from titled_table(title, columns, dict.fromkeys(rows))
 
 
 def _rewrites_view(rewrites: Iterable[launches.RewriteDocument]) -> Iterator[Section]:

@@ -66,6 +66,21 @@ class LayerGroupDocument(Document):
     """What is known of that part: block and head size, dtype, window."""
 
 
+class CacheGroupDocument(Document):
+    """Layers that share blocks of the KV cache."""
+
+    cache: str
+    """The class of what each keeps there."""
+    num_layers: int
+    """How many there are."""
+    block_size: int
+    """The tokens of a block, as the engine hands blocks out."""
+    kernel_block_size: int
+    """The tokens of a block, as the kernels address it: a divisor of the former."""
+    backends: list[str]
+    """The names of the layers' backends."""
+
+
 class LayerChoiceDocument(Document):
     """What one kind of layer asked, and what is against each backend."""
 
@@ -115,6 +130,10 @@ class LaunchDocument(Document):
         tuple[LayerGroupDocument, ...] | None, BeforeValidator(lambda own: own or None), LEFT_OUT
     ] = None
     """The layers with their backends; left out for an engine that chooses by role and phase."""
+    caches: Annotated[
+        tuple[CacheGroupDocument, ...] | None, BeforeValidator(lambda own: own or None), LEFT_OUT
+    ] = None
+    """The groups of those layers that share blocks of the KV cache; left out without layers."""
     graphs: Annotated[LayerGraphsDocument | None, LEFT_OUT] = None
     """The mode of graphs that their backends leave; left out where it was not resolved."""
 
@@ -137,6 +156,8 @@ class EngineLayersDocument(Document):
     """What kept the answer from being whole."""
     layers: list[LayerGroupDocument]
     """The layers of the target and of the draft model."""
+    caches: list[CacheGroupDocument]
+    """The groups of those layers that share blocks of the KV cache."""
     graphs: LayerGraphsDocument | None
     """The mode of graphs; null where it was not resolved."""
     choices: list[LayerChoiceDocument]

@@ -85,6 +85,21 @@ class LayerGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheGroup:
+    """Layers of a server's models that share blocks of the KV cache."""
+
+    cache: str
+    """The class of what each keeps there."""
+    num_layers: int
+    block_size: int
+    """The tokens of a block, as the engine hands blocks out."""
+    kernel_block_size: int
+    """The tokens of a block, as the kernels address it: a divisor of the former."""
+    backends: Sequence[str]
+    """The names of the layers' backends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChoice:
     """What one kind of layer asks of the platform, and why it takes no other backend."""
 
@@ -136,6 +151,8 @@ class Launch:
     """The slots with a pair whose need for lengths is also that of its part for prefill."""
     layers: tuple[LayerGroup, ...] = ()
     """The layers with their backends, where an engine chooses by layer."""
+    caches: tuple[CacheGroup, ...] = ()
+    """The groups of those layers that share blocks of the KV cache."""
     choices: tuple[LayerChoice, ...] = ()
     """What those layers asked."""
     graphs: GraphMode | None = None

@@ -20,6 +20,7 @@ from backend_caps.engines.source.values import (
     External,
     Hook,
     Instance,
+    ModuleValue,
     Native,
     Unknown,
 )
@@ -44,6 +45,8 @@ def _hasattr(run: Objects, args: Sequence[Native], _named: Mapping[str, Native])
     found = run.attribute_or(owner, name, ABSENT)
     if isinstance(found, External):  # a module of which names are known is there
         return any(each.startswith(f"{found.path}.") for each in run.natives) or Unknown(found.path)
+    if isinstance(owner, ModuleValue) and isinstance(found, Unknown) and not owner.may_bind(name):
+        return False
     return Unknown(f"hasattr {name}") if isinstance(found, Unknown) else found is not ABSENT
 
 

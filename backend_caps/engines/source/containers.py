@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from backend_caps.engines.source.state import State
@@ -42,8 +43,10 @@ class Containers(State):
                 words = f"{owner.cls.name!r} object does not support item assignment"
                 raise self.raised(TypeError(words))
             self.apply(setter, (owner, key, value), {})
-        elif isinstance(owner, dict) and not has_unknown(key):
-            owner[key] = self._weakly(owner.get(key, MISSING), value, self._level(owner))
+        elif isinstance(owner, dict):
+            is_open = has_unknown(key)
+            added = Perhaps("its key is not known", value) if is_open else value
+            owner[key] = self._weakly(owner.get(key, MISSING), added, self._level(owner))
         elif isinstance(owner, list) and isinstance(key, int | slice):
             owner[key] = self._weakly(owner[key], value, self._level(owner))
 
@@ -62,6 +65,8 @@ class Containers(State):
             case ClassValue():
                 return self._item_of_class(owner, key)
         if has_unknown(key, 1) or (isinstance(owner, list) and may_have_more(owner)):
+            if isinstance(owner, defaultdict):
+                owner[key] = Perhaps("its key is not known", Unknown(f"[{short(key)}]"))
             return Unknown(f"[{short(key)}]")
         try:
             found = owner[key]

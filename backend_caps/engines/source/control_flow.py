@@ -21,6 +21,7 @@ from backend_caps.engines.source.values import (
     Managed,
     Native,
     Raised,
+    Suppressed,
     Unknown,
 )
 
@@ -114,6 +115,7 @@ class ControlFlow(Expressions):
                 store(values, frame)
                 why = f"for ... in {ast.unparse(node.iter)}"
                 self._either(why, (body, nothing), frame)
+                self._either(why, (orelse, nothing), frame)
                 return
             for value in values:
                 store(value, frame)
@@ -235,6 +237,12 @@ class ControlFlow(Expressions):
         """Run what is inside of a `with` statement, between a manager's begin and its end."""
         if isinstance(manager, Managed):
             self._around_yield(manager, inside)
+        elif isinstance(manager, Suppressed):
+            try:
+                inside(unknown)
+            except Raised as error:
+                if self.is_instance(error.value, manager.errors) is False:
+                    raise
         elif isinstance(manager, Instance) and (enter := manager.cls.lookup("__enter__")):
             value = self.apply(enter, (manager,), {})
             try:

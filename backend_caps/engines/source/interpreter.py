@@ -20,6 +20,7 @@ from backend_caps.engines.source.calls import NotFollowedError, Run, Store, may_
 from backend_caps.engines.source.control_flow import ControlFlow, nothing
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.instances import make_members
+from backend_caps.engines.source.module import Module
 from backend_caps.engines.source.records import NAMED_TUPLE, native_bases
 from backend_caps.engines.source.values import (
     ABSENT,
@@ -86,6 +87,11 @@ class Interpreter(ControlFlow):
         module = self.index.module(name)
         if module is None:
             return self.natives.get(name, External(name))
+        return self.run_module(module)
+
+    def run_module(self, module: Module) -> ModuleValue:
+        """Run a module, whether it is of the tree or comes beside it."""
+        name = module.name
         value = self.modules[name] = ModuleValue(module)
         value.names.update(__name__=name, __file__=module.path)
         certain, self._maybe = self._maybe, []

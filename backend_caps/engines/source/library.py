@@ -39,6 +39,7 @@ from backend_caps.engines.source.values import (
     Method,
     Named,
     Native,
+    Suppressed,
     Unknown,
 )
 
@@ -243,7 +244,7 @@ _KNOWN: dict[str, Native] = {
     "types.SimpleNamespace": Hook(lambda _r, _a, n: argparse.Namespace(**n)),
     "abc.abstractmethod": Hook(_first),
     "contextlib.contextmanager": Hook(_context_manager),
-    "contextlib.suppress": Hook(lambda *_: None),
+    "contextlib.suppress": Hook(lambda _r, args, _n: Suppressed(tuple(args))),
     "os.cpu_count": Hook(lambda *_: 64),
     "os.sep": "/",
     "sys.platform": "linux",

@@ -23,9 +23,9 @@ from backend_caps.engines.source.values import (
 )
 
 
-def _dataclass(_run: Objects, args: Args, _named: Named) -> Native:
+def _dataclass(_run: Objects, args: Args, named: Named) -> Native:
     def mark(cls: Native) -> Native:
-        cls.is_record = True
+        cls.is_record, cls.is_frozen = True, named.get("frozen") is True
         return cls
 
     return mark(args[0]) if args else Hook(lambda _run, own, _named: mark(own[0]))
@@ -38,7 +38,8 @@ def _field(_run: Objects, _args: Args, named: Named) -> Native:
     default = named.get("default", _ABSENT)
     if default is _ABSENT:
         default = ABSENT
-    return FieldDefault(default, factory, init=named.get("init") is not False)
+    is_compared = named.get("compare") is not False
+    return FieldDefault(default, factory, init=named.get("init") is not False, compare=is_compared)
 
 
 class Field:
@@ -49,12 +50,12 @@ class Field:
         stated = cls.lookup(name) if cls.has(name) else _ABSENT
         self.default: Native = stated
         self.default_factory: Native = _ABSENT
-        self.init = True
+        self.init = self.compare = True
         if isinstance(stated, FieldDefault):
             has = stated.factory is not None
             self.default = _ABSENT if has or stated.value is ABSENT else stated.value
             self.default_factory = stated.factory if has else _ABSENT
-            self.init = stated.init
+            self.init, self.compare = stated.init, stated.compare
         elif isinstance(stated, list | dict | set):
             self.default, self.default_factory = _ABSENT, Hook(lambda *_: stated.copy())
         self._run, self._cls = run, cls

@@ -114,6 +114,10 @@ class ModuleValue:
     module: Module
     names: dict[str, Native] = field(default_factory=dict)
 
+    def may_bind(self, name: str) -> bool:
+        """Return whether a statement of the module may bind a name."""
+        return bool({name, "*"} & self.module.scope.keys()) or "__getattr__" in self.names
+
 
 @dataclass(eq=False, slots=True, repr=False)
 class Frame:
@@ -161,7 +165,10 @@ class ClassValue:
     """The classes that attributes are looked up in, in order; each once, at its last place."""
     validation: Validation | None = None
     """What checks a record's fields; None for one that takes what it is given."""
+    is_frozen: bool = False
+    """Whether it is a dataclass whose objects hash by their values."""
     _fields: dict[str, tuple[ast.expr, Frame]] | None = None
+    _compared: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         found: list[Native] = [self]
@@ -215,6 +222,15 @@ class ClassValue:
             }
         return self._fields
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The fields of a record by which two of its objects are equal."""
+        if self._compared is None:
+            stated = ((name, self.lookup(name)) for name in self.record_fields())
+            left_out = {n for n, own in stated if isinstance(own, FieldDefault) and not own.compare}
+            self._compared = tuple(each for each in self.record_fields() if each not in left_out)
+        return self._compared
+
     def is_passed_on(self, name: str) -> bool:
         """Return whether a field is an `InitVar`, which `__post_init__` takes, and no attribute."""
         return ast.unparse(self.record_fields()[name][0]).startswith(("InitVar", "dataclasses.Ini"))
@@ -251,14 +267,22 @@ class Instance:
             return True
         if self.cls.is_enum:
             return isinstance(other, str | int) and self.attributes["value"] == other
-        same = isinstance(other, Instance) and other.cls is self.cls and self.cls.is_record
-        return same and isinstance(other, Instance) and self.attributes == other.attributes
+        if not isinstance(other, Instance) or other.cls is not self.cls or not self.cls.is_record:
+            return False
+        return self.compared == other.compared
+
+    @property
+    def compared(self) -> list[Native]:
+        """The values by which a record equals another one of its class."""
+        return [self.attributes.get(each) for each in self.cls.compared]
 
     def __hash__(self) -> int:
         if self.cls.is_enum:
             value = self.attributes["value"]
             return hash(value) if isinstance(value, str | int) else id(self)
-        return hash(tuple(self.attributes.values())) if self.cls.is_tuple else id(self)
+        if self.cls.is_tuple:
+            return hash(tuple(self.attributes.values()))
+        return hash(tuple(self.compared)) if self.cls.is_frozen else id(self)
 
     def __repr__(self) -> str:
         return f"<{self.cls.name}>"
@@ -322,6 +346,13 @@ class Managed:
     named: Named
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Suppressed:
+    """A call of `contextlib.suppress`."""
+
+    errors: tuple[Native, ...]
+
+
 class Raised(Exception):  # noqa: N818 - the error of an interpreted program
     """The interpreted program raises an error."""
 
@@ -366,6 +397,8 @@ class FieldDefault:
     """What pydantic's `gt`, `ge`, `lt` and `le` demand."""
     init: bool = True
     """Whether the constructor takes the field; by this name programs read it."""
+    compare: bool = True
+    """Whether two records with other values of the field differ."""
 
 
 def members(cls: ClassValue) -> list[Instance]:

@@ -87,6 +87,8 @@ def _follow(run: Server, argv: Sequence[str], answer: dict[str, Any]) -> None:
     answer["values"] = run.values_of(config)
     answer["facts"] = run.facts_of(config)
     layers = Layers(run, config)
+    answer["caches"] = layers.caches()
+    answer["values"] = run.values_of(config)
     answer["layers"] = layers.groups()
     answer["choices"] = layers.choices()
     answer["graphs"] = layers.graphs()

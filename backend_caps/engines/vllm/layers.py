@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from backend_caps.engines.source.calls import NotFollowedError
+from backend_caps.engines.source.module import Module
 from backend_caps.engines.source.uncertainty import has_unknown, short
 from backend_caps.engines.source.values import (
     MISSING,
@@ -29,6 +32,7 @@ from backend_caps.engines.vllm.query_values import (
 )
 from backend_caps.engines.vllm.server import Server, plain
 
+_SCRIPT = Path(__file__).with_name("query_caches.py")
 _CHOOSE = "get_attn_backend_cls"
 _LOADING = "vllm.model_executor.model_loader"
 _INITIALIZE = f"{_LOADING}.utils.initialize_model"
@@ -135,6 +139,24 @@ class Layers:
         is_instance = self._run.is_instance
         return {name: each for name, each in context.items() if is_instance(each, base)}
 
+    def caches(self) -> list[dict[str, Any]]:
+        """Settle the block size, and list the groups of layers that share blocks."""
+        run = self._run
+        for name, layer in self._layers().items():
+            self._backend_of(name, layer)
+        script = run.run_module(_script())
+        self._current(partial(run.call, script.names["settle_block_size"], self._config))
+        found = self._current(
+            partial(run.call, script.names["caches_of"], self._config, dict(self._layers()))
+        )
+        for each in [found] if isinstance(found, Unknown) else found:
+            if has_unknown(each):
+                raise NotFollowedError(
+                    f"a group of the cache is not known: {_open_part(each)}", run.at
+                )
+        own: list[dict[str, Any]] = found
+        return own
+
     def groups(self) -> list[dict[str, Any]]:
         """List the layers that are alike, with their backend and what it supports."""
         found: dict[str, dict[str, Any]] = {}
@@ -146,10 +168,9 @@ class Layers:
 
     def _of_layer(self, name: str, layer: Instance) -> dict[str, Any]:
         run = self._run
-        backend = run.call(run.attribute(layer, "get_attn_backend"))
+        backend = self._backend_of(name, layer)
         spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
-        if not isinstance(backend, ClassValue) or not isinstance(spec, Instance | None):
-            raise NotFollowedError(f"what {name} takes is not known: {backend}, {spec}", run.at)
+        assert isinstance(spec, Instance | None), "the groups of the cache are known"
         sizes = {} if spec is None else spec.attributes
         return {
             "role": "target" if name in self._of_target else "draft",
@@ -160,6 +181,13 @@ class Layers:
             "cache": None if spec is None else spec.cls.name,
             "sizes": {each: plain(sizes[each]) for each in SIZES if each in sizes},
         }
+
+    def _backend_of(self, name: str, layer: Instance) -> ClassValue:
+        backend = self._run.call(self._run.attribute(layer, "get_attn_backend"))
+        if not isinstance(backend, ClassValue):
+            words = f"the backend that {name} takes is not known: {short(backend)}"
+            raise NotFollowedError(words, self._run.at)
+        return backend
 
     def _support(self, backend: ClassValue, spec: Instance) -> str:
         """Return for which batches graphs of a backend's builder work."""
@@ -296,6 +324,20 @@ class Layers:
         }
         state = run.import_module("vllm.distributed.parallel_state")
         state.names.update((name, _group(number)) for name, number in sizes.items())
+
+
+def _open_part(group: Native) -> str:
+    """Write what is not known of a group."""
+    parts = group.items() if isinstance(group, dict) else ()
+    words = [f"{name} {short(each)}" for name, each in parts if has_unknown(each)]
+    return ", ".join(words) or short(group)
+
+
+@cache
+def _script() -> Module:
+    """Parse what an installed vLLM's Python runs too, which the interpreter follows."""
+    text = _SCRIPT.read_bytes()
+    return Module(_SCRIPT.stem, f"backend_caps/engines/vllm/{_SCRIPT.name}", ast.parse(text), text)
 
 
 def _named_pair(candidate: Native) -> tuple[Native, Native]:

@@ -14,6 +14,7 @@ from backend_caps.engines.model import in_folders
 from backend_caps.engines.query import ask
 from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.resolution.launch import (
+    CacheGroup,
     GraphMode,
     Launch,
     LayerChoice,
@@ -101,6 +102,7 @@ def launch_of(
         flags=flags_of(answer.get("values", {}), None if graphs is None else graphs["mode"]),
         facts=answer.get("facts", {}),
         layers=tuple(LayerGroup(**each) for each in answer.get("layers", ())),
+        caches=tuple(CacheGroup(**each) for each in answer.get("caches", ())),
         choices=tuple(LayerChoice(**each) for each in answer.get("choices", ())),
         graphs=None if graphs is None else GraphMode(**graphs),
     )

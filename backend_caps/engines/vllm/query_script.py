@@ -37,13 +37,16 @@ _MISSING = object()
 
 if TYPE_CHECKING:
     from backend_caps.engines import query_machine, query_process
-    from backend_caps.engines.vllm import query_platform, query_values
+    from backend_caps.engines.vllm import query_caches, query_platform, query_values
 else:
     query_machine = sys.modules["backend_caps_query_machine"]
     query_process = sys.modules["backend_caps_query_process"]
     query_platform = query_process.load(Path(__file__).with_name("query_platform.py"))
     query_values = query_process.load(Path(__file__).with_name("query_values.py"))
+    query_caches = query_process.load(Path(__file__).with_name("query_caches.py"))
 plain = query_process.plain
+IMPORTS_AHEAD = True
+"""Its modules mean the same whichever command line imports them; that takes most of the time."""
 
 
 class Rewrites:
@@ -103,6 +106,9 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
         answer["facts"] = facts_of(config)
         answer["stage"] = "layers"
         layers = Layers(config)
+        answer["stage"] = "caches"
+        answer["caches"] = layers.caches()
+        answer["values"] = values_of(config)
         answer["layers"] = layers.groups()
         with query_platform.without_memory(config):  # some backends have buffers of their own
             answer["choices"] = layers.chosen.choices()
@@ -283,6 +289,12 @@ class Layers:
             alike["num_layers"] += 1
         return list(found.values())
 
+    def caches(self) -> list[dict[str, Any]]:
+        """Settle the block size, and list the groups of layers that share blocks."""
+        with query_platform.current(self._config):
+            query_caches.settle_block_size(self._config)
+            return query_caches.caches_of(self._config, self._layers())
+
     def _of_layer(self, name: str, layer: _Value) -> dict[str, Any]:
         with query_platform.current(self._config):
             backend, spec = layer.get_attn_backend(), layer.get_kv_cache_spec(self._config)
@@ -362,5 +374,6 @@ class _Words(logging.Handler):
 def prepare(request: Mapping[str, Any]) -> None:
     """Import vLLM's arguments, on the machine that is described."""
     query_platform.describe(request["machine"], query_machine)
-    importlib.import_module("vllm.engine.arg_utils")
+    for name in ("vllm.engine.arg_utils", *query_caches.MODULES):
+        importlib.import_module(name)
     query_platform.silence()

@@ -5,7 +5,13 @@ It imports nothing, as `query_script` loads it into the Python that has vLLM.
 
 VALUES = {
     "attention_config": ("backend", "backend_per_kind", "flash_attn_version"),
-    "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching", "mamba_block_size"),
+    "cache_config": (
+        "block_size",
+        "cache_dtype",
+        "enable_prefix_caching",
+        "kv_cache_layout",
+        "mamba_block_size",
+    ),
     "compilation_config": ("mode", "cudagraph_mode", "splitting_ops", "cudagraph_capture_sizes"),
     "model_config": ("dtype", "max_model_len", "enforce_eager", "quantization"),
     "parallel_config": (

@@ -152,6 +152,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
             answering({})
         ),
         "vllm.transformers_utils.config.get_safetensors_params_metadata": Hook(answering({})),
+        "vllm.transformers_utils.config.try_get_safetensors_metadata": Hook(answering(None)),
         # vLLM logs why a class cannot be looked at, and refuses in words that do not say it.
         f"{registry}._try_inspect_model_cls": Hook(
             lambda run, args, _named: run.call(run.attribute(args[1], "inspect_model_cls"))

@@ -20,6 +20,8 @@ _TEXTS = data("vllm_engine")
 MODELS: Mapping[str, Mapping[str, object]] = {
     "plain": {"layers": [[64, None]] * 3},
     "windows": {"layers": [[64, None], [64, 128], [1, None]]},
+    "uniform": {"layers": [[64, None], [64, 128], [64, 128]], "uniform": True},
+    "shares": {"layers": [[64, None], [64, None]], "shares": True},
     "unasked": {"layers": [[64, 0]]},
     "odd": {"layers": [], "heads": 3},
     "refused": {"layers": [], "raises": "value"},

@@ -15,7 +15,7 @@ from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.query import ask_launches
-from backend_caps.resolution.launch import GraphMode, Launch, LayerChoice, Rewrite
+from backend_caps.resolution.launch import CacheGroup, GraphMode, Launch, LayerChoice, Rewrite
 from tests.unit.engines.source.trees import write_folder
 from tests.unit.engines.vllm.building import write_importable
 
@@ -110,6 +110,90 @@ def test_layers_that_ask_for_no_kind_have_no_reasons(launches: _Of) -> None:
 
     assert [group.backend for group in launch.layers] == ["FULL"]
     assert launch.choices == ()
+
+
+def _group(num_layers: int, size: int, kernel_size: int, *backends: str) -> CacheGroup:
+    return CacheGroup(
+        cache="FullSpec",
+        num_layers=num_layers,
+        block_size=size,
+        kernel_block_size=kernel_size,
+        backends=[*backends],
+    )
+
+
+def test_layers_that_keep_alike_share_blocks(launches: _Of) -> None:
+    """A layer without a cache is in no group, and one that uses another's in that one's alone."""
+    (windows,) = launches("windows", "")
+    (shares,) = launches("shares", "")
+
+    assert windows.caches == (_group(1, 16, 16, "FULL"), _group(1, 16, 16, "WINDOW"))
+    assert shares.caches == (_group(1, 16, 16, "FULL"),)
+
+
+def test_group_of_several_backends_has_kernel_blocks_that_all_of_them_take(launches: _Of) -> None:
+    """They part the blocks that the engine hands out."""
+    (launch,) = launches("uniform", "")
+
+    assert launch.caches == (_group(3, 16, 16, "FULL", "WINDOW"),)
+    assert launch.values["cache_config.kv_cache_layout"] == "HND"
+
+
+_FOLLOWED = pytest.mark.parametrize(
+    "follow", [pytest.param(_ask, id="asked"), pytest.param(_read, id="read")]
+)
+
+
+@_FOLLOWED
+def test_block_size_is_settled_by_the_backends(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers, their groups and the layout have it; so have the kernels where they can."""
+    place = _changed_engine(
+        tmp_path, _CLASSES, ("preferred_block_size = 16", "preferred_block_size = 64")
+    )
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    (launch,) = _launches(follow, place, "windows", "")
+
+    assert {own.sizes["block_size"] for own in launch.layers if own.cache} == {64}
+    assert launch.caches == (_group(1, 64, 64, "FULL"), _group(1, 64, 32, "WINDOW"))
+    assert launch.values["cache_config.block_size"] == 64
+    assert launch.values["cache_config.kv_cache_layout"] == "NHD"
+    [settled] = [each for each in launch.rewrites if each.after == 64]
+    assert settled.at.startswith("vllm/platforms/cuda.py:")
+
+
+@_FOLLOWED
+def test_block_size_that_no_kernel_takes_is_vllms_refusal(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner finds it once the model is built."""
+    place = _changed_engine(tmp_path, _CLASSES, ("(16, 32)", "(24, 48)"))
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    (launch,) = _launches(follow, place, "windows", "")
+
+    assert launch.refusal is not None
+    assert launch.refusal.message == "No common block size for 16"
+    assert launch.refusal.at.startswith("vllm/v1/worker/utils.py:")
+
+
+@_FOLLOWED
+def test_kernel_blocks_of_an_older_release_are_its_runners(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does its platform settle the block size."""
+    place = _changed_engine(
+        tmp_path, "vllm/v1/worker/utils.py", ("def prepare_kernel", "def prepare_other")
+    )
+    cuda = place / "engine/vllm/platforms/cuda.py"
+    cuda.write_text(cuda.read_text("utf-8").replace("update_block", "update_other"), "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    (launch,) = _launches(follow, place, "windows", "")
+
+    assert launch.caches == (_group(1, 16, 16, "FULL"), _group(1, 16, 16, "WINDOW"))
 
 
 def test_values_are_final_and_name_the_line_that_changed_them(launches: _Of) -> None:
@@ -327,9 +411,20 @@ def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
     ("path", "old", "new", "message"),
     [
         (_ARGUMENTS, "        return made\n", "        return torch.lost()\n", "no configuration"),
-        (_BASE, "return self.backend", "return torch_lost()", "what 0.0 takes is not known"),
-        (_BASE, "return None", "return torch_lost()", "what 2.2 takes is not known"),
-        (_CLASSES, "cls.__name__[", "torch_lost()[", "a name is not known"),
+        (
+            _BASE,
+            "return self.backend",
+            "return torch_lost()",
+            "the backend that 0.0 takes is not known",
+        ),
+        (_BASE, "return None", "return torch_lost()", "a group of the cache is not known: "),
+        (
+            "vllm/v1/worker/utils.py",
+            "return each",
+            "return torch_lost()",
+            "a group of the cache is not known: kernel_block_size ",
+        ),
+        (_CLASSES, "cls.__name__[", "torch_lost()[", "is not known: backends "),
         (_CLASSES, "AttentionCGSupport.ALWAYS", "torch_lost()", "a name is not known"),
         ("vllm/platforms/cuda.py", "valid, invalid\n", "torch.lost(), {}\n", "is not valid"),
         (
