@@ -82,6 +82,22 @@ def test_error_of_the_program_has_its_line(code: str, message: str, error: str, 
     assert (found.message, found.error, found.at) == (message, error, f"engine/m.py:{line}")
 
 
+def test_module_has_the_names_that_it_binds() -> None:
+    """One that imports all of what is outside of the tree may have any."""
+    index = index_of(
+        m="from engine import a, b, c\n\n\ndef f():\n    return [hasattr(each, 'x') for each in (a, b, c)]\n",
+        a="def x():\n    pass\n",
+        b="def y():\n    pass\n",
+        c="from outside import *\n",
+    )
+    run = Interpreter(index, library({}))
+
+    first, second, third = run.call(run.found("engine.m.f"))
+
+    assert (first, second) == (True, False)
+    assert isinstance(third, Unknown)
+
+
 def test_imports_run_when_a_name_is_used() -> None:
     """Modules of the tree run on the first use of their names; a circle leaves a name unknown."""
     index = index_of(
