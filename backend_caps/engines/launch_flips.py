@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES
@@ -80,7 +81,7 @@ def launch_flips(
 def _without_options(line: Sequence[str]) -> Iterator[_Change]:
     """Leave out one option at a time, with its values; but the model's."""
     starts = [at for at, word in enumerate(line) if word.startswith("--")]
-    for at, end in zip(starts, [*starts[1:], len(line)], strict=True):
+    for at, end in pairwise([*starts, len(line)]):
         option = line[at].partition("=")[0]
         if option not in MODEL_OPTIONS:
             text = f"leave out {' '.join(line[at:end])}"

@@ -85,6 +85,16 @@ def test_option_is_left_out_with_its_values() -> None:
     ]
 
 
+def test_line_without_options_has_none_to_leave_out() -> None:
+    """Other backends are tried for it."""
+    found = _flips(
+        _plan("EXACT"), "serve m", {"serve m --attention-backend ONE": _plan("NONE")}, ["ONE"]
+    )
+
+    levels = HostSeqLens.EXACT, HostSeqLens.NONE
+    assert found == [("host_seq_lens", *levels, "Set --attention-backend ONE.")]
+
+
 def test_other_backends_are_tried_in_place_of_the_named() -> None:
     """Those that lead to the same are one flip, and the one taken is not tried."""
     plan = _plan("EXACT")
