@@ -82,6 +82,8 @@ class LayerGroup:
     """The class of their part of the KV cache; None where they keep nothing of a request."""
     sizes: Mapping[str, Plain]
     """What is known of that part: block and head size, dtype, window."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What they ask of their backend, by the names of `Facts`; empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,9 @@ def _of_vllm(launch: Launch) -> Mapping[str, object]:
     ]
     graphs: Mapping[str, Any] = {} if launch.graphs is None else asdict(launch.graphs)
     sizes = [dict(each.sizes) for each in launch.layers]
-    return {**launch.values, "layers": layers, "sizes": sizes, **{k: graphs[k] for k in graphs}}
+    facts = [dict(each.facts) for each in launch.layers]
+    asked = {"facts": facts} if any(facts) else {}  # answers of before they were kept have none
+    return {**launch.values, "layers": layers, "sizes": sizes, **asked, **graphs}
 
 
 def _every_file(_path: str) -> bool:

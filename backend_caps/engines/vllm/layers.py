@@ -18,6 +18,7 @@ from backend_caps.engines.source.values import (
     ClassValue,
     Hook,
     Instance,
+    ModuleValue,
     Native,
     Unknown,
     members,
@@ -26,14 +27,16 @@ from backend_caps.engines.surroundings import Record, answering
 from backend_caps.engines.vllm.query_values import (
     DRAFTERS,
     LOADERS,
+    QUESTION,
     SECOND_RUNNER,
+    SELECT,
+    SELECTORS,
     SIZES,
     TENSOR_PARALLEL,
 )
 from backend_caps.engines.vllm.server import Server, plain
 
 _SCRIPT = Path(__file__).with_name("query_caches.py")
-_CHOOSE = "get_attn_backend_cls"
 _LOADING = "vllm.model_executor.model_loader"
 _INITIALIZE = f"{_LOADING}.utils.initialize_model"
 _SCALES = (
@@ -58,24 +61,31 @@ class Layers:
         """
         self._run, self._config = run, config
         self._asked: dict[str, tuple[Native, Native]] = {}
+        self._by_layer: dict[int, Instance] = {}
         self._join_groups()
         run.natives["torch.get_default_dtype"] = Hook(
             answering(run.part(config, "model_config", "dtype"))
         )
-        run.platform.attributes[_CHOOSE] = Hook(self._choose)
+        self._watch()
         self._build()
 
-    def _choose(self, run: Server, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
-        """Record what a layer asks of the platform, and let it choose."""
-        given = {
-            **dict(zip(("selected_backend", "attn_selector_config"), args, strict=False)),
-            **named,
-        }
-        asked = given.get("attn_selector_config")
-        if isinstance(asked, Instance):
-            key = json.dumps(plain(asked.attributes), sort_keys=True)
-            self._asked.setdefault(key, (asked, given.get("num_heads", MISSING)))
-        return run.call(run.attribute(run.platform.cls, _CHOOSE), *args, **named)
+    def _watch(self) -> None:
+        """Record what each layer asks; it then adds itself to the layers."""
+        context = self._context()
+
+        def selected(run: Server, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
+            given = {**dict(zip(QUESTION, args, strict=False)), **named}
+            asked = given.get("attn_selector_config")
+            if isinstance(asked, Instance):
+                key = json.dumps(plain(asked.attributes), sort_keys=True)
+                self._asked.setdefault(key, (asked, given.get("num_heads", MISSING)))
+                self._by_layer[len(context)] = asked
+            return run.call(select, *args, **named)
+
+        modules = map(self._run.import_module, SELECTORS)
+        module = next(each for each in modules if isinstance(each, ModuleValue))
+        select = module.names[SELECT]
+        module.names[SELECT] = Hook(selected)
 
     def _build(self) -> None:
         self._run.call(self._run.found(_INITIALIZE), vllm_config=self._config)
@@ -133,11 +143,15 @@ class Layers:
 
     def _layers(self) -> Mapping[str, Instance]:
         base = self._run.found("vllm.model_executor.layers.attention_layer_base.AttentionLayerBase")
+        is_instance = self._run.is_instance
+        return {name: each for name, each in self._context().items() if is_instance(each, base)}
+
+    def _context(self) -> dict[str, Instance]:
+        """Return all that layers have added themselves to."""
         context = self._run.part(self._config, "compilation_config", "static_forward_context")
         if not isinstance(context, dict):
             raise NotFollowedError(f"the layers are not known: {context}", self._run.at)
-        is_instance = self._run.is_instance
-        return {name: each for name, each in context.items() if is_instance(each, base)}
+        return context
 
     def caches(self) -> list[dict[str, Any]]:
         """Settle the block size, and list the groups of layers that share blocks."""
@@ -172,6 +186,7 @@ class Layers:
         spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
         assert isinstance(spec, Instance | None), "the groups of the cache are known"
         sizes = {} if spec is None else spec.attributes
+        asked = self._by_layer.get([*self._context()].index(name))
         return {
             "role": "target" if name in self._of_target else "draft",
             "layer": layer.cls.name,
@@ -180,6 +195,7 @@ class Layers:
             "graph_support": None if spec is None else self._support(backend, spec),
             "cache": None if spec is None else spec.cls.name,
             "sizes": {each: plain(sizes[each]) for each in SIZES if each in sizes},
+            "asked": None if asked is None else plain(asked.attributes),
         }
 
     def _backend_of(self, name: str, layer: Instance) -> ClassValue:
@@ -207,7 +223,7 @@ class Layers:
         """List, for each kind of layer, the backends by priority with the reasons against them."""
         return [
             {
-                "asked": {name: plain(value) for name, value in asked.attributes.items()},
+                "asked": plain(asked.attributes),
                 "against": self._current(partial(self._against, asked, num)),
             }
             for asked, num in self._asked.values()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
+from backend_caps.capability.model import AUTO
+from backend_caps.capability.vocabulary import AttentionArch, AttentionType
 from backend_caps.engines.command_line import variables_of, without_model
 from backend_caps.engines.model import in_folders
 from backend_caps.engines.query import ask
@@ -37,6 +39,28 @@ _FLAGS = {
     "tp_size": "parallel_config.tensor_parallel_size",
 }
 """The flags of ours whose values vLLM's configuration has, under names of its own."""
+_FACTS = {
+    "attention_sinks": "has_sink",
+    "decode_context_parallel": "use_dcp",
+    "dtype": "dtype",
+    "head_size": "head_size",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "multimodal_prefix": "use_mm_prefix",
+    "non_causal": "use_non_causal",
+    "per_head_kv_scales": "use_per_head_quant_scales",
+    "prefill_context_parallel": "use_pcp",
+    "sliding_window": "has_sliding_window",
+}
+"""Our facts that a layer asks a backend for, under vLLM's names; a release may lack some."""
+_ARCHS = {
+    (False, False): AttentionArch.MHA,
+    (True, False): AttentionArch.MLA,
+    (True, True): AttentionArch.SPARSE,
+    (False, True): AttentionArch.BLOCK_SPARSE,
+}
+"""By whether a layer asks for MLA, and for sparse attention."""
+_FP8 = {"fp8": "fp8_e4m3"}
+"""The dtype that a short name of vLLM's stands for on GPUs of NVIDIA."""
 _OVERLAP = "scheduler_config.async_scheduling"
 SCRIPT = Path(__file__).with_name("query_script.py")
 
@@ -101,11 +125,36 @@ def launch_of(
         values=answer.get("values", {}),
         flags=flags_of(answer.get("values", {}), None if graphs is None else graphs["mode"]),
         facts=answer.get("facts", {}),
-        layers=tuple(LayerGroup(**each) for each in answer.get("layers", ())),
+        layers=tuple(map(_group_of, answer.get("layers", ()))),
         caches=tuple(CacheGroup(**each) for each in answer.get("caches", ())),
         choices=tuple(LayerChoice(**each) for each in answer.get("choices", ())),
         graphs=None if graphs is None else GraphMode(**graphs),
     )
+
+
+def _group_of(answer: Mapping[str, Any]) -> LayerGroup:
+    own = {name: value for name, value in answer.items() if name != "asked"}
+    return LayerGroup(**own, facts=facts_of(answer["asked"] or {}))
+
+
+def facts_of(asked: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what a layer asks of its backend, by the names of `Facts`.
+
+    Args:
+        asked: by the names of vLLM's `AttentionSelectorConfig`. What it lacks, or has as an object
+            because it is not known, is no fact. Blocks are left out: they are the server's pages.
+    """
+    found = {name: asked.get(own) for name, own in _FACTS.items()}
+    stored = found["kv_cache_dtype"]
+    if isinstance(stored, str):  # `auto` is the layer's own
+        found["kv_cache_dtype"] = found["dtype"] if stored == AUTO else _FP8.get(stored, stored)
+    is_mla, is_sparse = asked.get("use_mla"), asked.get("use_sparse")
+    if isinstance(is_mla, bool) and isinstance(is_sparse, bool):
+        found["attention_arch"] = _ARCHS[is_mla, is_sparse].value
+    type_ = str(asked.get("attn_type")).lower()
+    if type_ in {each.value for each in AttentionType}:
+        found["attention_type"] = type_
+    return {name: each for name, each in found.items() if isinstance(each, bool | int | str)}
 
 
 def flags_of(values: Mapping[str, object], mode: str | None) -> Mapping[str, object]:

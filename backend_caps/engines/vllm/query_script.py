@@ -202,37 +202,43 @@ def facts_of(config: _Value) -> dict[str, object]:
 class Chosen:
     """What layers ask of the platform, and what it answers for each backend that it considers."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Mapping[str, _Value]) -> None:
+        """Take the layers of the server, to which each that has asked adds itself."""
         self._asked: dict[str, tuple[_Value, _Value]] = {}
+        self._layers = layers
+        self._by_layer: dict[int, _Value] = {}
         self._platform = importlib.import_module("vllm.platforms").current_platform
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Record what is asked in a `with` block."""
-        cls = type(self._platform)
-        choose = cls.get_attn_backend_cls
+        module = _selector()
+        select = getattr(module, query_values.SELECT)
 
-        def chosen(selected: _Value, *args: _Value, **named: _Value) -> _Value:
-            given = dict(zip(("attn_selector_config", "num_heads"), args, strict=False)) | named
+        def selected(*args: _Value, **named: _Value) -> _Value:
+            given = dict(zip(query_values.QUESTION, args, strict=False)) | named
             own = given.get("attn_selector_config")
-            if hasattr(own, "_asdict"):  # releases before 0.14 ask by arguments alone
+            if hasattr(own, "_asdict"):
                 asked = (own, given.get("num_heads"))
                 self._asked.setdefault(str(asked), asked)
-            return choose(selected, *args, **named)
+                self._by_layer[len(self._layers)] = own
+            return select(*args, **named)
 
-        cls.get_attn_backend_cls = staticmethod(chosen)
+        setattr(module, query_values.SELECT, selected)
         try:
             yield
         finally:
-            cls.get_attn_backend_cls = choose
+            setattr(module, query_values.SELECT, select)
+
+    def question_of(self, name: str) -> dict[str, object] | None:
+        """Return what a layer asked; None where it asked nothing, or by arguments alone."""
+        asked = self._by_layer.get([*self._layers].index(name))
+        return None if asked is None else _written(asked)
 
     def choices(self) -> list[dict[str, object]]:
         """List, for each kind of layer, the backends by priority with the reasons against them."""
         return [
-            {
-                "asked": {key: _named(value) for key, value in asked._asdict().items()},
-                "against": self._against(asked, num_heads),
-            }
+            {"asked": _written(asked), "against": self._against(asked, num_heads)}
             for asked, num_heads in self._asked.values()
         ]
 
@@ -254,13 +260,26 @@ class Chosen:
         }
 
 
+def _selector() -> _Value:
+    """Import the module in which layers ask for a backend."""
+    own, older = query_values.SELECTORS
+    try:
+        return importlib.import_module(own)
+    except ImportError:
+        return importlib.import_module(older)
+
+
+def _written(asked: _Value) -> dict[str, object]:
+    return {key: _named(value) for key, value in asked._asdict().items()}
+
+
 class Layers:
     """The layers of a server's models, each with its backend, built without memory."""
 
     def __init__(self, config: _Value) -> None:
         """Build the model, and the draft's where there is one."""
         self._config = config
-        self.chosen = Chosen()
+        self.chosen = Chosen(config.compilation_config.static_forward_context)
         query_platform.join_groups(config.parallel_config, query_machine.Anything)
         query_platform.begin_workspaces()
         with self.chosen.watched(), query_platform.without_memory(config):
@@ -314,6 +333,7 @@ class Layers:
                 for each in query_values.SIZES
                 if hasattr(spec, each)
             },
+            "asked": self.chosen.question_of(name),
         }
 
     def graphs(self) -> dict[str, object]:

@@ -39,6 +39,12 @@ SIZES = ("block_size", "head_size", "dtype", "sliding_window", "num_kv_heads")
 SECOND_RUNNER = "use_v2_model_runner"
 """The name of the answer, and of the configuration's attribute, that says which runner runs."""
 TENSOR_PARALLEL = "tensor_parallel_size"
+SELECTORS = ("vllm.v1.attention.selector", "vllm.attention.selector")
+"""The module in which layers ask for a backend, and where it is up to 0.13."""
+SELECT = "_cached_get_attn_backend"
+"""Its function that each layer calls, and that asks the platform what it was not asked before."""
+QUESTION = ("backend", "attn_selector_config", "num_heads")
+"""The arguments of that function; until 0.11 the second one is its fields."""
 _V1, _V2 = "vllm.v1.spec_decode", "vllm.v1.worker.gpu.spec_decode"
 DRAFTERS = {
     False: {

@@ -22,6 +22,7 @@ MODELS: Mapping[str, Mapping[str, object]] = {
     "windows": {"layers": [[64, None], [64, 128], [1, None]]},
     "uniform": {"layers": [[64, None], [64, 128], [64, 128]], "uniform": True},
     "shares": {"layers": [[64, None], [64, None]], "shares": True},
+    "sinks": {"layers": [[64, None, True], [64, None]]},
     "unasked": {"layers": [[64, 0]]},
     "odd": {"layers": [], "heads": 3},
     "refused": {"layers": [], "raises": "value"},

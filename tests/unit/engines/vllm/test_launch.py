@@ -1,7 +1,7 @@
 """What becomes of a command line of vLLM, asked and read, on a small engine in its shape."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.vllm.arguments import read_launches
-from backend_caps.engines.vllm.query import ask_launches
+from backend_caps.engines.vllm.query import ask_launches, facts_of
 from backend_caps.resolution.launch import CacheGroup, GraphMode, Launch, LayerChoice, Rewrite
 from tests.unit.engines.source.trees import write_folder
 from tests.unit.engines.vllm.building import write_importable
@@ -40,6 +40,7 @@ def _read(query: LaunchQuery, engine: Path) -> Sequence[Launch]:
     return read_launches(Index(open_tree("vllm", engine)), query)
 
 
+_BF16 = "bfloat16"
 _Follow = Callable[[LaunchQuery, Path], Sequence[Launch]]
 _Of = Callable[..., Sequence[Launch]]
 
@@ -95,7 +96,7 @@ def test_backends_have_the_reasons_against_them(launches: _Of) -> None:
 
     assert [*launch.choices[1].against] == ["MISSING", "FULL", "WINDOW"]
     assert launch.choices[1] == LayerChoice(
-        asked={"head_size": 64, "has_sliding_window": True},
+        asked={"head_size": 64, "has_sliding_window": True, "has_sink": False},
         against={
             "MISSING": ["ImportError: no such package"],
             "FULL": ["sliding window not supported"],
@@ -108,8 +109,49 @@ def test_layers_that_ask_for_no_kind_have_no_reasons(launches: _Of) -> None:
     """As in releases that ask by arguments alone; they take what the platform gives them."""
     (launch,) = launches("unasked", "")
 
-    assert [group.backend for group in launch.layers] == ["FULL"]
+    assert [(group.backend, group.facts) for group in launch.layers] == [("FULL", {})]
     assert launch.choices == ()
+
+
+def test_layers_have_what_each_of_them_asks(launches: _Of) -> None:
+    """Those of a target and of a draft that ask the same each have it, also when it is kept."""
+    sinks, windows = launches("sinks", "--method eagle3", "")[0], launches("windows", "")[0]
+
+    own = {"head_size": 64, "sliding_window": False}
+    assert [(each.role, each.facts) for each in sinks.layers] == [
+        (role, {**own, "attention_sinks": has}) for role in ("target", "draft") for has in _EITHER
+    ]
+    assert [each.facts["sliding_window"] for each in windows.layers] == [False, True, False]
+
+
+_EITHER = (True, False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [
+        pytest.param({}, {}, id="nothing"),
+        pytest.param({"head_size": {"unknown": "x"}, "use_rswa": True}, {}, id="not known"),
+        pytest.param(
+            {"dtype": "bfloat16", "kv_cache_dtype": "auto", "attn_type": "ENCODER_DECODER"},
+            {"dtype": _BF16, "kv_cache_dtype": _BF16, "attention_type": "encoder_decoder"},
+            id="a cache of the model's dtype",
+        ),
+        pytest.param({"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8_e4m3"}, id="fp8"),
+        pytest.param({"kv_cache_dtype": None, "attn_type": "new"}, {}, id="a type to come"),
+        pytest.param(
+            {"use_mla": True, "use_sparse": True, "use_dcp": True},
+            {"attention_arch": "sparse", "decode_context_parallel": True},
+            id="sparse",
+        ),
+        pytest.param({"use_mla": True}, {}, id="half of an architecture"),
+    ],
+)
+def test_questions_of_layers_become_facts(
+    asked: Mapping[str, object], facts: Mapping[str, object]
+) -> None:
+    """A release's names that stand for none of ours are left out."""
+    assert facts_of(asked) == facts
 
 
 def _group(num_layers: int, size: int, kernel_size: int, *backends: str) -> CacheGroup:
