@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from backend_caps.capability.declaration import Declaration
@@ -71,6 +71,17 @@ class Backend:
     unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
     """The claims that count as undeclared for lack of evidence, by capability; `declaration` does
     not hold them."""
+
+
+def adapters_for(engine: str, backends: Iterable[Backend]) -> Mapping[str, Backend]:
+    """Map each class that a declaration names as its adapter for an engine to its backend."""
+    return {
+        place.replace(":", "."): backend
+        for backend in backends
+        if backend.declaration is not None
+        for name, place in backend.declaration.adapters.items()
+        if name == engine
+    }
 
 
 class Backends(Mapping[str, Backend]):

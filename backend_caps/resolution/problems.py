@@ -8,6 +8,7 @@ from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import declared
 from backend_caps.capability.facts import (
     CHECKED_AGAINST,
+    FEATURES,
     OF_EVERY_SERVER,
     Facts,
     Reason,
@@ -130,10 +131,12 @@ def misfits_of(use: Use, plan: Plan) -> Iterator[Reason]:
 
 def _reasons(use: Use, plan: Plan) -> Iterator[Reason]:
     """List why a use does not fit machine and model, or was not checked against them."""
-    if use.kind is UseKind.LAYERS:
+    if not use.is_checked:
         return
-    taken = _taken(use, plan.flags.situation(plan.facts))
-    for reason in unsupported_reasons(taken, plan.flags.with_facts(plan.facts)):
+    taken, facts = _taken(use, plan.flags.situation(plan.facts)), plan.flags.with_facts(plan.facts)
+    if use.facts is not None:
+        facts = facts.model_copy(update=use.facts.known())
+    for reason in unsupported_reasons(taken, facts):
         if reason.needed is not None or not use.readings:  # an engine's class has no such fields
             yield reason
 
@@ -167,10 +170,11 @@ def unknown_facts(flags: ServerFlags, facts: Facts) -> tuple[str, ...]:
 def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator[Problem]:
     """Yield a problem for each restriction of a use on an unknown fact."""
     unknown, situation = unknown_facts(flags, facts), flags.situation(facts)
-    for use in (each for each in uses if each.kind is not UseKind.LAYERS):
+    for use in (each for each in uses if each.is_checked):
+        asked = () if use.facts is None else use.facts.known()
         for name, value in _taken(use, situation).items():
             fact, needed = CHECKED_AGAINST[name], text_of(value)
-            if fact in unknown and value not in (ANY, UNDECLARED):
+            if fact in unknown and fact not in asked and value not in (ANY, UNDECLARED):
                 yield Problem(
                     code=f"{fact.replace('_', '-')}-not-checked",
                     message=f"backend {use.backend!r} takes {fact} {needed}; here it is not known.",
@@ -183,11 +187,18 @@ def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator
 def problem_of(reason: Reason, use: Use) -> Problem:
     """Write the problem of a use that does not fit, or was not checked."""
     message, remedy = reason.of(use.backend), reason.remedy
-    unverified = use.unverified.get(_CAPABILITIES[reason.fact])
-    if unverified is not None and reason.needed is None:
+    capability = _CAPABILITIES[reason.fact]
+    unverified = use.unverified.get(capability) if reason.needed is None else None
+    if unverified is not None:
         here = f"here {reason.fact} is {reason.actual}"
         message = f"backend {use.backend!r} {unverified.words}; {here}."
         remedy = f"Verify it: backend-caps check {use.backend} --write-evidence."
+    if use.facts is not None and reason.fact in use.facts.known():
+        asked = reason.fact if reason.fact in FEATURES else f"{reason.fact} {reason.actual}"
+        says = f"declares {capability}={reason.needed}"
+        if reason.needed is None:
+            says = f"does not declare {capability}" if unverified is None else unverified.words
+        message = f"{use.slot} ask {asked}; backend {use.backend!r} {says} ({use.source})."
     return Problem(
         code=reason.code, message=message, remedy=remedy, actual=reason.actual, needed=reason.needed
     )

@@ -202,7 +202,7 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
 def _explained(use: Use, capability: str, stated: Stated) -> Stated:
     """Replace the reason of an undeclared value that is inherited, unverified or not known."""
     value, origin, _ = stated
-    reading = use.readings.get(capability)
+    reading = use.found.get(capability, use.readings.get(capability))
     if origin is Origin.DECLARED and reading is not None and use.kind is UseKind.LAYERS:
         # Its author declares nothing: the engine's code says it.
         place = "" if reading.declared_at is None else f" ({reading.declared_at})"

@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status
+from backend_caps.capability.backend import (
+    Backend,
+    Backends,
+    Problem,
+    Reading,
+    Status,
+    adapters_for,
+)
 from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import Origin
@@ -102,16 +110,34 @@ def _of_layers(
 ) -> Iterator[Use]:
     """List the uses of the backends that the layers of a server's models take.
 
-    Layers that keep nothing of a request have no part in its steps.
+    Layers that keep nothing of a request have no part in its steps. Where a plugin declares a class
+    that they take, as its adapter for the engine, its declaration counts.
     """
+    declared = adapters_for(launch.engine.partition("-")[0], backends.values())
     for role, phase in _places(flags):
         own = "target" if role is Role.TARGET else "draft"
-        taken = {each.path: each for each in launch.layers if each.role == own and each.cache}
-        for path, group in taken.items():
+        taken = {
+            (each.path, Facts.model_validate(each.facts) if each.path in declared else None): each
+            for each in launch.layers
+            if each.role == own and each.cache
+        }
+        for (path, facts), group in taken.items():
             slot = f"{group.layer} layers of the {own}"
             use = use_in(role, phase, (slot, group.backend), UseKind.LAYERS)
-            for made in _constructed(use, (path,), backends, frozenset()):
-                yield made if made.declaration is None else _with_graphs(made, group)
+            if path in declared:
+                made = _expanded(_handed(replace(use, facts=facts), declared[path]), backends)
+            else:
+                made = _constructed(use, (path,), backends, frozenset())
+            for each in made:
+                yield each if each.declaration is None else _with_graphs(each, group)
+
+
+def _handed(use: Use, backend: Backend) -> Use:
+    """Return the use of a declared backend whose class the engine has under the use's name."""
+    is_same = use.backend == backend.name
+    return replace(
+        use, backend=backend.name, via=() if is_same else (Handover(composite=use.backend),)
+    )
 
 
 def _with_graphs(use: Use, group: LayerGroup) -> Use:
@@ -120,9 +146,8 @@ def _with_graphs(use: Use, group: LayerGroup) -> Use:
     batches = LEVELS.get(str(group.graph_support), frozenset())
     words = f"the engine finds {group.graph_support} for its {group.layer} layers"
     reading = Reading(origin=Origin.DECLARED, words=words, value=batches)
-    readings = {**use.readings, "graph_replay": reading}
     declaration = use.declaration.restated({"graph_replay": batches})
-    return replace(use, declaration=declaration, readings=readings)
+    return replace(use, declaration=declaration, found={"graph_replay": reading})
 
 
 def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from backend_caps.capability.backend import Problem, Reading, Unverified
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Given, Situation, Truth
+from backend_caps.capability.facts import Facts, Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.resolution import errors
@@ -24,7 +24,7 @@ class UseKind(Enum):
     PAIR = "prefill/decode pair"
     """The engine wraps two backends in one, whose own values differ from theirs."""
     LAYERS = "layers"
-    """The engine chose it for layers of a model, and checked it itself."""
+    """The engine chose it for layers of a model, and asked its class whether it fits them."""
 
 
 PAIR = UseKind.PAIR.value
@@ -63,14 +63,26 @@ class Use:
     adds_only: bool = False
     """Whether it is a composite's own capabilities; what it leaves out, its parts declare."""
     problem: Problem | None = None
+    facts: Facts | None = None
+    """What the layers that take it ask, where a plugin declares it; None for other uses."""
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """The statements of an engine's source by capability, where the backend was read from one."""
+    found: Mapping[str, Reading] = field(default_factory=dict, compare=False)
+    """What the engine itself finds for the layers that take it, by capability."""
     unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
     """Claims that count as undeclared for lack of evidence, by capability."""
     by_auto: bool = field(default=False, compare=False)
     """Whether the flag is `auto` and the backend was chosen for it."""
     unread_engine: str | None = field(default=None, compare=False)
     """For a missing backend, the engine that has it built in, where no engine was read."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its declaration is compared with facts.
+
+        A class that was only read is not: the engine has asked the class itself.
+        """
+        return self.kind is not UseKind.LAYERS or self.facts is not None
 
     @property
     def composites(self) -> tuple[str, ...]:
@@ -88,8 +100,9 @@ class Use:
         return tuple(each.given for each in self.via if each.given is not None)
 
     def placed(self, situation: Situation) -> Situation:
-        """Return the situation with this role and phase."""
-        return {**situation, "role": self.role, "phase": self.phase}
+        """Return the situation with this role and phase, and with what its layers ask."""
+        asked = {} if self.facts is None else self.facts.known()
+        return {**situation, **asked, "role": self.role, "phase": self.phase}
 
     def failing(self, situation: Situation) -> int | None:
         """Return the index in `via` of the first condition known to fail, or None."""
@@ -102,7 +115,9 @@ class Use:
         """Order uses by role, phase and backend."""
         place = (self.role.value, self.phase.value)
         conditions = ("" if each.given is None else str(each.given) for each in self.via)
-        return (*place, self.backend, str(self.source), self.slot, *self.composites, *conditions)
+        asked = "" if self.facts is None else self.facts.digest
+        own = (self.backend, str(self.source), self.slot, asked)
+        return (*place, *own, *self.composites, *conditions)
 
 
 def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
@@ -157,4 +172,5 @@ def use_in(role: Role, phase: Phase, name: NamedBy, kind: UseKind = UseKind.NAME
 
 def bare(use: Use) -> Use:
     """Return a use without what was read of its backend."""
-    return use_in(use.role, use.phase, (use.slot, use.backend), use.kind)
+    own = use_in(use.role, use.phase, (use.slot, use.backend), use.kind)
+    return replace(own, facts=use.facts)

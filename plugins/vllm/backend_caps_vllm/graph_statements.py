@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
 
 from backend_caps import Settings
-from backend_caps.capability.backend import Backend
+from backend_caps.capability.backend import Backend, adapters_for
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.resolution.launch import LEVELS
 from backend_caps_vllm.engine import ENGINE, Registered, registered
@@ -32,18 +32,9 @@ def statements_of(*, imports: bool) -> Iterator[GraphStatement]:
         BackendCapsError: a setting of backend-caps is refused.
     """
     found = registered()
-    declared = by_class(Settings.load().discover().values()) if found else {}
+    declared = adapters_for(ENGINE, Settings.load().discover().values()) if found else {}
     for own in found:
         yield compared(look(own, imports=imports), declared.get(own.path))
-
-
-def by_class(backends: Iterable[Backend]) -> Mapping[str, Backend]:
-    """Find declared backends by the class that they name as their adapter for vLLM."""
-    return {
-        backend.declaration.adapters[ENGINE].replace(":", "."): backend
-        for backend in backends
-        if backend.declaration is not None and ENGINE in backend.declaration.adapters
-    }
 
 
 def compared(seen: GraphStatement, backend: Backend | None) -> GraphStatement:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from backend_caps import BackendCapsError, Settings
-from backend_caps.capability.backend import Backend
+from backend_caps.capability.backend import Backend, adapters_for
 from backend_caps.capability.provenance import Status
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
@@ -16,8 +16,8 @@ from backend_caps.report.launch_views import launch_view
 from backend_caps.report.launches import LaunchDocument
 from backend_caps.report.terminal import show
 from backend_caps.resolution.plan import Policy
-from backend_caps_vllm.engine import Registered
-from backend_caps_vllm.graph_statements import by_class, compared, stated
+from backend_caps_vllm.engine import ENGINE, Registered
+from backend_caps_vllm.graph_statements import compared, stated
 from backend_caps_vllm.live import LiveServer, TakenBackend
 from backend_caps_vllm.lock import lock_differences
 from backend_caps_vllm.metrics import publish
@@ -74,7 +74,7 @@ def problems_of(server: LiveServer, launch: LaunchDocument, settings: Settings) 
         return
     registry = settings.discover()
     yield from _faults(registry)
-    declared = by_class(registry.values())
+    declared = adapters_for(ENGINE, registry.values())
     for other in others:
         yield from _of_declaration(other, declared.get(other.path), settings)
     if settings.lock is not None and server.is_first:
