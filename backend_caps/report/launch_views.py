@@ -9,7 +9,15 @@ from pydantic import JsonValue
 
 from backend_caps.report import launches, words
 from backend_caps.report.launches import EngineLayersDocument, LaunchDocument
-from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of, titled_table
+from backend_caps.report.sections import (
+    Columns,
+    Heading,
+    Lines,
+    Section,
+    some_lines,
+    table_of,
+    titled_table,
+)
 
 _VERBS = {True: "starts", False: "refuses", None: "may refuse"}
 
@@ -59,6 +67,7 @@ def _server_lines(flags: Mapping[str, JsonValue]) -> Iterator[str]:
 def _taken_view(found: LaunchDocument | EngineLayersDocument) -> Iterator[Section]:
     if found.layers:
         yield table_of(found.layers, _LAYERS)
+        yield from some_lines(_special_lines(found.layers))
     yield from _caches_view(found.caches or ())
     if found.graphs is not None:
         yield Lines(tuple(_graph_lines(found.graphs)))
@@ -105,6 +114,16 @@ _LAYERS: Columns[launches.LayerGroupDocument] = {
     "head": lambda each: str(each.sizes.get("head_size") or ""),
     "window": lambda each: str(each.sizes.get("sliding_window") or ""),
 }
+
+
+def _special_lines(layers: Iterable[launches.LayerGroupDocument]) -> Iterator[str]:
+    """Write what layers ask of their backend that most do not."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for each in layers:
+        counts[each.layer, each.role, each.special] += each.num_layers
+    for (layer, role, special), number in counts.items():
+        if special:
+            yield f"{number} {layer} layers of the {role} ask {special}"
 
 
 def _graph_lines(graphs: launches.LayerGraphsDocument) -> Iterator[str]:

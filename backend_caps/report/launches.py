@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
+from backend_caps.capability.vocabulary import AttentionArch, AttentionType
 from backend_caps.report.document import LEFT_OUT, Document
 
 
@@ -64,6 +65,19 @@ class LayerGroupDocument(Document):
     """The class of their part of the KV cache; null where they keep nothing."""
     sizes: dict[str, JsonValue]
     """What is known of that part: block and head size, dtype, window."""
+    facts: Annotated[
+        dict[str, JsonValue] | None, BeforeValidator(lambda own: own or None), LEFT_OUT
+    ] = None
+    """What they ask of their backend, by the names of facts; left out where that is not known."""
+
+    @property
+    def special(self) -> str:
+        """What they ask that most layers do not, but for the window, which is a size."""
+        facts = self.facts or {}
+        named = {"attention_arch": AttentionArch.MHA, "attention_type": AttentionType.DECODER}
+        kinds = [str(facts[n]) for n, own in named.items() if facts.get(n, own.value) != own.value]
+        switched = [n for n, own in facts.items() if own is True and n != "sliding_window"]
+        return ", ".join([*kinds, *switched])
 
 
 class CacheGroupDocument(Document):

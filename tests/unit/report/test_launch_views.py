@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backend_caps.report.launch_views import launch_view
@@ -44,3 +46,42 @@ def test_scheduling_is_shown_in_lines(flags: dict[str, object], lines: tuple[str
     sections = [*launch_view(LaunchDocument.of(launch))]
 
     assert [each.lines for each in sections if isinstance(each, Lines)][-1] == lines
+
+
+@pytest.mark.parametrize(
+    ("facts", "asks"),
+    [
+        pytest.param({}, (), id="not known"),
+        pytest.param(
+            {
+                "head_size": 64,
+                "sliding_window": True,
+                "attention_sinks": False,
+                "attention_arch": "mha",
+                "attention_type": "decoder",
+            },
+            (),
+            id="as most layers, with a window",
+        ),
+        pytest.param(
+            {
+                "attention_arch": "sparse",
+                "attention_type": "encoder_decoder",
+                "attention_sinks": True,
+            },
+            ("6 Attention layers of the target ask sparse, encoder_decoder, attention_sinks",),
+            id="special",
+        ),
+    ],
+)
+def test_what_is_special_of_layers_stands_below_them(
+    facts: dict[str, object], asks: tuple[str, ...]
+) -> None:
+    """Those that ask the same are one line; a window is in the table."""
+    layers = (_GROUP, *[replace(_GROUP, facts=facts)] * 2)
+    launch = Launch(engine="vllm-9.0", machine="H100", model="m", layers=layers)
+
+    sections = [*launch_view(LaunchDocument.of(launch))]
+
+    lines = [line for each in sections if isinstance(each, Lines) for line in each.lines]
+    assert tuple(line for line in lines if " ask " in line) == asks
