@@ -132,6 +132,78 @@ def test_plan_is_of_the_classes_that_layers_take(
     assert plan.launch.flags["page_size"] == 16
 
 
+_CLAIMS = """\
+from backend_caps import Capabilities, Declaration, Role
+
+DECLARATION = Declaration(
+    capabilities=Capabilities(
+        host_seq_lens="none",
+        max_context_len_known=True,
+        roles=set(Role),
+        {own},
+        **dict.fromkeys(("page_sizes", "head_sizes", "devices", "dtypes"), "any"),
+        **dict.fromkeys(("attention_arch", "compute_capability"), "any"),
+    ),
+    adapters={{"vllm": "{adapter}"}},
+)
+"""
+_CUSTOM = "acme_attention:AcmeBackend"
+_OWN = "vllm.v1.attention.backends.classes:WindowBackend"
+
+
+def _claim(acme: CommandLine, own: str, adapter: str = _CUSTOM) -> None:
+    entry_point = "[backend_caps.backends]\nclaims = claims_caps:DECLARATION\n"
+    acme.install("claims", entry_point, _CLAIMS.format(own=own, adapter=adapter))
+
+
+@pytest.mark.parametrize("model", ["sinks", "plain"])
+def test_plugin_in_the_slot_of_layers_is_held_to_what_it_declares(
+    model: str, place: Path, acme: CommandLine
+) -> None:
+    """A class over CUSTOM is found to declare no sinks where layers have them, and only there."""
+    asked = f"--path @ --engine vllm --engine-python {sys.executable} {_H100}"
+    _claim(acme, "attention_sinks=False, sliding_window=False")
+    line = f"-- vllm serve {place}/{model} --attention-backend CUSTOM"
+
+    plan = PlanDocument.model_validate(acme.json(f"resolve {asked} --format json {line}"))
+    shown = "".join(acme.run(f"resolve {asked} {line}").stdout.split())
+    report = acme.json(f"report {asked} --format json {line}")
+    strict = acme.run(f"resolve {asked} --policy strict {line}")
+
+    told = (
+        "AttentionLayerBase layers of the target ask attention_sinks; backend 'claims' declares "
+        f"attention_sinks=no (claims 1.0, {acme.root}/claims_caps.py:3)."
+    )
+    problems = [each.message for each in plan.problems if each.code != "engine-version-unknown"]
+    assert problems == ([told] if model == "sinks" else [])
+    assert plan.server["host_seq_lens"].value == "none"
+    assert ("".join(told.split()) in shown) is (model == "sinks")
+    assert (told in strict.stderr) is (model == "sinks")
+    assert [each["facts"]["attention_sinks"] for each in report["plan"]["launch"]["layers"]] == (
+        [True, False] if model == "sinks" else [False]
+    )
+
+
+@pytest.mark.parametrize(("own", "codes"), [("False", 1), ("True", 0)])
+def test_declaration_of_a_class_is_compared_where_it_is_read_too(
+    engine: str, place: Path, acme: CommandLine, own: str, codes: int
+) -> None:
+    """The layers with a window are asked about it, whoever has the class."""
+    _claim(acme, f"sliding_window={own}", _OWN)
+    line = f"-- vllm serve {place}/windows"
+
+    plan = PlanDocument.model_validate(acme.json(f"resolve {engine} --format json {line}"))
+    explained = acme.run(f"explain {engine} host_seq_lens {line}")
+
+    found = [each.code for each in plan.problems].count("sliding-window-unsupported")
+    words = " ".join(explained.stdout.split())
+    assert found == codes
+    assert "declares host_seq_lens=none" in words
+    assert "the engine finds UNIFORM_BATCH for its AttentionLayerBase layers" in {
+        each.reason for each in plan.phases["decode"]["graph_replay"].causes
+    }
+
+
 def test_plan_shows_layers_graphs_and_scheduling(
     engine: str, place: Path, acme: CommandLine
 ) -> None:
