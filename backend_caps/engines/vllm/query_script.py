@@ -262,11 +262,8 @@ class Chosen:
 
 def _selector() -> _Value:
     """Import the module in which layers ask for a backend."""
-    own, older = query_values.SELECTORS
-    try:
-        return importlib.import_module(own)
-    except ImportError:
-        return importlib.import_module(older)
+    places = query_values.SELECTORS
+    return importlib.import_module(next(each for each in places if importlib.util.find_spec(each)))
 
 
 def _written(asked: _Value) -> dict[str, object]:
