@@ -1,4 +1,4 @@
-"""What the page on threads of vLLM's tracker shows of its newest release is what is printed."""
+"""What the page on threads of vLLM's tracker shows of two releases is what is printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.docs.pages import ROOT
 
 _PAGE = (ROOT / "docs" / "explanation" / "what-a-plan-would-have-said.md").read_text("utf-8")
 _MODELS = Path(__file__).with_name("models")
-_WHEEL = "vllm-0.33.0-*.whl"
+_WHEELS = ("vllm-0.15.1-*.whl", "vllm-0.33.0-*.whl")
+"""Those that `make vllm` brings, of the ones that the page names."""
 _HEADING = re.compile(r"^### (\d+): ", re.MULTILINE)
 
 
@@ -37,7 +38,7 @@ _CHECKED = [
     pytest.param(text, id=f"{thread}-{number}")
     for thread, texts in _ANSWERS.items()
     for number, text in enumerate(texts)
-    if f" {_WHEEL} " in text
+    if any(f" {each} " in text for each in _WHEELS)
 ]
 
 
@@ -54,8 +55,9 @@ def test_page_answers_ten_threads() -> None:
 @pytest.mark.vllm_wheel
 @pytest.mark.parametrize("answer", _CHECKED)
 def test_answer_is_what_is_printed(answer: str, tmp_path: Path) -> None:
-    """An answer of 0.33.0 is what its wheel gives, but for the lines that the page leaves out."""
-    for each in (*(ROOT / ".cache" / "wheels").glob(_WHEEL), *_MODELS.iterdir()):
+    """An answer is what the wheel gives, but for the lines that the page leaves out."""
+    wheels = (each for name in _WHEELS for each in (ROOT / ".cache" / "wheels").glob(name))
+    for each in (*wheels, *_MODELS.iterdir()):
         (tmp_path / each.name).symlink_to(each)
 
     with Reader(tmp_path) as reader:

@@ -39,7 +39,10 @@ TABLES = Path(__file__).with_name("tables")
 RECORDED = {"sglang": "launches-{}.jsonl", "vllm": "vllm-launches-{}.jsonl"}
 """Answers of engines themselves, by release, which `make test-all` compares the reader with."""
 NUM_GPUS = 8
-_CHUNK = 50
+_CHUNK = 200
+"""Command lines of one machine that one process of the engine answers."""
+_READS_KEPT = 20
+"""What so many readings leave, of 20 MB each, is collected at once: that takes as long as one."""
 
 
 class Verdict(Enum):
@@ -145,11 +148,17 @@ def trials_of(
     engine: TrialEngine, version: str, chunk: Sequence[Case], answers: Iterable[Launch]
 ) -> Iterator[Trial]:
     """Read each case, beside the engine's answer."""
-    for case, answer in zip(chunk, answers, strict=True):
-        start = time.perf_counter()
-        launch = read(engine, version, case)
-        seconds = time.perf_counter() - start
-        yield Trial(engine=engine, case=case, asked=answer, read=launch, seconds=seconds)
+    gc.disable()
+    try:
+        for number, (case, answer) in enumerate(zip(chunk, answers, strict=True)):
+            start = time.perf_counter()
+            launch = read(engine, version, case)
+            seconds = time.perf_counter() - start
+            if number % _READS_KEPT == 0:
+                gc.collect()
+            yield Trial(engine=engine, case=case, asked=answer, read=launch, seconds=seconds)
+    finally:
+        gc.enable()
 
 
 def asked(engine: TrialEngine, version: str, chunk: Sequence[Case]) -> list[Launch]:
@@ -181,12 +190,8 @@ def _index(engine: TrialEngine, version: str) -> Index:
 def read(engine: TrialEngine, version: str, case: Case) -> Launch:
     """Return the reader's answer."""
     index = _index(engine, version)
-    gc.disable()
     gpu, model = gpus()[case.machine], model_of(case.model)
-    try:
-        return engine.read_launch(index, engine.without_model(case.argv), gpu, NUM_GPUS, model)
-    finally:
-        gc.enable()
+    return engine.read_launch(index, engine.without_model(case.argv), gpu, NUM_GPUS, model)
 
 
 def record(version: str, found: Sequence[Trial]) -> None:

@@ -49,7 +49,7 @@ def cases(seed: int, number: int, models: Sequence[str] = MODELS) -> Iterator[Ca
         model = draw.choice(models)
         words = [*_backends(draw, model), *_sizes(draw, model), *_cache(draw), *_graphs(draw)]
         words += [*_speculation(draw, model), *_parallel(draw), *_switches(draw)]
-        if draw.random() < 0.04:
+        if draw.random() < 0.03:
             words += draw.choice(_WRONG)
         yield Case(draw.choice(MACHINES), model, tuple(words))
 
@@ -58,11 +58,11 @@ def _backends(draw: random.Random, model: str) -> Iterator[str]:
     kind = draw.random()
     is_mla = model.startswith("deepseek") is not (draw.random() < 0.1)
     backend = draw.choice(MLA_BACKENDS if is_mla else BACKENDS)
-    if kind < 0.35:
+    if kind < 0.2:
         yield from ("--attention-backend", backend)
-    elif kind < 0.45:
+    elif kind < 0.27:
         yield from ("--attention-config", json.dumps({"backend": backend}))
-    if kind > 0.95:
+    if kind > 0.97:
         yield from ("--attention-config.flash_attn_version", draw.choice(("2", "3", "4", "5")))
 
 
@@ -84,14 +84,18 @@ def _sizes(draw: random.Random, model: str) -> Iterator[str]:
     if draw.random() < 0.2:
         yield from ("--dtype", draw.choice(("bfloat16", "float16", "float32", "half")))
     if draw.random() < 0.3:
-        yield from ("--max-model-len", draw.choice(("4096", "4096", "8k", "16K", "1000000")))
+        yield from (
+            "--max-model-len",
+            draw.choice(("4096", "4096", "4096", "8k", "16K", "1000000")),
+        )
 
 
 def _cache(draw: random.Random) -> Iterator[str]:
     if draw.random() < 0.25:
         yield from ("--kv-cache-dtype", draw.choice(KV_DTYPES))
-    if draw.random() < 0.25:
-        yield from ("--block-size", str(draw.choice((1, 8, 16, 16, 24, 32, 64, 64, 128, 256))))
+    if draw.random() < 0.2:
+        sizes = (1, 8, 16, 16, 16, 24, 32, 64, 64, 64, 128, 256)
+        yield from ("--block-size", str(draw.choice(sizes)))
     if draw.random() < 0.1:
         yield "--no-enable-prefix-caching"
 
@@ -126,7 +130,7 @@ def _speculation(draw: random.Random, model: str) -> Iterator[str]:
 
 def _parallel(draw: random.Random) -> Iterator[str]:
     if draw.random() < 0.4:
-        yield from ("--tensor-parallel-size", str(draw.choice((1, 2, 2, 4, 4, 8, 16))))
+        yield from ("--tensor-parallel-size", str(draw.choice((1, 2, 2, 2, 4, 4, 4, 8, 8, 16))))
     if draw.random() < 0.08:
         yield from ("--decode-context-parallel-size", str(draw.choice((2, 4))))
     if draw.random() < 0.05:

@@ -153,23 +153,29 @@ class Layers:
             raise NotFollowedError(f"the layers are not known: {context}", self._run.at)
         return context
 
-    def caches(self) -> list[dict[str, Any]]:
-        """Settle the block size, and list the groups of layers that share blocks."""
-        run = self._run
+    def settle_block_size(self) -> None:
+        """Let the platform settle the block size, once each layer has its backend."""
         for name, layer in self._layers().items():
             self._backend_of(name, layer)
-        script = run.run_module(_script())
-        self._current(partial(run.call, script.names["settle_block_size"], self._config))
-        found = self._current(
-            partial(run.call, script.names["caches_of"], self._config, dict(self._layers()))
-        )
+        self._current(partial(self._run.call, self._scripted("settle_block_size"), self._config))
+
+    def caches(self) -> list[dict[str, Any]]:
+        """List the groups of layers that share blocks."""
+        planned = self._scripted("caches_of")
+        layers = dict(self._layers())
+        found = self._current(partial(self._run.call, planned, self._config, layers))
         for each in [found] if isinstance(found, Unknown) else found:
             if has_unknown(each):
-                raise NotFollowedError(
-                    f"a group of the cache is not known: {_open_part(each)}", run.at
-                )
+                words = f"a group of the cache is not known: {_open_part(each)}"
+                raise NotFollowedError(words, self._run.at)
         own: list[dict[str, Any]] = found
         return own
+
+    def _scripted(self, name: str) -> Native:
+        """Return a function of the script that an installed vLLM's Python runs too."""
+        script = _script()
+        module = self._run.modules.get(script.name) or self._run.run_module(script)
+        return module.names[name]
 
     def groups(self) -> list[dict[str, Any]]:
         """List the layers that are alike, with their backend and what it supports."""
@@ -184,7 +190,8 @@ class Layers:
         run = self._run
         backend = self._backend_of(name, layer)
         spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
-        assert isinstance(spec, Instance | None), "the groups of the cache are known"
+        if not isinstance(spec, Instance | None):
+            raise NotFollowedError(f"what {name} keeps is not known: {short(spec)}", run.at)
         sizes = {} if spec is None else spec.attributes
         asked = self._by_layer.get([*self._context()].index(name))
         return {
@@ -351,7 +358,6 @@ def _open_part(group: Native) -> str:
 
 @cache
 def _script() -> Module:
-    """Parse what an installed vLLM's Python runs too, which the interpreter follows."""
     text = _SCRIPT.read_bytes()
     return Module(_SCRIPT.stem, f"backend_caps/engines/vllm/{_SCRIPT.name}", ast.parse(text), text)
 

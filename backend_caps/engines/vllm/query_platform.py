@@ -275,3 +275,25 @@ def _drafter(config: _Value) -> _Value:
             module, _, cls = path.rpartition(".")
             return getattr(importlib.import_module(module), cls)
     return None
+
+
+class Words(logging.Handler):
+    """Keeps the engine's warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning's text."""
+        self.found.append(record.getMessage())
+
+    @contextlib.contextmanager
+    def heard(self, name: str) -> Iterator[None]:
+        """Listen to a logger in a `with` block."""
+        logger = logging.getLogger(name)
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)

@@ -22,7 +22,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,10 +105,11 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
         answer["facts"] = facts_of(config)
         answer["stage"] = "layers"
         layers = Layers(config)
+        layers.settle_block_size()
+        answer["layers"] = layers.groups()
         answer["stage"] = "caches"
         answer["caches"] = layers.caches()
         answer["values"] = values_of(config)
-        answer["layers"] = layers.groups()
         with query_platform.without_memory(config):  # some backends have buffers of their own
             answer["choices"] = layers.chosen.choices()
         answer["stage"] = "graphs"
@@ -305,10 +305,14 @@ class Layers:
             alike["num_layers"] += 1
         return list(found.values())
 
-    def caches(self) -> list[dict[str, Any]]:
-        """Settle the block size, and list the groups of layers that share blocks."""
+    def settle_block_size(self) -> None:
+        """Let the platform settle the block size, once each layer has its backend."""
         with query_platform.current(self._config):
             query_caches.settle_block_size(self._config)
+
+    def caches(self) -> list[dict[str, Any]]:
+        """List the groups of layers that share blocks."""
+        with query_platform.current(self._config):
             return query_caches.caches_of(self._config, self._layers())
 
     def _of_layer(self, name: str, layer: _Value) -> dict[str, Any]:
@@ -347,7 +351,7 @@ class Layers:
         drafts = getattr(speculative, "num_speculative_tokens", None) or 0
         compilation = self._config.compilation_config
         asked = compilation.cudagraph_mode
-        words = _Words()
+        words = query_platform.Words()
         resolve = compilation.resolve_cudagraph_mode_and_sizes
         sizes = {
             query_values.SECOND_RUNNER: query_platform.uses_second_runner(self._config),
@@ -364,28 +368,6 @@ class Layers:
             "by": by,
             "words": words.found,
         }
-
-
-class _Words(logging.Handler):
-    """Keeps the engine's warnings."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning's text."""
-        self.found.append(record.getMessage())
-
-    @contextlib.contextmanager
-    def heard(self, name: str) -> Iterator[None]:
-        """Listen to a logger in a `with` block."""
-        logger = logging.getLogger(name)
-        logger.addHandler(self)
-        try:
-            yield
-        finally:
-            logger.removeHandler(self)
 
 
 def prepare(request: Mapping[str, Any]) -> None:

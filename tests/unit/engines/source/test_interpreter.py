@@ -85,7 +85,12 @@ def test_error_of_the_program_has_its_line(code: str, message: str, error: str, 
 def test_module_has_the_names_that_it_binds() -> None:
     """One that imports all of what is outside of the tree may have any."""
     index = index_of(
-        m="from engine import a, b, c\n\n\ndef f():\n    return [hasattr(each, 'x') for each in (a, b, c)]\n",
+        m="""
+            from engine import a, b, c
+
+            def f():
+                return [hasattr(each, "x") for each in (a, b, c)]
+        """,
         a="def x():\n    pass\n",
         b="def y():\n    pass\n",
         c="from outside import *\n",
