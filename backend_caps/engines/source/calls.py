@@ -148,7 +148,7 @@ class Calls(Instances):
     ) -> Native:
         special = SPECIAL.get(function)
         if special is not None:
-            return self._fresh(special(self, args, named))
+            return self._made(function, special(self, args, named))
         owner = getattr(function, "__self__", None)
         weak = isinstance(owner, list | dict | set) and len(self._maybe) > self._level(owner)
         if weak and _changes(function):
@@ -166,7 +166,7 @@ class Calls(Instances):
             result = function(*args, **named)
             if isinstance(result, Perhaps) and isinstance(owner, dict):  # of `get`
                 result = joined(result.value, args[1] if len(args) > 1 else None)
-            return self._fresh(listed(result))
+            return self._made(function, listed(result))
         except (Raised, NotFollowedError, Returned, Broken, Continued):
             raise
         except (Exception, SystemExit) as error:
@@ -175,6 +175,11 @@ class Calls(Instances):
             if is_open([*args, *named.values()]):
                 return Unknown(f"{getattr(function, '__name__', function)}(...)")
             raise self.raised(error) from error
+
+    def _made(self, function: Callable[..., Native], result: Native) -> Native:
+        """Record what a native function makes; what it finds was made before."""
+        is_found = getattr(function, "__name__", "") in _FINDS
+        return result if is_found else self._fresh(result)
 
     def _run_function(
         self, function: FunctionValue, args: Sequence[Native], named: Mapping[str, Native]
@@ -310,5 +315,7 @@ def _change_weakly(
 _ADDS = frozenset({"append", "extend", "insert", "add", "update"})
 _CHANGES = _ADDS | {"remove", "pop", "clear", "sort", "reverse", "setdefault", "discard", "popitem"}
 """Methods that change a list, a set or a mapping."""
+_FINDS = frozenset({"getattr", "next", "max", "min", "vars", "get", "pop", "setdefault", "popitem"})
+"""Functions and methods that return what an argument or a container has."""
 _SEARCHES = frozenset({"count", "index"})
 """Methods whose result depends on each element."""

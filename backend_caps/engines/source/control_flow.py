@@ -80,7 +80,7 @@ class ControlFlow(Expressions):
                 frame.returned.append(end.value)
             frame.num_leaves += isinstance(end, Returned | Broken | Continued)
         if frame.num_leaves > before:
-            self._maybe.append(why)  # until the function ends: the rest may not run
+            self._suppose(why)  # until the function ends: the rest may not run
         if all(isinstance(end, Broken | Continued) for end in ends):
             raise Continued
         if all(end is not None for end in ends):
@@ -90,7 +90,7 @@ class ControlFlow(Expressions):
     def _possibly(self, why: str, body: Run, frame: Frame) -> Exception | None:
         """Run statements that may not run; return how they left, or None."""
         depth, place = len(self._maybe), self._place
-        self._maybe.append(why)
+        self._suppose(why)
         try:
             body(frame)
         except Raised as error:
@@ -102,7 +102,7 @@ class ControlFlow(Expressions):
             del self._maybe[depth:]
             self._place = place
             if not self._maybe:
-                self._levels.clear()
+                self._made_under.clear()
         return None
 
     def _for(self, node: ast.For) -> Run:
@@ -168,7 +168,7 @@ class ControlFlow(Expressions):
         error = Raised(AssertionError(*message), at)
         if truth is False:
             raise error
-        self._maybe.append(f"not ({ast.unparse(node.test)})")
+        self._suppose(f"not ({ast.unparse(node.test)})")
         self.note(error)
         self._maybe.pop()
 

@@ -10,7 +10,7 @@ from backend_caps.engines.source.builtin_functions import SPECIAL
 from backend_caps.engines.source.calls import Evaluate
 from backend_caps.engines.source.operators import Operators
 from backend_caps.engines.source.uncertainty import has_unknown, merge
-from backend_caps.engines.source.values import Frame, Instance, Native, Unknown
+from backend_caps.engines.source.values import Frame, Instance, Native, Perhaps, Unknown
 
 _CONVERSIONS: Mapping[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
 
@@ -55,7 +55,7 @@ class Displays(Operators):
                 if not is_starred:
                     made.append(value)
                 elif isinstance(values := self.iterated(value), Unknown):
-                    made.append(values)
+                    made.append(Perhaps(values.why))
                 else:
                     made.extend(values)
             self._fresh(made)
@@ -90,7 +90,7 @@ class Displays(Operators):
             store, iterated_of, tests = loops[at]
             values = self.iterated(iterated_of(frame))
             if isinstance(values, Unknown):
-                yield values
+                yield Perhaps(values.why)
                 return
             for value in values:
                 store(value, frame)
@@ -98,7 +98,7 @@ class Displays(Operators):
                 if False not in truths:
                     inner = rounds(at + 1, frame)
                     is_certain = None not in truths
-                    yield from inner if is_certain else (Unknown("comprehension") for _ in [*inner])
+                    yield from inner if is_certain else map(_perhaps, [*inner])
 
         def evaluate(frame: Frame) -> Native:
             level = len(self._maybe)
@@ -135,3 +135,8 @@ class Displays(Operators):
             return format(converted(value) if converted else value, spec)
         except (TypeError, ValueError):
             return f"{{{ast.unparse(node.value)}}}"
+
+
+def _perhaps(value: Native) -> Native:
+    """Return an element that may be there."""
+    return value if isinstance(value, Perhaps) else Perhaps("comprehension", value)

@@ -249,7 +249,7 @@ class Expressions(Displays):
             truth = self.truth(test(frame))
             if truth is not None:
                 return then(frame) if truth else other(frame)
-            self._maybe.append(ast.unparse(node.test))
+            self._suppose(ast.unparse(node.test))
             try:
                 return joined(then(frame), other(frame))
             except Raised as error:

@@ -228,7 +228,8 @@ class Objects(Containers):
             now = owner.interpreted_attribute(name, MISSING)
             owner.interpreted_set(name, self._weakly(now, value, self._level(owner)))
         elif isinstance(owner, argparse.Namespace):
-            setattr(owner, name, value)
+            now = getattr(owner, name, MISSING)
+            setattr(owner, name, self._weakly(now, value, self._level(owner)))
 
     def restore(self) -> None:
         """Give classes of libraries, which all programs share, the attributes that they had."""

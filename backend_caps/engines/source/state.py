@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from backend_caps.engines.source.uncertainty import joined
 from backend_caps.engines.source.values import (
@@ -31,15 +31,32 @@ class Note:
     """The unknown condition."""
 
 
+class Condition(str):
+    """A condition that is not known, while the program runs under it."""
+
+    __slots__ = ("depth", "outer")
+
+    def __new__(cls, why: str, outer: Condition | None) -> Self:
+        """Put a condition under the one around it."""
+        made = super().__new__(cls, why)
+        made.outer = outer
+        made.depth = 1 if outer is None else outer.depth + 1
+        return made
+
+    outer: Condition | None
+    depth: int
+    """How many conditions it makes, those around it included."""
+
+
 class State:
     """The conditions under which the program runs now, and what comes of changes under them."""
 
     def __init__(self) -> None:
         """Start where everything runs for certain."""
         self.notes: list[Note] = []
-        self._maybe: list[str] = []
+        self._maybe: list[Condition] = []
         self._place: tuple[ModuleValue | None, int] = (None, 0)
-        self._levels: dict[int, tuple[Native, int]] = {}
+        self._made_under: dict[int, tuple[Native, Condition]] = {}
 
     @property
     def is_certain(self) -> bool:
@@ -51,6 +68,10 @@ class State:
         """The line that runs now, as `file:line`."""
         module, line = self._place
         return ":0" if module is None else f"{module.module.path}:{line}"
+
+    def _suppose(self, why: str) -> None:
+        """Go on under one more unknown condition, until it is taken from `_maybe`."""
+        self._maybe.append(Condition(why, self._maybe[-1] if self._maybe else None))
 
     def note(self, error: Raised) -> None:
         """Record an error that may be raised under the unknown conditions of now."""
@@ -68,7 +89,7 @@ class State:
                 errors.append(error)
         if not found:
             raise errors[0]
-        self._maybe.append(str(value))
+        self._suppose(str(value))
         for each in errors:
             self.note(each)
         self._maybe.pop()
@@ -87,11 +108,18 @@ class State:
         return joined(before, after)
 
     def _level(self, value: Native) -> int:
-        """Return under how many unknown conditions a value was made."""
-        return self._levels.get(id(value), (None, 0))[1]
+        """Return how many of the unknown conditions of now a value was made under."""
+        found = self._made_under.get(id(value))
+        condition = None if found is None else found[1]
+        while condition is not None and condition is not self._condition_at(condition.depth):
+            condition = condition.outer
+        return 0 if condition is None else condition.depth
+
+    def _condition_at(self, depth: int) -> Condition | None:
+        return self._maybe[depth - 1] if depth <= len(self._maybe) else None
 
     def _fresh(self, value: Native) -> Native:
-        """Record under how many unknown conditions a value is made."""
+        """Record under which unknown conditions a value is made."""
         if self._maybe:
-            self._levels[id(value)] = (value, len(self._maybe))
+            self._made_under[id(value)] = (value, self._maybe[-1])
         return value
