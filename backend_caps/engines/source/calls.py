@@ -302,10 +302,11 @@ def _change_weakly(
         given = args[0] if args else named
         keys = given if function.__name__ == "update" and isinstance(given, Mapping) else owner
         if keys is owner:
-            owner.update(dict.fromkeys([*owner, may_be], may_be))
+            dict.update(owner, dict.fromkeys([*owner, may_be], may_be))
         else:
             own = {key: owner.get(key, Perhaps(may_be.why, given[key])) for key in keys}
-            owner.update({k: joined(own[k], given[k]) if k in owner else own[k] for k in keys})
+            now = {k: joined(own[k], given[k]) if k in owner else own[k] for k in keys}
+            dict.update(owner, now)  # a `Counter` would add
         return
     if function.__name__ not in _ADDS:
         owner.clear()
