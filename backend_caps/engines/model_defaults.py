@@ -1,28 +1,19 @@
 """What transformers' classes add to a `config.json`, from a table of their defaults.
 
-The table is written by `tests/upstream/transformers_defaults.py`, from the classes themselves.
+The table is written by `tests/upstream/transformers_defaults.py`, from the classes themselves. What
+a class computes in `__post_init__` is followed in its source (`model_classes`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-_Values = Mapping[str, object]
+from backend_caps.engines.model_classes import COMPUTED, Part, Values, after_construction
 
-
-class _Computed:
-    """A value that a class computes from others, by no formula that is known here."""
-
-    def __repr__(self) -> str:
-        return "computed"
-
-
-COMPUTED: Final = _Computed()
-"""Stands for a value that is there, and is not known."""
 _THETA, _SCALING, _ROPE = "rope_theta", "rope_scaling", "rope_parameters"
 _DTYPE, _OLD_DTYPE = "dtype", "torch_dtype"
 
@@ -40,7 +31,7 @@ def version_of_table() -> str:
     return str(_table()["transformers"])
 
 
-def completed(config: _Values, model_type: object = None) -> _Values | None:
+def completed(config: Values, model_type: object = None) -> Values | None:
     """Add what transformers' class of a configuration has beside the file's own values.
 
     Args:
@@ -66,13 +57,38 @@ def completed(config: _Values, model_type: object = None) -> _Values | None:
         if own is None:
             return None
         values[name] = own
+    values |= _of_class(known, given)
     _put_rope(values, given)
+    if _THETA in known["defaults"]:
+        values[_THETA] = given.get(_THETA, known["defaults"][_THETA])
     values[_DTYPE] = values[_OLD_DTYPE] = given.get(_DTYPE, given.get(_OLD_DTYPE))
     values |= {alias: values[name] for alias, name in aliases.items() if name in values}
     return {"model_type": model_type, **values}
 
 
-def _computed(formula: str | None, values: _Values) -> object:
+def _of_class(known: Mapping[str, Any], given: Values) -> Values:
+    """Return what a class's own code makes of its fields, and of what a file has beside them."""
+    if "source" not in known:
+        return {}
+    computed, parts = known.get("computed", {}), known.get("parts", {})
+    stated = {**dict.fromkeys([*computed, *parts]), **known.get("stated", {})}
+    defaults = {**_table()["base"], **known["defaults"], **stated}
+    fields = {name: given.get(name, value) for name, value in defaults.items()}
+    taken = {*fields, "model_type"} - {*known.get("set", ())}
+    others = {name: value for name, value in given.items() if name not in taken}
+    own = {name: _part(part_type) for name, part_type in parts.items()}
+    found = after_construction(known["source"], fields, own, others)
+    # Where it is not known, a formula of the table may tell.
+    return {n: value for n, value in found.items() if value is not COMPUTED or n not in computed}
+
+
+def _part(model_type: str) -> Part:
+    known = _table()["types"][model_type]
+    fields = [*known["defaults"], *known.get("computed", {}), *known.get("parts", {})]
+    return Part(partial(completed, model_type=model_type), fields)
+
+
+def _computed(formula: str | None, values: Values) -> object:
     """Compute `one` or `one // other` of the values; `COMPUTED` where one is not known."""
     name, _, divisor = (formula or "").partition(" // ")
     found = values.get(name, COMPUTED)
@@ -82,14 +98,15 @@ def _computed(formula: str | None, values: _Values) -> object:
     return found // by if isinstance(found, int) and isinstance(by, int) and by else COMPUTED
 
 
-def _put_rope(values: dict[str, object], given: _Values) -> None:
+def _put_rope(values: dict[str, object], given: Values) -> None:
     """Merge older names of the rotary embedding's parameters into the newer, as loading does."""
     default = values.get(_ROPE)
     if not isinstance(default, dict) or _ROPE in given:
         return
     theta, scaling = values.pop(_THETA, None), given.get(_SCALING)
     if any(isinstance(each, dict) for each in default.values()):  # one for each type of layer
-        values[_ROPE] = values[_SCALING] = COMPUTED
+        is_older = any("rope" in name for name in given)
+        values[_ROPE] = values[_SCALING] = COMPUTED if is_older else default
         return
     own = {**default, **(scaling if isinstance(scaling, dict) else {})}
     if theta is not None:

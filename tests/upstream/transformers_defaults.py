@@ -7,12 +7,15 @@ compared. Types are those of language models, with text alone or with images, an
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import logging
 import re
 import sys
+import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,35 @@ def _holds(cls: type, own: Mapping[str, Any], name: str, formula: str) -> bool:
     return tried > 0
 
 
+def _source(cls: type[PretrainedConfig]) -> str:
+    """Return a class's `__post_init__`, with no aliases; an empty text for that of the base."""
+    method = inspect.getattr_static(cls, "__post_init__")
+    if method is inspect.getattr_static(PretrainedConfig, "__post_init__"):
+        return ""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+            node.attr = cls.attribute_map.get(node.attr, node.attr)
+    return ast.unparse(tree)
+
+
+def _fields(cls: type) -> set[str]:
+    """List what a class's constructor takes before `__post_init__`, which sets all others."""
+    return {*getattr(cls, "__dataclass_fields__", {})}
+
+
+def _stated(
+    cls: type, names: Iterable[str], own: Mapping[str, Any]
+) -> Iterator[tuple[str, object]]:
+    """List the values that fields are given, where `__post_init__` makes others of them."""
+    fields = getattr(cls, "__dataclass_fields__", {})
+    for name in sorted(names):
+        value = fields[name].default if name in fields else None
+        is_plain = isinstance(value, str | int | float | None)
+        if is_plain and name in fields and name != "rope_parameters" and value != own[name]:
+            yield name, value
+
+
 def _read(model_type: str) -> dict[str, Any] | None:
     """Describe the class of a type; None where it is not made without values."""
     try:
@@ -109,6 +141,9 @@ def _read(model_type: str) -> dict[str, Any] | None:
         "computed": computed,
         "parts": parts,
         "aliases": dict(cls.attribute_map),
+        "source": _source(cls),
+        "set": sorted({*defaults, *computed} - _fields(cls)),
+        "stated": dict(_stated(cls, {*defaults, *computed} - base.keys(), own)),
     }
     return {key: value for key, value in found.items() if value or key == "defaults"}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from backend_caps.engines.model_config import constructed_config, is_base_config
 from backend_caps.engines.sglang.backends import NEEDS
 from backend_caps.engines.sglang.query_backends import (
     EAGLE,
@@ -31,7 +32,7 @@ from backend_caps.engines.source.values import (
     Raised,
     Unknown,
 )
-from backend_caps.engines.surroundings import Record, constructed_config, is_base_config
+from backend_caps.engines.surroundings import Record
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"

@@ -6,21 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
+from backend_caps.engines.model_config import ModelConfig, constructed_config, is_base_config
 from backend_caps.engines.model_defaults import completed
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
 from backend_caps.engines.source.values import ClassValue, Hook, Native, Unknown
-from backend_caps.engines.surroundings import (
-    TORCH,
-    ModelConfig,
-    Models,
-    Record,
-    answering,
-    constructed_config,
-    files_of,
-    is_base_config,
-    torch_of,
-)
+from backend_caps.engines.surroundings import TORCH, Models, Record, answering, files_of, torch_of
 
 _CONFIGS = "sglang/srt/configs/"
 _REGISTRIES = (

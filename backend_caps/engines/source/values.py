@@ -184,8 +184,10 @@ class ClassValue:
 
     @property
     def path(self) -> str:
-        """`package.module.Class`."""
-        return f"{self.module.module.name}.{self.name}"
+        """`package.module.Class`, as the class itself says where it sets other names."""
+        own = (self.names.get(each) for each in ("__module__", "__qualname__"))
+        module, name = (each if isinstance(each, str) else None for each in own)
+        return f"{module or self.module.module.name}.{name or self.name}"
 
     def lookup(self, name: str, *, after: ClassValue | None = None) -> Native | None:
         """Find a name in the class and its bases, or in what comes after one; None if missing."""

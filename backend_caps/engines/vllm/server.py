@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.command_line import CONFIG_OPTIONS, variables_of
 from backend_caps.engines.model import Model, config_of
+from backend_caps.engines.model_config import ModelConfig, is_base_config
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.interpreter import Interpreter
@@ -22,7 +23,7 @@ from backend_caps.engines.source.values import (
     Native,
     Unknown,
 )
-from backend_caps.engines.surroundings import Dtype, ModelConfig, Record, is_base_config, named_file
+from backend_caps.engines.surroundings import Dtype, Record, named_file
 from backend_caps.engines.vllm.query_values import SECOND_RUNNER, VALUES
 from backend_caps.engines.vllm.surroundings import surroundings
 from backend_caps.resolution.engine import value_in

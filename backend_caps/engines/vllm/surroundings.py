@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.model import IS_COMPLETE, OWN_KEYS
+from backend_caps.engines.model_config import ModelConfig, constructed_config, is_base_config
 from backend_caps.engines.model_defaults import completed, version_of_table
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.objects import Objects
@@ -23,17 +24,7 @@ from backend_caps.engines.source.values import (
     Native,
     Unknown,
 )
-from backend_caps.engines.surroundings import (
-    Dtype,
-    ModelConfig,
-    Models,
-    Record,
-    answering,
-    constructed_config,
-    files_of,
-    is_base_config,
-    torch_of,
-)
+from backend_caps.engines.surroundings import Dtype, Models, Record, answering, files_of, torch_of
 from backend_caps.engines.torch_modules import torch_modules
 
 _LAYER_TYPES = (
@@ -58,6 +49,7 @@ class Configs:
         found: dict[str, Native] = {
             "AutoConfig.register": Hook(self._register),
             "AutoConfig.from_pretrained": Hook(self._loaded),
+            "CONFIG_MAPPING": _Types(),
             "utils.CONFIG_NAME": "config.json",
             "configuration_utils.ALLOWED_LAYER_TYPES": _LAYER_TYPES,
             "configuration_utils.ALLOWED_ATTENTION_LAYER_TYPES": ABSENT,  # until 5.0 only
@@ -74,7 +66,11 @@ class Configs:
 
     def _of_class(self, path: str) -> Native:
         """Load a configuration by its own class of transformers as by its type."""
-        return Hook(self._loaded) if path.endswith("Config.from_pretrained") else External(path)
+        if path.endswith("Config.from_pretrained"):
+            return Hook(self._loaded)
+        return (
+            Hook(partial(_of_dict, path)) if path.endswith("Config.from_dict") else External(path)
+        )
 
     def _register(self, _run: Objects, args: Sequence[Native], _named: Native) -> Native:
         self._classes[args[0]] = args[1]
@@ -99,9 +95,41 @@ class Configs:
             is_whole = bool(found.get(IS_COMPLETE)) or all(map(is_base_config, own.externals))
             return _with_dtypes(constructed_config(run, own, values, is_complete=is_whole))
         is_remote = named.get("trust_remote_code") is not False and bool(values.get("auto_map"))
-        whole = found if found.get(IS_COMPLETE) else None if is_remote else completed(values)
-        values = {key: value for key, value in (whole or values).items() if key not in OWN_KEYS}
-        return _with_dtypes(ModelConfig(values, is_complete=whole is not None, run=run))
+        if found.get(IS_COMPLETE) or is_remote:
+            is_complete = bool(found.get(IS_COMPLETE))
+            return _with_dtypes(ModelConfig(values, is_complete=is_complete, run=run))
+        return _of_values(run, values, None)
+
+
+class _Types:
+    """Transformers' classes of configurations, by the type of model."""
+
+    def __getitem__(self, model_type: Native) -> Native:
+        """Return what makes a configuration of values."""
+        of_dict = Hook(lambda run, args, _named: _of_values(run, args[0], model_type))
+        return Hook(
+            lambda run, _args, named: _of_values(run, named, model_type), {"from_dict": of_dict}
+        )
+
+    def interpreted_attribute(self, name: str, _default: Native) -> Native:
+        """Return what else is asked of them, such as to register one."""
+        return Unknown(f"CONFIG_MAPPING.{name}")
+
+
+def _of_dict(
+    path: str, run: Objects, args: Sequence[Native], _named: Mapping[str, Native]
+) -> Native:
+    """Make a configuration of its values, by transformers' class of its type."""
+    cls = External(path.removesuffix(".from_dict"))
+    made = _of_values(run, args[0], None) if isinstance(args[0], dict) else None
+    is_of_type = made is not None and made.interpreted_instance(run, cls)
+    return made if is_of_type else Unknown(f"{path}()")
+
+
+def _of_values(run: Objects, values: Mapping[str, Native], model_type: Native) -> ModelConfig:
+    whole = completed(values, model_type)
+    is_complete = whole is not None
+    return _with_dtypes(ModelConfig(whole or values, is_complete=is_complete, run=run))
 
 
 def _made_config(run: Objects, _args: Sequence[Native], named: Mapping[str, Native]) -> Native:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
-from backend_caps.engines.model_defaults import COMPUTED, completed
+from backend_caps.engines import model_defaults
+from backend_caps.engines.model_classes import COMPUTED, Part, after_construction
+from backend_caps.engines.model_defaults import completed, version_of_table
 
+FULL, SLIDING = "full_attention", "sliding_attention"
 _LLAMA = {"model_type": "llama", "hidden_size": 8192, "num_attention_heads": 64}
 
 
@@ -42,13 +50,77 @@ def test_values_follow_from_others(own: dict[str, object], name: str, value: obj
     assert _of(**own)[name] == value
 
 
-def test_value_without_a_formula_is_not_known() -> None:
-    """It is there, and what it is depends on the class's code."""
-    found = completed({"model_type": "qwen3"})
+def test_value_that_is_not_followed_is_not_known() -> None:
+    """It is there; what it is depends on a constant of the class's module, or on its own checks."""
+    found = completed(
+        {"model_type": "deepseek_v4", "compress_ratios": [4, 0], "num_hidden_layers": 2}
+    )
+    refused = completed({"model_type": "gemma3n_text", "intermediate_size": [1, 2]})
 
     assert found is not None
-    assert found["layer_types"] is COMPUTED
+    assert refused is not None
+    assert found["layer_types"] is refused["layer_types"] is COMPUTED
     assert repr(COMPUTED) == "computed"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "own", "name", "value"),
+    [
+        pytest.param("qwen3", {"num_hidden_layers": 2}, "layer_types", [FULL] * 2, id="all alike"),
+        pytest.param(
+            "qwen3",
+            {
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "max_window_layers": 1,
+                "num_hidden_layers": 2,
+            },
+            "layer_types",
+            [FULL, SLIDING],
+            id="by two values",
+        ),
+        pytest.param(
+            "qwen3", {"sliding_window": 8}, "sliding_window", None, id="a value that is dropped"
+        ),
+        pytest.param(
+            "gemma3_text",
+            {"num_hidden_layers": 3, "sliding_window_pattern": 2},
+            "layer_types",
+            [SLIDING, FULL, SLIDING],
+            id="by a name that is no field",
+        ),
+        pytest.param(
+            "gemma4_text",
+            {"num_hidden_layers": 7, "global_head_dim": 64},
+            "per_layer_config",
+            {5: {"head_dim": 64}, 6: {"head_dim": 64}},
+            id="of some layers",
+        ),
+        pytest.param(
+            "nemotron_h",
+            {},
+            "layer_types",
+            ["linear_attention", "moe", FULL, "mlp"],
+            id="by another name",
+        ),
+        pytest.param("bamba", {}, "mamba_d_head", 64, id="of a word"),
+        pytest.param(
+            "modernbert-decoder",
+            {"sliding_window": 3},
+            "sliding_window",
+            3,
+            id="that the file has, and the class sets",
+        ),
+    ],
+)
+def test_values_that_the_class_computes(
+    model_type: str, own: dict[str, object], name: str, value: object
+) -> None:
+    """Its own code is followed, with what the file gives it."""
+    found = completed({"model_type": model_type, **own})
+
+    assert found is not None
+    assert found[name] == value
 
 
 @pytest.mark.parametrize(
@@ -83,12 +155,18 @@ def test_rotary_parameters_that_are_given_stay() -> None:
     assert _of(rope_parameters={"rope_theta": 3})["rope_parameters"] == {"rope_theta": 3}
 
 
-def test_rotary_parameters_of_each_type_of_layer_are_not_known() -> None:
-    """Which older value goes to which type stands in the class's code."""
-    found = completed({"model_type": "gemma3_text", "rope_theta": 1})
+def test_older_rotary_parameters_of_each_type_of_layer_are_not_known() -> None:
+    """Which older value goes to which type stands in the base's code; without one, a class's do."""
+    older = completed({"model_type": "gemma3_text", "rope_theta": 1})
+    newer = completed({"model_type": "gemma3_text"})
 
-    assert found is not None
-    assert found["rope_parameters"] is COMPUTED
+    assert older is not None
+    assert newer is not None
+    assert older["rope_parameters"] is COMPUTED
+    assert newer["rope_parameters"] == {
+        SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+        FULL: {"rope_type": "default", "rope_theta": 1000000.0},
+    }
 
 
 def test_parts_are_completed_by_their_own_class() -> None:
@@ -101,6 +179,65 @@ def test_parts_are_completed_by_their_own_class() -> None:
     assert isinstance(vision, dict)
     assert (text["hidden_size"], text["model_type"]) == (64, "qwen3_vl_text")
     assert vision["depth"] == 27
+
+
+def test_parts_have_what_their_class_computes() -> None:
+    """Of a file that has the part's values beside those of the whole, too."""
+    nested = completed({"model_type": "qwen3_5_moe", "text_config": {"num_hidden_layers": 4}})
+    flat = completed({"model_type": "qwen2_5_vl", "num_hidden_layers": 2, "hidden_size": 64})
+
+    assert nested is not None
+    assert flat is not None
+    assert nested["text_config"]["layer_types"] == [*["linear_attention"] * 3, FULL]  # type: ignore[index]
+    assert flat["text_config"]["layer_types"] == [FULL, FULL]  # type: ignore[index]
+    assert flat["text_config"]["hidden_size"] == 64  # type: ignore[index]
+
+
+def test_part_that_is_not_known_leaves_what_depends_on_it_open() -> None:
+    """What a class computes from it is not known either, and the rest is."""
+    source = """
+def __post_init__(self, **kwargs):
+    self.size, self._own, self.other_config = kwargs.pop('size', 1), 1, acme(self)
+    super().__post_init__(**kwargs)
+    self.depth = self.text_config.depth
+"""
+    parts = dict.fromkeys(("text_config", "other_config"), Part(lambda _: None, []))
+
+    found = after_construction(source, {"text_config": None, "a": COMPUTED}, parts, {"b": 2})
+
+    unknown = dict.fromkeys(("text_config", "other_config", "a", "depth"), COMPUTED)
+    assert found == {**unknown, "size": 1, "b": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [{}, {"num_hidden_layers": 13}], ids=["defaults", "of 13 layers"])
+def test_values_are_those_that_transformers_makes(own: dict[str, object]) -> None:
+    """Of each type, but for what is not known, and for a few types that are named here."""
+    transformers = pytest.importorskip("transformers")
+    assert transformers.__version__ == version_of_table()
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    wrong = []
+
+    for model_type in _TYPES:
+        with suppress(Exception):
+            made = vars(mapping[model_type](**own))
+            found = completed({"model_type": model_type, **own}) or {}
+            wrong += [f"{model_type}.{name}" for name in made if _differs(made[name], found, name)]
+
+    assert {each.partition(".")[0] for each in wrong} <= _DERIVED
+
+
+_TABLE = Path(model_defaults.__file__).with_name("transformers.json")
+_TYPES = sorted(json.loads(_TABLE.read_bytes())["types"])
+_DERIVED = {"voxtral", "voxtral_realtime", "longcat_flash", "t5", "udop", "reformer"}
+"""Types of which a part has another default than its class, or a value has two names in one."""
+
+
+def _differs(value: object, found: Mapping[str, object], name: str) -> bool:
+    is_plain = isinstance(value, str | int | list | dict | None) and not name.startswith("_")
+    own = found.get(name, COMPUTED)
+    is_known = own is not COMPUTED and name not in {"dtype", "rope_parameters", "rope_scaling"}
+    return is_plain and is_known and json.dumps(own, default=str) != json.dumps(value, default=str)
 
 
 def test_value_has_every_name_of_it() -> None:

@@ -158,11 +158,11 @@ def test_file_is_completed_where_its_class_is_known() -> None:
         def f():
             llama, own = get_config("models/llama", True), get_config("models/own-code", False)
             return [[hasattr(llama, "thinker_config"), hasattr(own, "thinker_config"),
-                     llama.head_dim, own.head_dim],
+                     llama.head_dim, own.head_dim,
+                     get_config("models/qwen3", False).layer_types[0]],
                     get_config("models/own-code", True).head_dim,
-                    get_config("models/own-code", trust_remote_code=True).thinker_config,
-                    get_config("models/qwen3", False).layer_types]
+                    get_config("models/own-code", trust_remote_code=True).thinker_config]
     """)
 
-    assert known == [False, False, 128, 128]
+    assert known == [False, False, 128, 128, "full_attention"]
     assert all(isinstance(each, Unknown) for each in unknown)

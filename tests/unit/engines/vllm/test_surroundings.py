@@ -89,6 +89,14 @@ def test_configuration_is_what_transformers_makes_of_the_file() -> None:
     assert found[1] == Dtype("bfloat16")
 
 
+def test_configuration_of_a_layer_has_its_own_values() -> None:
+    """A class of transformers makes it of values too, where they are of its type."""
+    known, unknown = _run("vllm_configuration_of_a_layer_has_its_own_values")
+
+    assert known == ([256] * 5 + [512], *(True, False, 32, 4096, False, True, True, 7, False))
+    assert all(isinstance(each, Unknown) for each in unknown)
+
+
 def test_parts_of_a_server_that_compute_are_left_out() -> None:
     """Decorators leave functions as they are; what is loaded lazily is a module."""
     found = _run("vllm_parts_of_a_server_that_compute_are_left_out")
