@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,8 @@ _IDS = "_ids"
 OWN_KEYS = frozenset({IS_COMPLETE, _IDS})
 """Keys that are ours, and not of a model's file."""
 
-
+STORED_PATH = "backend-caps/models/"
+"""What a stored configuration is named by where a path is wanted."""
 MODEL_OPTIONS = frozenset({"--model-path", "--model"})
 """The options of a server that name its model."""
 
@@ -91,7 +92,8 @@ def config_of(path: str) -> Mapping[str, object] | None:
 
 
 def _file_of(text: str) -> Path:
-    stored = _stored_by_id().get(text, text)
+    name = text.removeprefix(STORED_PATH)
+    stored = _stored_by_id().get(name, name)
     if stored in stored_models():
         return _STORED / f"{stored}.json"
     path = Path(text)
@@ -110,15 +112,48 @@ def in_folders(
     """
     with tempfile.TemporaryDirectory(prefix="backend-caps-models-") as text:
         around = Path(text)
-        named = [[_with_path(around, word) for word in words] for words in lines]
+        named = [
+            with_paths(words, lambda name: _written(around, model_of(name))) for words in lines
+        ]
         own = Path(model.name)
         yield around, named, str(own) if own.is_dir() else _written(around, model)
 
 
-def _with_path(around: Path, word: str) -> str:
+def with_paths(words: Sequence[str], path_of: Callable[[str], str]) -> list[str]:
+    """Replace the stored names of models in a command line, those in its JSON too.
+
+    Args:
+        words: the command line.
+        path_of: returns what stands for a stored name.
+    """
+    return [_with_path(word, path_of) for word in words]
+
+
+def as_path(name: str) -> str:
+    """Name a stored configuration by a path: a name with a dot may be a class to an engine."""
+    return f"{STORED_PATH}{name}"
+
+
+def _with_path(word: str, path_of: Callable[[str], str]) -> str:
     option, equals, value = word.rpartition("=")
-    is_stored = value in stored_models() or value in _stored_by_id()
-    return f"{option}{equals}{_written(around, model_of(value))}" if is_stored else word
+    if _is_stored(value):
+        return f"{option}{equals}{path_of(value)}"
+    try:
+        held = json.loads(value) if value.startswith("{") else None
+    except ValueError:
+        return word
+    named = _in_values(held, path_of)
+    return word if named == held else f"{option}{equals}{json.dumps(named)}"
+
+
+def _in_values(held: object, path_of: Callable[[str], str]) -> object:
+    if isinstance(held, dict):
+        return {name: _in_values(each, path_of) for name, each in held.items()}
+    return path_of(held) if isinstance(held, str) and _is_stored(held) else held
+
+
+def _is_stored(name: str) -> bool:
+    return name in stored_models() or name in _stored_by_id()
 
 
 def _written(around: Path, model: Model) -> str:

@@ -8,6 +8,7 @@ the model's configuration (`surroundings`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from backend_caps.capability.gpu import Gpu
 from backend_caps.engines.ahead import on_all_cores
 from backend_caps.engines.command_line import without_model
-from backend_caps.engines.model import Model
+from backend_caps.engines.model import STORED_PATH, Model, as_path, with_paths
 from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.index import Index
@@ -53,6 +54,7 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
         num_gpus: how many it has.
         model: the model, by its configuration.
     """
+    argv = with_paths(argv, as_path)
     answer: dict[str, Any] = {"version": index.tree.version or "unknown"}
     unchecked: list[dict[str, str]] = []
     run: Server | None = None
@@ -78,6 +80,7 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
         run.restore()
         answer["rewrites"] = run.rewrites
         unchecked += [{"message": n.text, "at": n.at, "unless": n.why} for n in run.notes]
+    answer, unchecked = json.loads(json.dumps([answer, unchecked]).replace(STORED_PATH, ""))
     return launch_of(answer, gpu, model.name, unchecked)
 
 

@@ -10,10 +10,12 @@ import pytest
 from backend_caps.engines.model import (
     IS_COMPLETE,
     OWN_KEYS,
+    as_path,
     config_of,
     in_folders,
     model_of,
     stored_models,
+    with_paths,
 )
 from backend_caps.engines.reading import EngineError
 
@@ -75,6 +77,29 @@ def test_stored_configurations_are_written_into_folders(tmp_path: Path) -> None:
         written = json.loads((around / "gemma-2-9b" / "config.json").read_text())
     stored = model_of("google/gemma-2-9b").config
     assert written == {name: each for name, each in stored.items() if name not in OWN_KEYS}
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        pytest.param("gemma-2-9b", "of/gemma-2-9b", id="a word"),
+        pytest.param("--draft=google/gemma-2-9b", "--draft=of/google/gemma-2-9b", id="on the hub"),
+        pytest.param(
+            '{"a": {"model": "gemma-2-9b"}}', '{"a": {"model": "of/gemma-2-9b"}}', id="JSON"
+        ),
+        pytest.param('--c={"model": "gemma-2-9b"}', '--c={"model": "of/gemma-2-9b"}', id="both"),
+        pytest.param('{"model":"acme"}', '{"model":"acme"}', id="JSON of no stored one"),
+        pytest.param("{", "{", id="no JSON"),
+    ],
+)
+def test_stored_names_in_a_command_line_are_replaced(word: str, named: str) -> None:
+    """Where they are words, values of options, or values of JSON."""
+    assert with_paths([word], lambda name: f"of/{name}") == [named]
+
+
+def test_stored_configuration_has_a_path() -> None:
+    """By it, as by its name, the configuration is found."""
+    assert config_of(as_path("llama-3.1-8b")) == config_of("llama-3.1-8b")
 
 
 def test_file_of_a_configuration_is_written_into_a_folder(tmp_path: Path) -> None:

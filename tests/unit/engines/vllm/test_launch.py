@@ -353,6 +353,14 @@ def test_model_is_named_by_the_line_or_its_file(
     assert named_model(line.replace("FILE", str(file)).split()) == model
 
 
+def test_stored_draft_is_a_path_and_no_class(launches: _Of) -> None:
+    """A stored name with a dot would be a class's to vLLM; messages have the name."""
+    (launch,) = launches("plain", "--method named --draft llama-3.1-8b")
+
+    assert launch.refusal is not None
+    assert launch.refusal.message == "a model: llama-3.1-8b"
+
+
 def test_drafts_without_a_model_have_no_layers(launches: _Of) -> None:
     """Such as those that repeat what was there before."""
     (launch,) = launches("plain", "--method ngram")
