@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend_caps.resolution.launch import GraphMode, Launch, LayerGroup, Refusal
-from tests.upstream.launch_trials import RECORDED, TABLES, Verdict, trials_of
+from tests.upstream.launch_trials import RECORDED, TABLES, Verdict, read, trials_of
 from tests.upstream.launches import Case
 from tests.upstream.trial_engines import VLLM
 
@@ -45,3 +46,51 @@ def test_reader_agrees_with_recorded_answers(machine: str) -> None:
     assert found
     assert not [str(trial) for trial in found if trial.verdict.is_wrong]
     assert sum(trial.verdict is Verdict.NOT_CHECKED for trial in found) <= len(found) / 10
+
+
+_ROPE = {
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+_GEMMA = {"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text"}
+_NESTED = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "text_config": {"num_hidden_layers": 8},
+}
+
+
+@pytest.mark.vllm_wheel
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        pytest.param(
+            {**_GEMMA, "num_hidden_layers": 7, "rope_parameters": _ROPE},
+            [(5, "FLASH_ATTN", 256), (2, "FLASH_ATTN", 512)],
+            id="values of some layers, made from a mapping",
+        ),
+        pytest.param(
+            _NESTED, [(6, "GDN_ATTN", None), (2, "FLASH_ATTN", 256)], id="a part's types of layers"
+        ),
+    ],
+)
+def test_layers_are_of_what_transformers_computes(
+    config: Mapping[str, object], layers: list[object], tmp_path: Path
+) -> None:
+    """A file without the values that a class computes has the layers that vLLM builds of them."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    found = read(VLLM, _VERSION, Case("H100", str(tmp_path), ()))
+
+    assert found.starts
+    assert [(g.num_layers, g.backend, g.sizes.get("head_size")) for g in found.layers] == layers
+
+
+@pytest.mark.vllm_wheel
+def test_sparse_attention_of_consumer_gpus_is_that_of_the_pinned_flashinfer() -> None:
+    """VLLM looks whether FlashInfer's functions are there, which its pinned release has."""
+    found = read(VLLM, _VERSION, Case("RTXPRO6000", "deepseek-v3.2", ()))
+
+    assert found.starts
+    backends = {each.backend for each in found.layers}
+    assert backends == {"DEEPSEEK_V32_INDEXER", "FLASHINFER_MLA_SPARSE_SM120"}

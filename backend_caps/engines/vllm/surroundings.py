@@ -160,6 +160,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         **torch_modules(),
         **files_of(models, index.tree.files),
         **Configs(models).names,
+        **_flashinfer_functions(index),
         **{f"import {name}": is_there for name, is_there in _installed(index).items()},
         "vllm.tokenizers.registry.cached_tokenizer_from_config": Hook(
             answering(External("tokenizer"))
@@ -225,6 +226,13 @@ _OPTIONAL = (
 """Packages that vLLM uses where they are installed."""
 _NOPE_MLA = Version("0.6.18")
 """By a comment at vLLM 0.33.0's `has_flashinfer_sm90_nope_mla`, which looks at a signature."""
+_SPARSE_DECODE = Version("0.6.16.post3")
+"""The first release in whose wheel the functions were seen by which vLLM knows sparse decoding."""
+_SPARSE_DECODE_NAMES = (
+    "flashinfer.autotuner.autotune",
+    "flashinfer.decode.trtllm_batch_decode_sparse_mla_dsv4",
+    "flashinfer.decode.trtllm_batch_decode_with_kv_cache_mla",
+)
 _HOST_BYTES = 1 << 40
 """The memory of a server beside its GPUs', of which some releases reserve 4 GiB for swapping."""
 _BROUGHT = frozenset({"torch", "triton", "numba", "numpy", "transformers", "xgrammar"})
@@ -241,13 +249,26 @@ def _installed(index: Index) -> dict[str, Native]:
     return {name: name in required for name in _OPTIONAL}
 
 
-def _has_sm90_nope_mla(index: Index) -> Native:
-    """Return whether the FlashInfer that vLLM pins has what its version 0.6.18 brought."""
+def _flashinfer_version(index: Index) -> Version | None:
+    """Return the version of FlashInfer that vLLM pins."""
     stated = (
         re.match(r"flashinfer[-_]python==([\w.]+)", each) for each in index.tree.requires or ()
     )
-    pinned = next((each[1] for each in stated if each), None)
-    return Unknown("FlashInfer's version") if pinned is None else Version(pinned) >= _NOPE_MLA
+    return next((Version(each[1]) for each in stated if each), None)
+
+
+def _has_sm90_nope_mla(index: Index) -> Native:
+    """Return whether the FlashInfer that vLLM pins has what its version 0.6.18 brought."""
+    pinned = _flashinfer_version(index)
+    return Unknown("FlashInfer's version") if pinned is None else pinned >= _NOPE_MLA
+
+
+def _flashinfer_functions(index: Index) -> dict[str, Native]:
+    """Return the functions that the FlashInfer that vLLM pins has for certain."""
+    pinned = _flashinfer_version(index)
+    if pinned is None or pinned < _SPARSE_DECODE:
+        return {}
+    return {name: Hook(answering(Unknown(f"{name}()"))) for name in _SPARSE_DECODE_NAMES}
 
 
 def _find_spec(

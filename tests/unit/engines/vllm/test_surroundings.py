@@ -55,6 +55,24 @@ def test_packages_are_those_that_vllm_requires(
     assert all(isinstance(each, Unknown) for each in found[8:])
 
 
+@pytest.mark.parametrize(
+    ("requires", "has"),
+    [
+        pytest.param(("flashinfer-python==0.7.2.post1",), [True, True], id="a release that has"),
+        pytest.param(("flashinfer-python==0.6.12",), [None, None], id="an older release"),
+        pytest.param((), [None, None], id="no metadata"),
+    ],
+)
+def test_functions_of_flashinfer_are_those_of_the_pinned_release(
+    requires: tuple[str, ...], has: list[bool | None]
+) -> None:
+    """They are callable where a wheel was seen to have them; what they return is not known."""
+    *found, result = _run("vllm_functions_of_flashinfer", *requires)
+
+    assert [None if isinstance(each, Unknown) else each for each in found] == has
+    assert isinstance(result, Unknown)
+
+
 def test_packages_are_not_known_without_metadata() -> None:
     """A folder of source states no requirements."""
     found = _run("packages", version=None)
