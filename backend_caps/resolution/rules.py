@@ -75,6 +75,8 @@ class RuleSet:
     mixes_relayed_rows: bool = False
     """With `enable_mixed_chunk`, steps of prompts carry rows whose lengths come from the relay, so
     prefill backends count for what is read of lengths on the host."""
+    builders_copy: bool = False
+    """What reads the exact lengths on the host copies them itself, whatever the algorithm."""
     problems: tuple[Problem, ...] = ()
     """Why the set may lack rules: third-party rules that could not be read."""
     chosen_because: str | None = field(default=None, compare=False)
@@ -149,6 +151,8 @@ class Effect:
 _NO_SPECULATION = ("speculative_algorithm", "NONE")
 _NO_OVERLAP = ("disable_overlap_schedule", True)
 _NO_GRAPHS = ("disable_cuda_graph", True)
+_COPIES = "a D2H copy and a host wait in every step in which a builder reads them"
+_WAITS = "without overlap the host waits anyway"
 _NOT_ASKED = ("enable_deterministic_inference", False)
 
 _IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
@@ -158,7 +162,7 @@ _IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
     },
     "graph_replay": {_NO_GRAPHS: "CUDA graphs are switched off"},
     "graph_metadata": {_NO_GRAPHS: "CUDA graphs are switched off"},
-    "sync_free_prepare": {_NO_OVERLAP: "without overlap the host waits anyway"},
+    "sync_free_prepare": {_NO_OVERLAP: _WAITS},
     "shared_reads_end": {_NO_OVERLAP: "without overlap nothing is overwritten meanwhile"},
     "two_batch_overlap": {("enable_two_batch_overlap", False): "two-batch overlap is switched off"},
     "deterministic": {_NOT_ASKED: "deterministic inference is switched off"},
@@ -180,6 +184,9 @@ _DOES: Mapping[object, str] = {
 
 def effect_of(capability: str, value: object, rules: RuleSet, situation: Situation) -> Effect:
     """Return the effect on a server of a value that some use reads."""
+    if rules.builders_copy and value is HostSeqLens.EXACT:
+        waits_anyway = situation.get("disable_overlap_schedule") is True
+        return Effect(active=not waits_anyway, text=_WAITS if waits_anyway else _COPIES)
     for (flag, setting), why in _IDLE.get(capability, {}).items():
         if situation.get(flag) == setting:
             return Effect(active=False, text=why)

@@ -11,14 +11,16 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TypeGuard
 
 from backend_caps.capability.backend import Reading
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.engines.reading import Finding
+from backend_caps.engines.source import guards as of_guards
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Function, negated, where
+from backend_caps.engines.source.guards import Function, Guards, negated
 from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.vllm.lookup import class_in
@@ -42,6 +44,8 @@ _ON_HOST: Mapping[str, HostSeqLens] = {
 _OF_BATCH = frozenset({"copy", "replace", "unpadded"})
 """The methods and functions that return a batch with other values."""
 _COPIES = frozenset({"cpu", "item", "numpy", "tolist"})
+_MOST_NAMED = 3
+"""As many conditions of one builder are named."""
 _NUMBERS = frozenset({"bool", "float", "int"})
 _OF_SHAPES = frozenset({"data_ptr", "dim", "element_size", "numel", "size", "stride"})
 """Methods of a tensor that tell nothing of its values."""
@@ -66,6 +70,7 @@ class _Read:
     level: HostSeqLens
     words: str
     at: str
+    conditions: frozenset[str]
 
 
 def host_lengths(classes: Classes, builder: ClassDef, roots: Iterable[ClassDef]) -> Finding | None:
@@ -90,15 +95,25 @@ def host_lengths(classes: Classes, builder: ClassDef, roots: Iterable[ClassDef])
         text = f"{builder.name}: {words}, which takes the batch, is not found in the source"
         reading = Reading(origin=Origin.NOT_KNOWN, words=text, declared_at=at)
         return Finding(reading=reading, base=UNDECLARED)
-    deciding = next((each for each in followed.reads if each.level is level), None)
-    words = "nothing of the lengths on the host" if deciding is None else deciding.words
+    deciding = _deciding([each for each in followed.reads if each.level is level])
+    more = len(deciding) - _MOST_NAMED
+    named = [each.words for each in deciding[:_MOST_NAMED]]
+    named += [f"under {more} other conditions"] if more > 0 else []
+    words = "; or ".join(named) or "nothing of the lengths on the host"
     reading = Reading(
         origin=Origin.DECLARED,
         words=f"{builder.name}: build() reads {words}",
         value=level,
-        declared_at=builder.at if deciding is None else deciding.at,
+        declared_at=deciding[0].at if deciding else builder.at,
     )
     return Finding(reading=reading, base=level)
+
+
+def _deciding(reads: Sequence[_Read]) -> Sequence[_Read]:
+    """Choose the reads that are named: those that no other's conditions imply."""
+    by_conditions = {each.conditions: each for each in reversed(reads)}
+    distinct = reversed(by_conditions.items())
+    return [each for held, each in distinct if not any(other < held for other in by_conditions)]
 
 
 def longest_length(classes: Classes) -> Finding | None:
@@ -123,7 +138,8 @@ class _Followed:
         self.lost: list[tuple[str, str]] = []
         """Calls that take the batch and are not found, with their places."""
         self.is_entered = False
-        self._seen: set[tuple[Function, frozenset[tuple[str, _Kind]]]] = set()
+        self._seen: set[tuple[Function, frozenset[tuple[str, _Kind]], str]] = set()
+        self._running: list[Function] = []
 
     def enter(self, owner: ClassDef, name: str) -> None:
         """Follow a method that vLLM's runner calls with a batch."""
@@ -137,26 +153,47 @@ class _Followed:
         self.is_entered = self.is_entered or bool(bound)
         self.follow(FunctionDef(owner.module, function, owner), bound)
 
-    def follow(self, function: FunctionDef, bound: _Bound) -> None:
-        """Follow a function whose parameters hold these."""
-        key = (function.node, frozenset(bound.items()))
-        if key not in self._seen:
-            self._seen.add(key)
-            _Body(self, function, bound).follow()
+    def follow(self, function: FunctionDef, bound: _Bound, guards: Guards = ()) -> None:
+        """Follow a function whose parameters hold these, where it is called under conditions."""
+        held = frozenset(bound.items())
+        key = (function.node, held, of_guards.condition(guards))
+        if {key, (function.node, held, "")} & self._seen or function.node in self._running:
+            return
+        self._seen.add(key)
+        self._running.append(function.node)
+        _Body(self, function, bound, guards).follow()
+        self._running.pop()
 
 
 class _Body(ast.NodeVisitor):
     """The body of a function, in the order of its statements."""
 
-    def __init__(self, around: _Followed, function: FunctionDef, bound: _Bound) -> None:
+    def __init__(
+        self, around: _Followed, function: FunctionDef, bound: _Bound, guards: Guards
+    ) -> None:
         self._around, self._function = around, function
         self._bound = dict(bound)
-        self._guards: tuple[ast.expr, ...] = ()
+        self._outer = guards
+        """The conditions under which the function is called."""
+        self._guards: Guards = ()
+        self._num_branches = 0
+        """How many branches are around what is visited."""
         self._scopes = [function.module.scope_in(function.node)]
 
     def follow(self) -> None:
-        for statement in self._function.node.body:
+        self._statements(self._function.node.body)
+
+    def _statements(self, body: Sequence[ast.AST]) -> None:
+        """Visit statements in order; those behind a branch that returns run where it does not."""
+        outer = self._guards
+        for statement in body:
             self.visit(statement)
+            match statement:
+                case ast.If(test=test, body=[*_, ast.Return()], orelse=[]) if not self._has_bound(
+                    test
+                ):
+                    self._guards = (*self._guards, negated(test))
+        self._guards = outer
 
     def visit_If(self, node: ast.If) -> None:
         """Visit each branch under its condition, but what a batch without a bound would take."""
@@ -168,22 +205,25 @@ class _Body(ast.NodeVisitor):
 
     def _branches(self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> None:
         self.visit(test)
-        match test:
-            # vLLM's runner gives each batch its bound.
-            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as sign], comparators=[_]) if (
-                self._kind(left) is _Kind.BOUND
-            ):
-                for node in body if isinstance(sign, ast.IsNot) else orelse:
-                    self.visit(node)
-                return
+        if self._has_bound(test):  # vLLM's runner gives each batch its bound.
+            self._statements(body if isinstance(test.ops[0], ast.IsNot) else orelse)
+            return
         self._under(test, body)
         self._under(negated(test), orelse)
+
+    def _has_bound(self, test: ast.expr) -> TypeGuard[ast.Compare]:
+        """Return whether a condition asks if the batch has its bound."""
+        match test:
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[_]):
+                return self._kind(left) is _Kind.BOUND
+        return False
 
     def _under(self, guard: ast.expr, nodes: Sequence[ast.AST]) -> None:
         outer = self._guards
         self._guards = (*outer, guard)
-        for node in nodes:
-            self.visit(node)
+        self._num_branches += 1
+        self._statements(nodes)
+        self._num_branches -= 1
         self._guards = outer
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -204,7 +244,7 @@ class _Body(ast.NodeVisitor):
         kind = self._kind(value)
         if kind is not None:
             self._bound[target.id] = kind
-        elif not self._guards:  # another branch may have left what it held
+        elif not self._num_branches:  # another branch may have left what it held
             self._bound.pop(target.id, None)
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -229,8 +269,10 @@ class _Body(ast.NodeVisitor):
 
     def _keep(self, level: HostSeqLens, node: ast.expr) -> None:
         at = self._function.module.at(node)
-        words = where(ast.unparse(node), self._guards)
-        self._around.reads.append(_Read(level, words, at))
+        guards = (*self._outer, *self._guards)
+        held = frozenset(map(ast.unparse, of_guards.conditions(guards)))
+        words = of_guards.where(ast.unparse(node), guards)
+        self._around.reads.append(_Read(level, words, at, held))
 
     def _copies(self, node: ast.Call) -> bool:
         """Return whether a call needs the values of lengths on the host."""
@@ -252,7 +294,8 @@ class _Body(ast.NodeVisitor):
         callees = [*self._callees(node.func)]
         for function in callees:
             if isinstance(function, FunctionDef):
-                self._around.follow(function, self._handed(node, function))
+                guards = (*self._outer, *self._guards)
+                self._around.follow(function, self._handed(node, function), guards)
         if not callees and _Kind.BATCH in kinds:
             self._around.lost.append(
                 (self._function.module.at(node), f"{ast.unparse(node.func)}()")

@@ -99,6 +99,7 @@ def read_backends(index: Index, paths: Iterable[str] = ()) -> EngineReading:
         relays=frozenset(),  # a server of whatever algorithm overlaps as its final value says
         algorithms=frozenset(),
         mixes_relayed_rows=True,
+        builders_copy=True,
     )
     records = _Records(index, paths).all()
     return index.reading(records, rules, launches=partial(read_launches, index))

@@ -39,6 +39,7 @@ _BOUNDED = Capabilities(host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_k
 
 
 _COPIES = "a D2H copy and a host wait in every overlapped speculative step"
+_WAITS = "without overlap the host waits anyway"
 _PLAIN = "no effect: without speculative decoding the scheduler knows the lengths"
 _KNOWN = "no effect: without overlap the lengths are known when the next step is prepared"
 
@@ -61,6 +62,30 @@ def test_effect_of_the_mirror(
 ) -> None:
     """The mirror costs what it costs only where an overlapped speculative step reads it."""
     read = flags(f"--speculative-algorithm {line}")
+
+    plan = resolve([use("fa3", capabilities)], read, rules=rules)
+
+    assert str(plan["host_seq_lens"].effect) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "capabilities", "text"),
+    [
+        ("none", READS, "a D2H copy and a host wait in every step in which a builder reads them"),
+        (
+            "none --disable-overlap-schedule",
+            READS,
+            "no effect: without overlap the host waits anyway",
+        ),
+        ("none", _BOUNDED, _PLAIN),
+    ],
+)
+def test_effect_of_lengths_that_builders_copy(
+    line: str, capabilities: Capabilities, text: str
+) -> None:
+    """Where a builder copies them itself, it does so without speculation too."""
+    read = flags(f"--speculative-algorithm {line}")
+    rules = replace(RULES_23, builders_copy=True)
 
     plan = resolve([use("fa3", capabilities)], read, rules=rules)
 
