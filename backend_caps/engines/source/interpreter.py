@@ -346,7 +346,13 @@ class Interpreter(ControlFlow):
         source = frame.module.module.absolute(node)
         if source == "__future__":
             return
-        self._check_there(source, *(alias.name for alias in node.names))
+        try:
+            self._check_there(source, *(alias.name for alias in node.names))
+        except Raised:
+            for alias in node.names:
+                missing = Lazy(source, alias.name, is_missing=True)
+                frame.names.setdefault(alias.asname or alias.name, missing)
+            raise
         home = frame.module.module
         own_parts = home.path.endswith("/__init__.py") and source.startswith(home.name)
         if frame.names is frame.module.names and not own_parts and node.names[0].name != "*":
@@ -364,6 +370,8 @@ class Interpreter(ControlFlow):
         """Return the value of a name, whose import runs on its first use."""
         value = names[name]
         if isinstance(value, Lazy):
+            if value.is_missing:
+                raise self.raised(NameError(f"name {name!r} is not defined"))
             names[name] = Unknown(f"{value.module}.{value.name}")  # where it imports itself
             module = self.import_module(value.module)
             value = names[name] = self.member(module, value.module, value.name)

@@ -75,6 +75,8 @@ class Lazy:
 
     module: str
     name: str
+    is_missing: bool = False
+    """Whether its import has failed, so that it is not defined."""
 
 
 @dataclass(frozen=True, slots=True)

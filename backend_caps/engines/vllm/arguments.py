@@ -29,7 +29,7 @@ from backend_caps.resolution.launch import Launch
 
 _ARGUMENTS = "vllm/engine/arg_utils.py"
 _SHAPE = "what the interpreter can follow"
-_OF_PROGRAMS = (AttributeError, ImportError, KeyError, TypeError)
+_OF_PROGRAMS = (AttributeError, ImportError, KeyError, NameError, TypeError)
 """Errors of a wrong name or type: they come of a value that stands in, and refuse no server."""
 
 

@@ -82,6 +82,31 @@ def test_error_of_the_program_has_its_line(code: str, message: str, error: str, 
     assert (found.message, found.error, found.at) == (message, error, f"engine/m.py:{line}")
 
 
+def test_name_whose_import_failed_is_not_defined() -> None:
+    """An error of it is expected, and leads to no other one; what a handler binds is there."""
+    code = """
+        try:
+            from own import first, second
+        except ImportError:
+            second = 2
+
+        def _first():
+            if first():
+                return 1
+            raise ValueError("there is none")
+
+        def f():
+            try:
+                return _first(), second
+            except NameError as error:
+                return str(error), second
+    """
+    run = Interpreter(index_of(m=code), {**library({}), "import own": False})
+
+    assert run.call(run.found("engine.m.f")) == ("name 'first' is not defined", 2)
+    assert not run.notes
+
+
 def test_module_has_the_names_that_it_binds() -> None:
     """One that imports all of what is outside of the tree may have any."""
     index = index_of(
