@@ -51,7 +51,7 @@ _DEEPEST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NestedConfig:
     """A configuration that is a value of another one."""
 
     complete: Callable[[Values], Values | None]
@@ -61,7 +61,7 @@ class Part:
 
 
 def after_construction(
-    source: str, fields: Values, parts: Mapping[str, Part], others: Values
+    source: str, fields: Values, parts: Mapping[str, NestedConfig], others: Values
 ) -> Values:
     """Return the values that a configuration has when it is made, `COMPUTED` ones among them.
 
@@ -93,11 +93,13 @@ def after_construction(
     return _closed(made.attributes)
 
 
-def _signature(cls: Native, part: Part) -> Instance:
+def _signature(cls: Native, part: NestedConfig) -> Instance:
     return Instance(cls, {"parameters": dict.fromkeys(part.fields)})
 
 
-def _after_base(parts: Mapping[str, Part], _run: Objects, args: Args, named: Named) -> Native:
+def _after_base(
+    parts: Mapping[str, NestedConfig], _run: Objects, args: Args, named: Named
+) -> Native:
     """Do what the base does: make the parts, and keep what names the class does not take."""
     own = args[0].attributes
     for name, part in parts.items():

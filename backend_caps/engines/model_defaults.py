@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from backend_caps.engines.model_classes import COMPUTED, Part, Values, after_construction
+from backend_caps.engines.model_classes import COMPUTED, NestedConfig, Values, after_construction
 
 _THETA, _SCALING, _ROPE = "rope_theta", "rope_scaling", "rope_parameters"
 _DTYPE, _OLD_DTYPE = "dtype", "torch_dtype"
@@ -82,10 +82,10 @@ def _of_class(known: Mapping[str, Any], given: Values) -> Values:
     return {n: value for n, value in found.items() if value is not COMPUTED or n not in computed}
 
 
-def _part(model_type: str) -> Part:
+def _part(model_type: str) -> NestedConfig:
     known = _table()["types"][model_type]
     fields = [*known["defaults"], *known.get("computed", {}), *known.get("parts", {})]
-    return Part(partial(completed, model_type=model_type), fields)
+    return NestedConfig(partial(completed, model_type=model_type), fields)
 
 
 def _computed(formula: str | None, values: Values) -> object:

@@ -298,6 +298,9 @@ class Objects(Containers):
         """Answer `isinstance`; None where it is not known."""
         if isinstance(wanted, tuple):
             return either([self.is_instance(value, each) for each in wanted])
+        if isinstance(value, Options):
+            truths = {self.is_instance(each, wanted) for each in value.options}
+            return truths.pop() if len(truths) == 1 else None
         held = getattr(value, "interpreted_instance", None)
         if held is not None and not isinstance(value, type):
             return bool(held(self, wanted))

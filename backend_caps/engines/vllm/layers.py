@@ -20,6 +20,7 @@ from backend_caps.engines.source.values import (
     Instance,
     ModuleValue,
     Native,
+    Raised,
     Unknown,
     members,
 )
@@ -39,6 +40,7 @@ from backend_caps.engines.vllm.server import Server, plain
 _SCRIPT = Path(__file__).with_name("query_caches.py")
 _LOADING = "vllm.model_executor.model_loader"
 _INITIALIZE = f"{_LOADING}.utils.initialize_model"
+_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 _SCALES = (
     "vllm.v1.attention.backend.AttentionCGSupport",
     "vllm.v1.attention.backends.utils.AttentionCGSupport",  # until 0.13
@@ -189,7 +191,7 @@ class Layers:
     def _of_layer(self, name: str, layer: Instance) -> dict[str, Any]:
         run = self._run
         backend = self._backend_of(name, layer)
-        spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
+        spec = self._spec_of(name, layer)
         if not isinstance(spec, Instance | None):
             raise NotFollowedError(f"what {name} keeps is not known: {short(spec)}", run.at)
         sizes = {} if spec is None else spec.attributes
@@ -197,7 +199,7 @@ class Layers:
         return {
             "role": "target" if name in self._of_target else "draft",
             "layer": layer.cls.name,
-            "backend": self._name_of(run.call(run.attribute(backend, "get_name"))),
+            "backend": self._backend_name(backend),
             "path": backend.path,
             "graph_support": None if spec is None else self._support(backend, spec),
             "cache": None if spec is None else spec.cls.name,
@@ -212,11 +214,29 @@ class Layers:
             raise NotFollowedError(words, self._run.at)
         return backend
 
+    def _backend_name(self, backend: ClassValue) -> str:
+        """Return a backend's name; that of its class where a release leaves it out."""
+        try:
+            return self._name_of(self._run.call(self._run.attribute(backend, "get_name")))
+        except Raised:
+            return backend.name
+
+    def _spec_of(self, name: str, layer: Instance) -> Native:
+        """Return a layer's part of the KV cache, which until 0.11 the runner makes for all."""
+        run = self._run
+        own = run.attribute_or(layer, "get_kv_cache_spec", None)
+        if own is None:
+            return run.call(self._scripted("specs_of"), self._config).get(name)
+        takes = run.call(run.found("inspect.signature"), own).parameters
+        return run.call(own, *[self._config][: len(takes)])
+
     def _support(self, backend: ClassValue, spec: Instance) -> str:
         """Return for which batches graphs of a backend's builder work."""
         run = self._run
         builder = run.call(run.attribute(backend, "get_builder_cls"))
-        support = run.attribute(builder, "get_cudagraph_support")
+        support = run.attribute_or(builder, "get_cudagraph_support", None)
+        if support is None:  # in 0.11 it is the class's own
+            return self._name_of(run.attribute(builder, "cudagraph_support"))
         return self._name_of(run.call(support, self._config, spec))
 
     def _name_of(self, value: Native) -> str:
@@ -304,7 +324,7 @@ class Layers:
         run = self._run
         dispatcher = Record(initialize_cudagraph_keys=Hook(answering(None)))
         runner = Instance(
-            run.found_class("vllm.v1.worker.gpu_model_runner.GPUModelRunner"),
+            run.found_class(_RUNNER),
             {
                 "vllm_config": self._config,
                 "compilation_config": compilation,
@@ -315,15 +335,27 @@ class Layers:
                 "uniform_decode_query_len": query_len,
             },
         )
+        if not runner.cls.has("_check_and_update_cudagraph_mode"):  # in 0.11
+            builders = [self._builder(layer) for layer in self._layers().values()]
+            groups_of_runner = [Record(get_metadata_builder=Hook(answering(e))) for e in builders]
+            runner.attributes["_attn_group_iterator"] = Hook(answering(groups_of_runner))
+            run.call(run.attribute(runner, "initialize_cudagraph_capture"))
+            return run.part(compilation, "cudagraph_mode")
         backends, groups = [], []
-        for layer in self._layers().values():
-            spec = run.call(run.attribute(layer, "get_kv_cache_spec"), self._config)
+        for name, layer in self._layers().items():
+            spec = self._spec_of(name, layer)
             if spec is not None:
                 backends.append([run.call(run.attribute(layer, "get_attn_backend"))])
                 groups.append(Record(kv_cache_spec=spec))
         resolve = run.attribute(runner, "_check_and_update_cudagraph_mode")
         run.call(resolve, backends, groups)
         return run.part(compilation, "cudagraph_mode")
+
+    def _builder(self, layer: Instance) -> Instance:
+        """Return a layer's metadata builder, of which only the class's own values are known."""
+        backend = self._run.call(self._run.attribute(layer, "get_attn_backend"))
+        builder = self._run.call(self._run.attribute(backend, "get_builder_cls"))
+        return Instance(builder, {})
 
     def _join_groups(self) -> None:
         """Set the process groups of a server of this size."""
@@ -384,5 +416,6 @@ def _group(size: Native) -> Record:
         is_last_rank=True,
         size=Hook(answering(size)),
     )
-    group.attributes.update(device_group=group, cpu_group=group)
+    of_torch = Record(**{**group.attributes, "rank": Hook(answering(0))})
+    group.attributes.update(device_group=of_torch, cpu_group=of_torch)
     return group

@@ -158,9 +158,9 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
     return {
         **torch_of(gpu, num_gpus),
         **torch_modules(),
+        **_flashinfer_functions(index),
         **files_of(models, index.tree.files),
         **Configs(models).names,
-        **_flashinfer_functions(index),
         **{f"import {name}": is_there for name, is_there in _installed(index).items()},
         "vllm.tokenizers.registry.cached_tokenizer_from_config": Hook(
             answering(External("tokenizer"))
@@ -174,7 +174,7 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "triton.backends.backends": {
             "nvidia": Record(driver=Record(is_active=Hook(answering(value=True))))
         },
-        "vllm.utils.import_utils.LazyLoader": Hook(_lazy_module),
+        **dict.fromkeys(_LAZY_LOADERS, Hook(_lazy_module)),
         f"{hub}.list_repo_files": Hook(answering(["config.json"])),
         f"{hub}.get_hf_file_to_dict": Hook(partial(_file_of, models)),
         "transformers.models.auto.image_processing_auto.get_image_processor_config": Hook(
@@ -212,11 +212,13 @@ def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[
         "psutil.virtual_memory": Hook(answering(Record(total=_HOST_BYTES))),
         "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(value=False)),
         "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(value=False)),
-        "vllm.third_party.pynvml.nvmlInit": Hook(answering(None)),
-        "vllm.third_party.pynvml.nvmlShutdown": Hook(answering(None)),
+        **dict.fromkeys(_NVML, Hook(answering(None))),
     }
 
 
+_LAZY_LOADERS = ("vllm.utils.import_utils.LazyLoader", "vllm.utils.LazyLoader")
+"""The latter until 0.11."""
+_NVML = ("vllm.third_party.pynvml.nvmlInit", "vllm.third_party.pynvml.nvmlShutdown")
 _OPTIONAL = (
     *("aiter", "arctic_inference", "conch", "deep_ep", "deep_gemm", "fbgemm_gpu", "flash_attn"),
     *("flashinfer", "flashinfer_cubin", "fmha_sm100", "helion", "hpc", "humming", "lmcache"),
@@ -275,9 +277,9 @@ def _find_spec(
     index: Index, _run: Objects, args: Sequence[Native], _named: Mapping[str, Native]
 ) -> Native:
     name = str(args[0])
-    own = index.module(name) if name.startswith("vllm.") else None
-    if own is not None:
-        return Record(name=name, origin=own.path)
+    if name.startswith("vllm."):
+        own = index.module(name)
+        return None if own is None else Record(name=name, origin=own.path)
     is_there = True if name in _BROUGHT else _installed(index).get(name)
     if isinstance(is_there, bool):
         return Record(name=name, origin=f"{name}/__init__.py") if is_there else None

@@ -571,6 +571,75 @@ def test_mode_of_graphs_of_an_older_release_is_its_runners(tmp_path: Path) -> No
     assert launch.graphs.words == ["the runner lowers FULL"]
 
 
+_OLDEST_RUNNER = """
+from vllm.config import CUDAGraphMode
+from vllm.logger import init_logger
+from vllm.model_executor.layers.attention_layer_base import FullSpec
+
+logger = init_logger("vllm.v1.worker.gpu_model_runner")
+
+
+class GPUModelRunner:
+    def get_kv_cache_spec(self):
+        layers = self.vllm_config.compilation_config.static_forward_context.items()
+        dtype = self.kv_cache_dtype
+        return {name: FullSpec(16, own.head_size, dtype) for name, own in layers if own.window}
+
+    def initialize_cudagraph_capture(self):
+        builders = [group.get_metadata_builder() for group in self._attn_group_iterator()]
+        if min(each.cudagraph_support.value for each in builders) < 3:
+            logger.warning("the capture lowers the mode")
+            self.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
+"""
+_NAMED = "return cls.__name__["
+_TABLE = "import torch\n\nSTR_DTYPE_TO_TORCH_DTYPE = {'fp8': torch.uint8}\n"
+
+
+@pytest.mark.parametrize(("cache", "dtype"), [("auto", "bfloat16"), ("fp8", "uint8")])
+def test_oldest_release_has_specs_and_support_elsewhere(
+    tmp_path: Path, cache: str, dtype: str
+) -> None:
+    """Up to 0.11 the runner makes what layers keep, and a builder's support is an attribute.
+
+    Kernels take the blocks that the engine hands out.
+    """
+    support = "    @classmethod\n    def get_cudagraph_support(cls, config, spec):\n        return "
+    place = _changed_engine(
+        tmp_path,
+        "vllm/v1/attention/backends/classes.py",
+        (support, "    cudagraph_support = "),
+        (_NAMED, f"raise NotImplementedError\n        {_NAMED}"),
+    )
+    engine = place / "engine/vllm"
+    for path, old, new in (
+        ("config/compilation.py", "def resolve_cudagraph_mode_and_sizes", "def resolve_nothing"),
+        ("model_executor/layers/attention_layer_base.py", "def get_kv_cache_spec", "def spec"),
+        (
+            "engine/arg_utils.py",
+            "block_size = 16\n",
+            f"block_size = 16\n        made.cache_config.cache_dtype = {cache!r}\n",
+        ),
+        ("platforms/cuda.py", "def update_block_size_for_backend", "def update_other"),
+        ("v1/worker/utils.py", "def prepare_kernel_block_sizes", "def prepare_other"),
+    ):
+        text = (engine / path).read_text("utf-8")
+        assert old in text
+        (engine / path).write_text(text.replace(old, new), "utf-8")
+    (engine / "v1/worker/gpu_model_runner.py").write_text(_OLDEST_RUNNER, "utf-8")
+    (engine / "utils/__init__.py").write_text(_TABLE, "utf-8")
+    (engine / "v1/worker/gpu/attn_utils.py").unlink()
+
+    (launch,) = _launches(_read, place, "windows", "--cudagraph-mode FULL")
+
+    found = [(own.backend, own.graph_support, own.sizes) for own in launch.layers]
+    sizes = {"block_size": 16, "head_size": 64, "sliding_window": dtype}
+    assert launch.unchecked == ()
+    assert ("WindowBackend", "UNIFORM_BATCH", sizes) in found
+    assert launch.graphs is not None
+    assert launch.graphs.mode == "FULL_AND_PIECEWISE"
+    assert launch.graphs.words == ["the capture lowers the mode"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
