@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backend_caps.resolution.launch import GraphMode, Launch, LayerGroup, Refusal
+from backend_caps.resolution.launch import CacheGroup, GraphMode, Launch, LayerGroup, Refusal
 from tests.upstream.launch_trials import RECORDED, TABLES, Verdict, read, trials_of
 from tests.upstream.launches import Case
 from tests.upstream.trial_engines import VLLM
@@ -30,6 +30,7 @@ def _recorded(line: Mapping[str, Any]) -> Launch:
         model=line["model"],
         values=line["values"],
         layers=tuple(LayerGroup(**each) for each in line["layers"]),
+        caches=tuple(CacheGroup(**each) for each in line["caches"]),
         graphs=None if line["graphs"] is None else GraphMode(**line["graphs"]),
     )
 

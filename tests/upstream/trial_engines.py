@@ -69,6 +69,7 @@ def _kept_of_vllm(launch: Launch) -> Mapping[str, object]:
     return {
         "values": {name: value for name, value in launch.values.items() if name not in _LONG},
         "layers": [asdict(each) for each in launch.layers],
+        "caches": [asdict(each) for each in launch.caches],
         "graphs": None if launch.graphs is None else asdict(launch.graphs),
     }
 
@@ -81,8 +82,8 @@ def _of_vllm(launch: Launch) -> Mapping[str, object]:
     graphs: Mapping[str, Any] = {} if launch.graphs is None else asdict(launch.graphs)
     sizes = [dict(each.sizes) for each in launch.layers]
     facts = [dict(each.facts) for each in launch.layers]
-    asked = {"facts": facts} if any(facts) else {}  # answers of before they were kept have none
-    return {**launch.values, "layers": layers, "sizes": sizes, **asked, **graphs}
+    found = {"layers": layers, "sizes": sizes, "facts": facts}
+    return {**launch.values, **found, "caches": [asdict(own) for own in launch.caches], **graphs}
 
 
 def _every_file(_path: str) -> bool:
