@@ -42,6 +42,8 @@ def _getattr(run: Objects, args: Sequence[Native], _named: Mapping[str, Native])
 
 def _hasattr(run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
     owner, name = args
+    if isinstance(name, Unknown):
+        return Unknown(f"hasattr {name}")
     found = run.attribute_or(owner, name, ABSENT)
     if isinstance(found, External):  # a module of which names are known is there
         return any(each.startswith(f"{found.path}.") for each in run.natives) or Unknown(found.path)

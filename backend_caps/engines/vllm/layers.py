@@ -14,37 +14,21 @@ from backend_caps.engines.source.calls import NotFollowedError
 from backend_caps.engines.source.module import Module
 from backend_caps.engines.source.uncertainty import has_unknown, short
 from backend_caps.engines.source.values import (
-    MISSING,
     ClassValue,
     Hook,
     Instance,
     ModuleValue,
     Native,
-    Raised,
     Unknown,
-    members,
 )
 from backend_caps.engines.surroundings import Record, answering
-from backend_caps.engines.vllm.query_values import (
-    DRAFTERS,
-    LOADERS,
-    QUESTION,
-    SECOND_RUNNER,
-    SELECT,
-    SELECTORS,
-    SIZES,
-    TENSOR_PARALLEL,
-)
+from backend_caps.engines.vllm import query_layers
+from backend_caps.engines.vllm.query_values import OF_LAYER, grouped
 from backend_caps.engines.vllm.server import Server, plain
 
-_SCRIPT = Path(__file__).with_name("query_caches.py")
+_SCRIPT = Path(query_layers.__file__)
 _LOADING = "vllm.model_executor.model_loader"
 _INITIALIZE = f"{_LOADING}.utils.initialize_model"
-_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
-_SCALES = (
-    "vllm.v1.attention.backend.AttentionCGSupport",
-    "vllm.v1.attention.backends.utils.AttentionCGSupport",  # until 0.13
-)
 
 
 class _BuiltError(Exception):
@@ -76,40 +60,32 @@ class Layers:
         context = self._context()
 
         def selected(run: Server, args: Sequence[Native], named: Mapping[str, Native]) -> Native:
-            given = {**dict(zip(QUESTION, args, strict=False)), **named}
+            given = {**dict(zip(query_layers.QUESTION, args, strict=False)), **named}
             asked = given.get("attn_selector_config")
             if isinstance(asked, Instance):
                 key = json.dumps(plain(asked.attributes), sort_keys=True)
-                self._asked.setdefault(key, (asked, given.get("num_heads", MISSING)))
+                self._asked.setdefault(key, (asked, given.get("num_heads")))
                 self._by_layer[len(context)] = asked
             return run.call(select, *args, **named)
 
-        modules = map(self._run.import_module, SELECTORS)
+        modules = map(self._run.import_module, query_layers.SELECTORS)
         module = next(each for each in modules if isinstance(each, ModuleValue))
-        select = module.names[SELECT]
-        module.names[SELECT] = Hook(selected)
+        select = module.names[query_layers.SELECT]
+        module.names[query_layers.SELECT] = Hook(selected)
 
     def _build(self) -> None:
-        self._run.call(self._run.found(_INITIALIZE), vllm_config=self._config)
-        self._of_target = frozenset(self._layers())
-        drafter = self._drafter()
+        run = self._run
+        run.call(run.found(_INITIALIZE), vllm_config=self._config)
+        self._of_target = frozenset(self._scripted("layers_of"))
+        drafter = None
+        if run.part(self._config, "speculative_config") is not None:
+            second = run.uses_second_runner(self._config)
+            drafter = self._scripted("drafter_of", second=second)
+        if not isinstance(drafter, ClassValue | None):
+            raise NotFollowedError("which draft is loaded is not known", run.at)
         if drafter is not None:
             with suppress(_BuiltError):
                 self._load_draft(drafter)
-
-    def _drafter(self) -> ClassValue | None:
-        """Return the class that loads a draft's model in this server; None where none does."""
-        run = self._run
-        speculative = run.part(self._config, "speculative_config")
-        is_second = run.truth(run.uses_second_runner(self._config))
-        for name, path in () if speculative is None else DRAFTERS[is_second is True].items():
-            predicate = run.attribute_or(speculative, name, None)
-            is_own = False if predicate is None else run.truth(run.call(predicate))
-            if is_own is None or (is_own and is_second is None):
-                raise NotFollowedError("which draft is loaded is not known", run.at)
-            if is_own:
-                return run.found_class(path)
-        return None
 
     def _load_draft(self, drafter: ClassValue) -> None:
         """Load a draft's model as the runner does, up to the reading of weights."""
@@ -124,8 +100,9 @@ class Layers:
             },
         )
         run.natives[f"{_LOADING}.get_model"] = Hook(self._built)
-        loader = next(name for name in LOADERS if drafter.has(name))
-        others = [] if loader == LOADERS[-1] else [set[str]()]
+        loaders = query_layers.LOADERS
+        loader = next(name for name in loaders if drafter.has(name))
+        others = [] if loader == loaders[-1] else [set[str]()]
         run.call(run.attribute(made, loader), None, *others)
 
     def _built(self, run: Server, _args: Sequence[Native], named: Mapping[str, Native]) -> Native:
@@ -143,11 +120,6 @@ class Layers:
         self._run.managed(manager, Unknown("config"), lambda _: found.append(function()))
         return found[0]
 
-    def _layers(self) -> Mapping[str, Instance]:
-        base = self._run.found("vllm.model_executor.layers.attention_layer_base.AttentionLayerBase")
-        is_instance = self._run.is_instance
-        return {name: each for name, each in self._context().items() if is_instance(each, base)}
-
     def _context(self) -> dict[str, Instance]:
         """Return all that layers have added themselves to."""
         context = self._run.part(self._config, "compilation_config", "static_forward_context")
@@ -155,207 +127,73 @@ class Layers:
             raise NotFollowedError(f"the layers are not known: {context}", self._run.at)
         return context
 
+    def _scripted(self, name: str, *args: Native, **named: Native) -> Native:
+        """Call a function of the script that an installed vLLM's Python runs too."""
+        run, script = self._run, _script()
+        module = run.modules.get(script.name) or run.run_module(script)
+        call = partial(run.call, module.names[name], *(args or (self._config,)), **named)
+        return self._current(call)
+
     def settle_block_size(self) -> None:
         """Let the platform settle the block size, once each layer has its backend."""
-        for name, layer in self._layers().items():
-            self._backend_of(name, layer)
-        self._current(partial(self._run.call, self._scripted("settle_block_size"), self._config))
-
-    def caches(self) -> list[dict[str, Any]]:
-        """List the groups of layers that share blocks."""
-        planned = self._scripted("caches_of")
-        layers = dict(self._layers())
-        found = self._current(partial(self._run.call, planned, self._config, layers))
-        for each in [found] if isinstance(found, Unknown) else found:
-            if has_unknown(each):
-                words = f"a group of the cache is not known: {_open_part(each)}"
+        for name, layer in self._scripted("layers_of").items():
+            backend = self._run.call(self._run.attribute(layer, "get_attn_backend"))
+            if not isinstance(backend, ClassValue):
+                words = f"the backend that {name} takes is not known: {short(backend)}"
                 raise NotFollowedError(words, self._run.at)
-        own: list[dict[str, Any]] = found
-        return own
-
-    def _scripted(self, name: str) -> Native:
-        """Return a function of the script that an installed vLLM's Python runs too."""
-        script = _script()
-        module = self._run.modules.get(script.name) or self._run.run_module(script)
-        return module.names[name]
+        self._scripted("settle_block_size")
 
     def groups(self) -> list[dict[str, Any]]:
         """List the layers that are alike, with their backend and what it supports."""
-        found: dict[str, dict[str, Any]] = {}
-        for name, layer in self._layers().items():
-            own = self._current(partial(self._of_layer, name, layer))
-            alike = found.setdefault(json.dumps(own, sort_keys=True), {**own, "num_layers": 0})
-            alike["num_layers"] += 1
-        return list(found.values())
+        self._found = self._scripted("described")
+        return grouped(map(self._written, self._found))
 
-    def _of_layer(self, name: str, layer: Instance) -> dict[str, Any]:
-        run = self._run
-        backend = self._backend_of(name, layer)
-        spec = self._spec_of(name, layer)
-        if not isinstance(spec, Instance | None):
-            raise NotFollowedError(f"what {name} keeps is not known: {short(spec)}", run.at)
-        sizes = {} if spec is None else spec.attributes
+    def _written(self, layer: Mapping[str, Native]) -> dict[str, Any]:
+        name = layer["name"]
+        own = {each: self._known(f"the {each} of {name}", layer[each]) for each in OF_LAYER}
         asked = self._by_layer.get([*self._context()].index(name))
         return {
             "role": "target" if name in self._of_target else "draft",
-            "layer": layer.cls.name,
-            "backend": self._backend_name(backend),
-            "path": backend.path,
-            "graph_support": None if spec is None else self._support(backend, spec),
-            "cache": None if spec is None else spec.cls.name,
-            "sizes": {each: plain(sizes[each]) for each in SIZES if each in sizes},
+            "path": layer["class"].path,
+            "sizes": plain(layer["sizes"]),
             "asked": None if asked is None else plain(asked.attributes),
+            **own,
         }
 
-    def _backend_of(self, name: str, layer: Instance) -> ClassValue:
-        backend = self._run.call(self._run.attribute(layer, "get_attn_backend"))
-        if not isinstance(backend, ClassValue):
-            words = f"the backend that {name} takes is not known: {short(backend)}"
-            raise NotFollowedError(words, self._run.at)
-        return backend
+    def _known(self, what: str, value: Native) -> Native:
+        if has_unknown(value):
+            raise NotFollowedError(f"{what} is not known: {short(value)}", self._run.at)
+        return value
 
-    def _backend_name(self, backend: ClassValue) -> str:
-        """Return a backend's name; that of its class where a release leaves it out."""
-        try:
-            return self._name_of(self._run.call(self._run.attribute(backend, "get_name")))
-        except Raised:
-            return backend.name
-
-    def _spec_of(self, name: str, layer: Instance) -> Native:
-        """Return a layer's part of the KV cache, which until 0.11 the runner makes for all."""
-        run = self._run
-        own = run.attribute_or(layer, "get_kv_cache_spec", None)
-        if own is None:
-            return run.call(self._scripted("specs_of"), self._config).get(name)
-        takes = run.call(run.found("inspect.signature"), own).parameters
-        return run.call(own, *[self._config][: len(takes)])
-
-    def _support(self, backend: ClassValue, spec: Instance) -> str:
-        """Return for which batches graphs of a backend's builder work."""
-        run = self._run
-        builder = run.call(run.attribute(backend, "get_builder_cls"))
-        support = run.attribute_or(builder, "get_cudagraph_support", None)
-        if support is None:  # in 0.11 it is the class's own
-            return self._name_of(run.attribute(builder, "cudagraph_support"))
-        return self._name_of(run.call(support, self._config, spec))
-
-    def _name_of(self, value: Native) -> str:
-        """Return the text of a name, or the name of an enum's member."""
-        found = plain(value)
-        if not isinstance(found, str):
-            raise NotFollowedError(f"a name is not known: {short(value)}", self._run.at)
-        return found
+    def caches(self) -> list[dict[str, Any]]:
+        """List the groups of layers that share blocks."""
+        found = self._scripted("caches_of")
+        groups: list[Any] = [found] if isinstance(found, Unknown) else found
+        for own in groups:
+            if isinstance(own, Unknown):
+                self._known("a group of the cache", own)
+            for name, value in own.items():
+                self._known(f"the {name} of a group of the cache", value)
+        return groups
 
     def choices(self) -> list[dict[str, object]]:
         """List, for each kind of layer, the backends by priority with the reasons against them."""
-        return [
-            {
-                "asked": plain(asked.attributes),
-                "against": self._current(partial(self._against, asked, num)),
-            }
-            for asked, num in self._asked.values()
+        found = [
+            (asked, self._scripted("against", asked, num)) for asked, num in self._asked.values()
         ]
-
-    def _against(self, asked: Instance, num_heads: Native) -> dict[str, object]:
-        run = self._run
-        capability = run.call(run.attribute(run.platform, "get_device_capability"))
-        heads = () if num_heads is MISSING else (num_heads,)
-        found = run.call(
-            run.attribute(run.platform, "get_valid_backends"), capability, asked, *heads
-        )
-        if has_unknown(found):
-            return {}
-        valid, invalid = found
-        own = [_named_pair(each) for each in valid]
-        by_priority: dict[str, tuple[Native, object]] = {
-            backend.attributes["name"]: (priority, []) for backend, priority in own
-        }
-        last = len(valid) + len(invalid)  # until 0.15 there is no priority beside reasons
-        for backend, why in invalid.items():
-            priority, reasons = why if isinstance(why, tuple) else (last, why)
-            by_priority[backend.attributes["name"]] = (priority, plain(reasons))
-        ordered = sorted(by_priority.items(), key=lambda pair: pair[1][0])
-        return {name: reasons for name, (_, reasons) in ordered}
+        return [
+            {"asked": plain(asked.attributes), "against": {} if has_unknown(own) else own}
+            for asked, own in found
+        ]
 
     def graphs(self) -> dict[str, object]:
         """Resolve the graph mode, as the runner does once it has the backends."""
         run = self._run
-        levels = {each.attributes["name"]: each for each in members(run.found_class(*_SCALES))}
-        supports = [
-            (levels[each["graph_support"]], each["path"].rpartition(".")[2])
-            for each in self.groups()
-            if each["graph_support"] is not None
-        ]
-        top = levels["ALWAYS"]
-        least, by = min(supports, key=lambda own: own[0].attributes["value"], default=(top, None))
-        by = None if least is top else by
-        compilation = run.part(self._config, "compilation_config")
-        asked = self._name_of(run.part(compilation, "cudagraph_mode"))
-        is_second = run.uses_second_runner(self._config)
+        second = run.uses_second_runner(self._config)
         run.warnings.clear()
-        mode = self._current(partial(self._graph_mode, compilation, least, by, is_second))
-        return {
-            "asked": asked,
-            "mode": self._name_of(mode),
-            "support": least.attributes["name"],
-            "by": by,
-            "words": [*run.warnings],
-        }
-
-    def _graph_mode(
-        self, compilation: Native, least: Native, by: str | None, is_second: Native
-    ) -> Native:
-        """Let vLLM resolve the mode by the least support, which `by` has, for a runner."""
-        run = self._run
-        drafts = run.part(self._config, "speculative_config", "num_speculative_tokens") or 0
-        resolve = run.attribute_or(compilation, "resolve_cudagraph_mode_and_sizes", None)
-        if resolve is None:
-            return self._mode_of_runner(compilation, 1 + drafts)
-        sizes = {
-            SECOND_RUNNER: is_second,
-            TENSOR_PARALLEL: run.part(self._config, "parallel_config", TENSOR_PARALLEL),
-        }
-        taken = run.call(run.found("inspect.signature"), resolve).parameters
-        own = {name: value for name, value in sizes.items() if name in taken}
-        return run.call(resolve, least, by, 1 + drafts, **own)
-
-    def _mode_of_runner(self, compilation: Native, query_len: Native) -> Native:
-        """Let the runner resolve the mode, which until 0.18 is its own."""
-        run = self._run
-        dispatcher = Record(initialize_cudagraph_keys=Hook(answering(None)))
-        runner = Instance(
-            run.found_class(_RUNNER),
-            {
-                "vllm_config": self._config,
-                "compilation_config": compilation,
-                "parallel_config": run.part(self._config, "parallel_config"),
-                "speculative_config": None,  # whose graphs are the draft's
-                "kv_cache_config": None,
-                "cudagraph_dispatcher": dispatcher,
-                "uniform_decode_query_len": query_len,
-            },
-        )
-        if not runner.cls.has("_check_and_update_cudagraph_mode"):  # in 0.11
-            builders = [self._builder(layer) for layer in self._layers().values()]
-            groups_of_runner = [Record(get_metadata_builder=Hook(answering(e))) for e in builders]
-            runner.attributes["_attn_group_iterator"] = Hook(answering(groups_of_runner))
-            run.call(run.attribute(runner, "initialize_cudagraph_capture"))
-            return run.part(compilation, "cudagraph_mode")
-        backends, groups = [], []
-        for name, layer in self._layers().items():
-            spec = self._spec_of(name, layer)
-            if spec is not None:
-                backends.append([run.call(run.attribute(layer, "get_attn_backend"))])
-                groups.append(Record(kv_cache_spec=spec))
-        resolve = run.attribute(runner, "_check_and_update_cudagraph_mode")
-        run.call(resolve, backends, groups)
-        return run.part(compilation, "cudagraph_mode")
-
-    def _builder(self, layer: Instance) -> Instance:
-        """Return a layer's metadata builder, of which only the class's own values are known."""
-        backend = self._run.call(self._run.attribute(layer, "get_attn_backend"))
-        builder = self._run.call(self._run.attribute(backend, "get_builder_cls"))
-        return Instance(builder, {})
+        mode = self._scripted("graph_mode_of", self._config, self._found, second=second)
+        found = {each: self._known(f"the {each} of graphs", own) for each, own in mode.items()}
+        return {**found, "words": [*run.warnings]}
 
     def _join_groups(self) -> None:
         """Set the process groups of a server of this size."""
@@ -381,24 +219,10 @@ class Layers:
         state.names.update((name, _group(number)) for name, number in sizes.items())
 
 
-def _open_part(group: Native) -> str:
-    """Write what is not known of a group."""
-    parts = group.items() if isinstance(group, dict) else ()
-    words = [f"{name} {short(each)}" for name, each in parts if has_unknown(each)]
-    return ", ".join(words) or short(group)
-
-
 @cache
 def _script() -> Module:
     text = _SCRIPT.read_bytes()
     return Module(_SCRIPT.stem, f"backend_caps/engines/vllm/{_SCRIPT.name}", ast.parse(text), text)
-
-
-def _named_pair(candidate: Native) -> tuple[Native, Native]:
-    """Return a backend and its priority, which until 0.22 are a pair."""
-    if isinstance(candidate, tuple):
-        return candidate
-    return candidate.attributes["backend"], candidate.attributes["priority"]
 
 
 def _group(size: Native) -> Record:

@@ -237,16 +237,15 @@ class _BuiltError(Exception):
     """The model of a draft is built, and what loads it need not go on."""
 
 
-def load_draft(config: _Value, initialize: _Value) -> None:
+def load_draft(config: _Value, drafter: _Value, initialize: _Value, loaders: Sequence[str]) -> None:
     """Load a draft's model as the runner does, up to the reading of weights.
 
     Args:
         config: the server's, whose layers come to hold the draft's.
+        drafter: the class that loads it.
         initialize: builds a model.
+        loaders: the methods that may load it; the last one takes no names of layers.
     """
-    drafter = _drafter(config)
-    if drafter is None:
-        return
 
     def build(*, load_config: object = None, **named: _Value) -> None:
         del load_config
@@ -261,20 +260,10 @@ def load_draft(config: _Value, initialize: _Value) -> None:
     made.vllm_config = config
     made.speculative_config = config.speculative_config
     made.draft_model_config = made.speculative_config.draft_model_config
-    loader = next(name for name in query_values.LOADERS if hasattr(drafter, name))
-    others = [] if loader == query_values.LOADERS[-1] else [set[str]()]
+    loader = next(name for name in loaders if hasattr(drafter, name))
+    others = [] if loader == loaders[-1] else [set[str]()]
     with contextlib.suppress(_BuiltError):
         getattr(made, loader)(None, *others)
-
-
-def _drafter(config: _Value) -> _Value:
-    """Return the class that loads a draft's model in this server; None where none does."""
-    speculative = config.speculative_config
-    for name, path in query_values.DRAFTERS[uses_second_runner(config)].items():
-        if speculative is not None and getattr(speculative, name, bool)():
-            module, _, cls = path.rpartition(".")
-            return getattr(importlib.import_module(module), cls)
-    return None
 
 
 class Words(logging.Handler):

@@ -20,8 +20,6 @@ import dis
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,13 +34,13 @@ _MISSING = object()
 
 if TYPE_CHECKING:
     from backend_caps.engines import query_machine, query_process
-    from backend_caps.engines.vllm import query_caches, query_platform, query_values
+    from backend_caps.engines.vllm import query_layers, query_platform, query_values
 else:
     query_machine = sys.modules["backend_caps_query_machine"]
     query_process = sys.modules["backend_caps_query_process"]
     query_platform = query_process.load(Path(__file__).with_name("query_platform.py"))
     query_values = query_process.load(Path(__file__).with_name("query_values.py"))
-    query_caches = query_process.load(Path(__file__).with_name("query_caches.py"))
+    query_layers = query_process.load(Path(__file__).with_name("query_layers.py"))
 plain = query_process.plain
 IMPORTS_AHEAD = True
 """Its modules mean the same whichever command line imports them; that takes most of the time."""
@@ -110,8 +108,7 @@ def processed(argv: Sequence[str]) -> dict[str, object]:
         answer["stage"] = "caches"
         answer["caches"] = layers.caches()
         answer["values"] = values_of(config)
-        with query_platform.without_memory(config):  # some backends have buffers of their own
-            answer["choices"] = layers.chosen.choices()
+        answer["choices"] = layers.choices()
         answer["stage"] = "graphs"
         answer["graphs"] = layers.graphs()
         answer["stage"] = "accepted"
@@ -199,71 +196,41 @@ def facts_of(config: _Value) -> dict[str, object]:
     }
 
 
-class Chosen:
-    """What layers ask of the platform, and what it answers for each backend that it considers."""
+class Questions:
+    """What layers ask of the platform."""
 
     def __init__(self, layers: Mapping[str, _Value]) -> None:
         """Take the layers of the server, to which each that has asked adds itself."""
-        self._asked: dict[str, tuple[_Value, _Value]] = {}
+        self.found: dict[str, tuple[_Value, _Value]] = {}
         self._layers = layers
         self._by_layer: dict[int, _Value] = {}
-        self._platform = importlib.import_module("vllm.platforms").current_platform
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Record what is asked in a `with` block."""
-        module = _selector()
-        select = getattr(module, query_values.SELECT)
+        places = query_layers.SELECTORS
+        module = importlib.import_module(next(filter(query_layers.has_module, places)))
+        select = getattr(module, query_layers.SELECT)
 
         def selected(*args: _Value, **named: _Value) -> _Value:
-            given = dict(zip(query_values.QUESTION, args, strict=False)) | named
+            given = dict(zip(query_layers.QUESTION, args, strict=False)) | named
             own = given.get("attn_selector_config")
             if hasattr(own, "_asdict"):
                 asked = (own, given.get("num_heads"))
-                self._asked.setdefault(str(asked), asked)
+                self.found.setdefault(str(asked), asked)
                 self._by_layer[len(self._layers)] = own
             return select(*args, **named)
 
-        setattr(module, query_values.SELECT, selected)
+        setattr(module, query_layers.SELECT, selected)
         try:
             yield
         finally:
-            setattr(module, query_values.SELECT, select)
+            setattr(module, query_layers.SELECT, select)
 
-    def question_of(self, name: str) -> dict[str, object] | None:
+    def of_layer(self, name: str) -> dict[str, object] | None:
         """Return what a layer asked; None where it asked nothing, or by arguments alone."""
         asked = self._by_layer.get([*self._layers].index(name))
         return None if asked is None else _written(asked)
-
-    def choices(self) -> list[dict[str, object]]:
-        """List, for each kind of layer, the backends by priority with the reasons against them."""
-        return [
-            {"asked": _written(asked), "against": self._against(asked, num_heads)}
-            for asked, num_heads in self._asked.values()
-        ]
-
-    def _against(self, asked: _Value, num_heads: _Value) -> dict[str, list[str]]:
-        heads = () if num_heads is None else (num_heads,)  # which until 0.18 is not asked
-        valid, invalid = self._platform.get_valid_backends(
-            self._platform.get_device_capability(), asked, *heads
-        )
-        pairs = (  # until 0.22
-            (each.backend, each.priority) if hasattr(each, "backend") else each for each in valid
-        )
-        found: dict[str, tuple[int, list[str]]] = {own.name: (at, []) for own, at in pairs}
-        last = len(valid) + len(invalid)  # until 0.15 there is no priority beside reasons
-        for own, why in invalid.items():
-            priority, reasons = why if isinstance(why, tuple) else (last, why)
-            found[own.name] = (priority, list(reasons))
-        return {
-            name: reasons for name, (_, reasons) in sorted(found.items(), key=lambda p: p[1][0])
-        }
-
-
-def _selector() -> _Value:
-    """Import the module in which layers ask for a backend."""
-    places = query_values.SELECTORS
-    return importlib.import_module(next(each for each in places if importlib.util.find_spec(each)))
 
 
 def _written(asked: _Value) -> dict[str, object]:
@@ -276,103 +243,67 @@ class Layers:
     def __init__(self, config: _Value) -> None:
         """Build the model, and the draft's where there is one."""
         self._config = config
-        self.chosen = Chosen(config.compilation_config.static_forward_context)
+        self._is_second = query_platform.uses_second_runner(config)
+        self._questions = Questions(config.compilation_config.static_forward_context)
         query_platform.join_groups(config.parallel_config, query_machine.Anything)
         query_platform.begin_workspaces()
-        with self.chosen.watched(), query_platform.without_memory(config):
+        with self._questions.watched(), query_platform.without_memory(config):
             self._build()
 
     def _build(self) -> None:
-        initialize = importlib.import_module(
-            "vllm.model_executor.model_loader.utils"
-        ).initialize_model
-        initialize(vllm_config=self._config)
-        self._of_target = frozenset(self._layers())
-        query_platform.load_draft(self._config, initialize)
-
-    def _layers(self) -> Mapping[str, _Value]:
-        base = importlib.import_module("vllm.model_executor.layers.attention_layer_base")
-        get_layers = importlib.import_module("vllm.config").get_layers_from_vllm_config
-        found: Mapping[str, _Value] = get_layers(self._config, base.AttentionLayerBase)
-        return found
-
-    def groups(self) -> list[dict[str, Any]]:
-        """List the layers that are alike, with their backend and what it supports."""
-        found: dict[str, dict[str, Any]] = {}
-        for name, layer in self._layers().items():
-            own = self._of_layer(name, layer)
-            alike = found.setdefault(json.dumps(own, sort_keys=True), {**own, "num_layers": 0})
-            alike["num_layers"] += 1
-        return list(found.values())
+        loading = importlib.import_module("vllm.model_executor.model_loader.utils")
+        loading.initialize_model(vllm_config=self._config)
+        self._of_target = frozenset(query_layers.layers_of(self._config))
+        drafter = query_layers.drafter_of(self._config, second=self._is_second)
+        if drafter is not None:
+            loaders = query_layers.LOADERS
+            query_platform.load_draft(self._config, drafter, loading.initialize_model, loaders)
 
     def settle_block_size(self) -> None:
         """Let the platform settle the block size, once each layer has its backend."""
         with query_platform.current(self._config):
-            query_caches.settle_block_size(self._config)
+            query_layers.settle_block_size(self._config)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """List the layers that are alike, with their backend and what it supports."""
+        with query_platform.current(self._config):
+            self._found = query_layers.described(self._config)
+        return query_values.grouped(map(self._written, self._found))
+
+    def _written(self, layer: Mapping[str, Any]) -> dict[str, Any]:
+        name = layer["name"]
+        return {
+            "role": "target" if name in self._of_target else "draft",
+            "path": ".".join(layer["class"].full_cls_name()),
+            "sizes": {each: _named(value) for each, value in layer["sizes"].items()},
+            "asked": self._questions.of_layer(name),
+            **{each: layer[each] for each in query_values.OF_LAYER},
+        }
 
     def caches(self) -> list[dict[str, Any]]:
         """List the groups of layers that share blocks."""
         with query_platform.current(self._config):
-            return query_caches.caches_of(self._config, self._layers())
+            return query_layers.caches_of(self._config)
 
-    def _of_layer(self, name: str, layer: _Value) -> dict[str, Any]:
-        with query_platform.current(self._config):
-            backend, spec = layer.get_attn_backend(), layer.get_kv_cache_spec(self._config)
-            support = None
-            if spec is not None:
-                builder = backend.get_builder_cls()
-                support = builder.get_cudagraph_support(self._config, spec).name
-        return {
-            "role": "target" if name in self._of_target else "draft",
-            "layer": type(layer).__name__,
-            "backend": backend.get_name(),
-            "path": ".".join(backend.full_cls_name()),
-            "graph_support": support,
-            "cache": None if spec is None else type(spec).__name__,
-            "sizes": {
-                each: _named(getattr(spec, each))
-                for each in query_values.SIZES
-                if hasattr(spec, each)
-            },
-            "asked": self.chosen.question_of(name),
-        }
+    def choices(self) -> list[dict[str, object]]:
+        """List, for each kind of layer, the backends by priority with the reasons against them."""
+        with query_platform.without_memory(self._config):  # some have buffers of their own
+            return [
+                {"asked": _written(asked), "against": query_layers.against(asked, num_heads)}
+                for asked, num_heads in self._questions.found.values()
+            ]
 
     def graphs(self) -> dict[str, object]:
         """Resolve the graph mode, as the runner does once it has the backends."""
-        scale = importlib.import_module("vllm.v1.attention.backend").AttentionCGSupport
-        supports = [
-            (scale[each["graph_support"]], str(each["path"]).rpartition(".")[2])
-            for each in self.groups()
-            if each["graph_support"] is not None
-        ]
-        least, by = min(supports, key=lambda own: own[0].value, default=(scale.ALWAYS, None))
-        by = None if least is scale.ALWAYS else by
-        speculative = self._config.speculative_config
-        drafts = getattr(speculative, "num_speculative_tokens", None) or 0
-        compilation = self._config.compilation_config
-        asked = compilation.cudagraph_mode
         words = query_platform.Words()
-        resolve = compilation.resolve_cudagraph_mode_and_sizes
-        sizes = {
-            query_values.SECOND_RUNNER: query_platform.uses_second_runner(self._config),
-            query_values.TENSOR_PARALLEL: self._config.parallel_config.tensor_parallel_size,
-        }
-        taken = inspect.signature(resolve).parameters
-        own = {name: value for name, value in sizes.items() if name in taken}
-        with query_platform.current(self._config), words.heard("vllm.config.compilation"):
-            mode = resolve(least, by, 1 + drafts, **own)
-        return {
-            "asked": _named(asked),
-            "mode": _named(mode),
-            "support": least.name,
-            "by": by,
-            "words": words.found,
-        }
+        with query_platform.current(self._config), words.heard("vllm"):
+            found = query_layers.graph_mode_of(self._config, self._found, second=self._is_second)
+        return {**found, "words": words.found}
 
 
 def prepare(request: Mapping[str, Any]) -> None:
     """Import vLLM's arguments, on the machine that is described."""
     query_platform.describe(request["machine"], query_machine)
-    for name in ("vllm.engine.arg_utils", *query_caches.MODULES):
+    for name in ("vllm.engine.arg_utils", *query_layers.MODULES):
         importlib.import_module(name)
     query_platform.silence()

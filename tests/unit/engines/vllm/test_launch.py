@@ -467,12 +467,12 @@ def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
             "return torch_lost()",
             "the backend that 0.0 takes is not known",
         ),
-        (_BASE, "return None", "return torch_lost()", "what 2.2 keeps is not known"),
+        (_BASE, "return None", "return torch_lost()", "the graph_support of 2.2 is not known"),
         (
             "vllm/v1/worker/utils.py",
             "return each",
             "return torch_lost()",
-            "a group of the cache is not known: kernel_block_size ",
+            "the kernel_block_size of a group of the cache is not known",
         ),
         (
             "vllm/v1/engine/core.py",
@@ -480,8 +480,13 @@ def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
             "torch_lost()",
             "a group of the cache is not known",
         ),
-        (_CLASSES, "cls.__name__[", "torch_lost()[", "a name is not known"),
-        (_CLASSES, "AttentionCGSupport.ALWAYS", "torch_lost()", "a name is not known"),
+        (_CLASSES, "cls.__name__[", "torch_lost()[", "the backend of 0.0 is not known"),
+        (
+            _CLASSES,
+            "AttentionCGSupport.ALWAYS",
+            "torch_lost()",
+            "the graph_support of 0.0 is not known",
+        ),
         ("vllm/platforms/cuda.py", "valid, invalid\n", "torch.lost(), {}\n", "is not valid"),
         (
             "vllm/config/compilation.py",
