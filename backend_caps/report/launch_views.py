@@ -66,17 +66,31 @@ def _server_lines(flags: Mapping[str, JsonValue]) -> Iterator[str]:
 
 def _taken_view(found: LaunchDocument | EngineLayersDocument) -> Iterator[Section]:
     if found.layers:
-        yield table_of(found.layers, _LAYERS)
+        yield table_of(_merged(found.layers), _LAYERS)
         yield from some_lines(_special_lines(found.layers))
     yield from _caches_view(found.caches or ())
     if found.graphs is not None:
         yield Lines(tuple(_graph_lines(found.graphs)))
 
 
+def _merged(layers: Iterable[launches.LayerGroupDocument]) -> list[launches.LayerGroupDocument]:
+    """Join the groups that differ in nothing but what they ask, which has lines of its own."""
+    found: dict[str, launches.LayerGroupDocument] = {}
+    for each in layers:
+        key = each.model_dump_json(exclude={"facts", "num_layers"})
+        own = found.get(key)
+        number = each.num_layers + (0 if own is None else own.num_layers)
+        found[key] = each.model_copy(update={"num_layers": number})
+    return list(found.values())
+
+
 def _caches_view(caches: Sequence[launches.CacheGroupDocument]) -> Iterator[Section]:
-    """Show the groups that share blocks, where there are several or kernels see smaller blocks."""
-    is_one = len(caches) == 1
-    if is_one and caches[0].block_size == caches[0].kernel_block_size:
+    """Show the groups that share blocks, where they are not just the kinds of layers."""
+    kinds = {(each.cache, each.block_size) for each in caches}
+    is_special = (
+        len(each.backends) > 1 or each.block_size != each.kernel_block_size for each in caches
+    )
+    if len(caches) == len(kinds) and not any(is_special):
         return
     alike = Counter(each.model_dump_json() for each in caches)
     rows = [
