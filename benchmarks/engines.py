@@ -6,7 +6,8 @@ It is given twice: with Python's garbage collector held, as the reader holds it,
 
 Before them whole commands: `resolve` of a command line that is followed through the engine, beside
 `resolve` without; and where `make upstream` has built an environment of the version, `resolve` that
-asks it, beside importing its arguments.
+asks it, beside importing its arguments. Last, where `make vllm` has fetched vLLM's wheel, `resolve`
+of a command line of vLLM's, beside `report` of the same wheel.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from backend_caps.engines.sglang.read import is_wanted
 from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 VERSIONS = ("0.5.13", "0.5.23")
+VLLM_VERSION = "0.33.0"
 NUM_ROUNDS = 7
 LINE = (
     *("--speculative-algorithm", "EAGLE3"),
     *("--speculative-draft-model-path", "eagle3-llama-3.1-8b"),
 )
 FOLLOWED = ("--model-config", "llama-3.1-8b", "--fact", "device_name=H100")
+_COMMAND = (sys.executable, "-m", "backend_caps")
 WHEELS = Path(__file__).resolve().parents[1] / ".cache" / "wheels"
 
 
@@ -107,17 +110,28 @@ def _of_plans(version: str, wheel: Path) -> Iterator[Ratio]:
         what = "resolve, asked / importing its arguments"
         sides.append((what, _resolve(*asked, *FOLLOWED), importing))
     for what, ours, theirs in sides:
-        rounds = [
-            (timed(partial(_run, ours)), timed(partial(_run, theirs))) for _ in range(NUM_ROUNDS)
-        ]
-        own, other = ([*each] for each in zip(*rounds, strict=True))
-        told = f"{1e3 * median(own):.0f} ms / {1e3 * median(other):.0f} ms"
-        yield Ratio.from_rounds(f"SGLang {version}, {what}", own, other, told)
+        yield _of_commands(f"SGLang {version}, {what}", ours, theirs)
+
+
+def _of_commands(what: str, ours: Sequence[str], theirs: Sequence[str]) -> Ratio:
+    """Measure two whole commands in turn."""
+    rounds = [(timed(partial(_run, ours)), timed(partial(_run, theirs))) for _ in range(NUM_ROUNDS)]
+    own, other = ([*each] for each in zip(*rounds, strict=True))
+    told = f"{1e3 * median(own):.0f} ms / {1e3 * median(other):.0f} ms"
+    return Ratio.from_rounds(what, own, other, told)
+
+
+def _of_vllm() -> Iterator[Ratio]:
+    """Measure a plan of vLLM from its wheel, beside a report of the wheel."""
+    for wheel in WHEELS.glob(f"vllm-{VLLM_VERSION}-*.whl"):
+        read = ("--engine", "vllm", "--source", str(wheel))
+        plan = (*_COMMAND, "resolve", *read, *FOLLOWED, "--", "--attention-backend", "FLASHINFER")
+        what = f"vLLM {VLLM_VERSION}, resolve, followed / report"
+        yield _of_commands(what, plan, (*_COMMAND, "report", *read))
 
 
 def _resolve(*options: str) -> tuple[str, ...]:
-    command = (sys.executable, "-m", "backend_caps", "resolve", "--engine", "sglang")
-    return (*command, *options, "--", *LINE)
+    return (*_COMMAND, "resolve", "--engine", "sglang", *options, "--", *LINE)
 
 
 def _run(command: Sequence[str]) -> None:
@@ -133,7 +147,7 @@ def main() -> None:
     path = path_asked(__doc__)
     found = Record(
         compares="reading an engine / `ast.parse` alone",
-        ratios=tuple(ratio for version in VERSIONS for ratio in _of(version)),
+        ratios=(*(ratio for version in VERSIONS for ratio in _of(version)), *_of_vllm()),
     )
     for each in found.ratios:
         print(f"{each.what:<62} {each.ratio:5.2f}   {each.told}")

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from backend_caps.engines.source.builtin_functions import SPECIAL, listed
 from backend_caps.engines.source.instances import Instances
 from backend_caps.engines.source.module import Module
+from backend_caps.engines.source.traits import NO_TRAITS, Traits
 from backend_caps.engines.source.uncertainty import (
     all_joined,
     has_unknown,
@@ -21,7 +22,6 @@ from backend_caps.engines.source.uncertainty import (
     short,
 )
 from backend_caps.engines.source.values import (
-    NO_TRAITS,
     ClassValue,
     External,
     Frame,
@@ -32,7 +32,6 @@ from backend_caps.engines.source.values import (
     Native,
     Perhaps,
     Raised,
-    Traits,
     Unknown,
 )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from backend_caps.engines.source.module import Module
+from backend_caps.engines.source.traits import NO_TRAITS, Traits
 
 if TYPE_CHECKING:
     from backend_caps.engines.source.validation import Validation
@@ -77,36 +78,6 @@ class Lazy:
     name: str
     is_missing: bool = False
     """Whether its import has failed, so that it is not defined."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What the own statements of a function or of a class, without inner ones, declare."""
-
-    yields: bool = False
-    global_names: frozenset[str] = frozenset()
-    nonlocal_names: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, body: Sequence[ast.AST]) -> Traits:
-        """Read statements, or the expression of a lambda."""
-        yields, globals_, nonlocals = False, set[str](), set[str]()
-        found: list[ast.AST] = [*body]
-        while found:
-            each = found.pop()
-            yields = yields or isinstance(each, ast.Yield | ast.YieldFrom)
-            if isinstance(each, ast.Global):
-                globals_.update(each.names)
-            if isinstance(each, ast.Nonlocal):
-                nonlocals.update(each.names)
-            if not isinstance(
-                each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-            ):
-                found.extend(ast.iter_child_nodes(each))
-        return cls(yields, frozenset(globals_), frozenset(nonlocals))
-
-
-NO_TRAITS = Traits()
 
 
 @dataclass(eq=False, slots=True, repr=False)

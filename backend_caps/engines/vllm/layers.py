@@ -182,7 +182,7 @@ class Layers:
             (asked, self._scripted("against", asked, num)) for asked, num in self._asked.values()
         ]
         return [
-            {"asked": plain(asked.attributes), "against": {} if has_unknown(own) else own}
+            {"asked": plain(asked.attributes), "against": {} if has_unknown(own) else plain(own)}
             for asked, own in found
         ]
 

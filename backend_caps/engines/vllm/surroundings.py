@@ -153,72 +153,29 @@ def _with_dtypes(config: ModelConfig) -> ModelConfig:
 
 def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[str, Native]:
     """Return what names outside of vLLM mean, and what its probes answer."""
-    hub = "vllm.transformers_utils.repo_utils"
-    registry = "vllm.model_executor.models.registry"
     return {
+        **_FIXED,
+        **{name: Hook(answering(deepcopy(value))) for name, value in _ANSWERS.items()},
         **torch_of(gpu, num_gpus),
         **torch_modules(),
         **_flashinfer_functions(index),
         **files_of(models, index.tree.files),
         **Configs(models).names,
         **{f"import {name}": is_there for name, is_there in _installed(index).items()},
-        "vllm.tokenizers.registry.cached_tokenizer_from_config": Hook(
-            answering(External("tokenizer"))
-        ),
-        "importlib.util.find_spec": Hook(partial(_find_spec, index)),
-        "importlib.metadata.entry_points": Hook(answering([])),
-        "importlib.metadata.version": Hook(partial(_version_of, index)),
         "import amdsmi": False,  # of a server with other GPUs
-        "huggingface_hub.constants.HF_HUB_OFFLINE": False,
-        "huggingface_hub.try_to_load_from_cache": Hook(answering(None)),
-        "triton.backends.backends": {
-            "nvidia": Record(driver=Record(is_active=Hook(answering(value=True))))
-        },
-        **dict.fromkeys(_LAZY_LOADERS, Hook(_lazy_module)),
-        f"{hub}.list_repo_files": Hook(answering(["config.json"])),
-        f"{hub}.get_hf_file_to_dict": Hook(partial(_file_of, models)),
-        "transformers.models.auto.image_processing_auto.get_image_processor_config": Hook(
-            answering({})
-        ),
-        "vllm.transformers_utils.config.get_safetensors_params_metadata": Hook(answering({})),
-        "vllm.transformers_utils.config.try_get_safetensors_metadata": Hook(answering(None)),
-        # vLLM logs why a class cannot be looked at, and refuses in words that do not say it.
-        f"{registry}._try_inspect_model_cls": Hook(
-            lambda run, args, _named: run.call(run.attribute(args[1], "inspect_model_cls"))
-        ),
-        f"{registry}._run_in_subprocess": Hook(lambda run, args, _named: run.call(args[0])),
-        f"{registry}._LazyRegisteredModel._get_modelinfo_module_hash": Hook(answering("")),
-        f"{registry}._LazyRegisteredModel._load_modelinfo_from_cache": Hook(answering(None)),
-        f"{registry}._LazyRegisteredModel._save_modelinfo_to_cache": Hook(answering(None)),
-        "vllm.platforms.cuda._cuda_device_count_stateless": Hook(answering(num_gpus)),
-        "vllm.compilation.decorators.support_torch_compile": Hook(_undecorated),
-        "vllm.tracing.instrument": Hook(_undecorated),
         "torch.library.custom_op": Hook(_undecorated),
-        "vllm.model_executor.models.expert_substitution.as_expert_substitution_model": Hook(
-            _undecorated
-        ),
-        "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": Hook(
-            answering(None)
-        ),
-        "vllm.model_executor.utils.set_weight_attrs": Hook(answering(None)),
-        "vllm.config.compilation.CompilationConfig.custom_op_log_check": Hook(answering(None)),
-        "vllm.v1.worker.workspace.current_workspace_manager": Hook(
-            answering(External("workspace"))
-        ),
-        "vllm.distributed.parallel_state.in_the_same_node_as": Hook(_in_one_node),
+        "importlib.util.find_spec": Hook(partial(_find_spec, index)),
+        "importlib.metadata.version": Hook(partial(_version_of, index)),
+        "vllm.transformers_utils.repo_utils.get_hf_file_to_dict": Hook(partial(_file_of, models)),
+        "vllm.platforms.cuda._cuda_device_count_stateless": Hook(answering(num_gpus)),
         "vllm.utils.flashinfer.has_flashinfer_sm90_nope_mla": Hook(
             answering(_has_sm90_nope_mla(index))
         ),
-        "psutil.virtual_memory": Hook(answering(Record(total=_HOST_BYTES))),
-        "vllm.ray.lazy_utils.is_ray_initialized": Hook(answering(value=False)),
-        "vllm.ray.lazy_utils.is_in_ray_actor": Hook(answering(value=False)),
-        **dict.fromkeys(_NVML, Hook(answering(None))),
     }
 
 
 _LAZY_LOADERS = ("vllm.utils.import_utils.LazyLoader", "vllm.utils.LazyLoader")
 """The latter until 0.11."""
-_NVML = ("vllm.third_party.pynvml.nvmlInit", "vllm.third_party.pynvml.nvmlShutdown")
 _OPTIONAL = (
     *("aiter", "arctic_inference", "conch", "deep_ep", "deep_gemm", "fbgemm_gpu", "flash_attn"),
     *("flashinfer", "flashinfer_cubin", "fmha_sm100", "helion", "hpc", "humming", "lmcache"),
@@ -317,3 +274,50 @@ def _lazy_module(_run: Objects, args: Sequence[Native], _named: Mapping[str, Nat
     """Do what vLLM's `LazyLoader` does: import a module when it is used."""
     package, _, name = args[-1].rpartition(".")
     return Lazy(package, name) if package else External(name)
+
+
+_ANSWERS: Mapping[str, Native] = {
+    "huggingface_hub.try_to_load_from_cache": None,
+    "importlib.metadata.entry_points": [],
+    "psutil.virtual_memory": Record(total=_HOST_BYTES),
+    "transformers.models.auto.image_processing_auto.get_image_processor_config": {},
+    "vllm.config.compilation.CompilationConfig.custom_op_log_check": None,
+    "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": None,
+    "vllm.model_executor.utils.set_weight_attrs": None,
+    "vllm.ray.lazy_utils.is_in_ray_actor": False,
+    "vllm.ray.lazy_utils.is_ray_initialized": False,
+    "vllm.third_party.pynvml.nvmlInit": None,
+    "vllm.third_party.pynvml.nvmlShutdown": None,
+    "vllm.tokenizers.registry.cached_tokenizer_from_config": External("tokenizer"),
+    "vllm.transformers_utils.config.get_safetensors_params_metadata": {},
+    "vllm.transformers_utils.config.try_get_safetensors_metadata": None,
+    "vllm.transformers_utils.repo_utils.list_repo_files": ["config.json"],
+    "vllm.v1.worker.workspace.current_workspace_manager": External("workspace"),
+}
+"""What functions return whatever they are given: a copy, as vLLM may change it."""
+_UNDECORATED = (
+    "vllm.compilation.decorators.support_torch_compile",
+    "vllm.model_executor.models.expert_substitution.as_expert_substitution_model",
+    "vllm.tracing.instrument",
+)
+"""Decorators that leave a function or class as it is."""
+_REGISTRY = "vllm.model_executor.models.registry"
+_REGISTERED = f"{_REGISTRY}._LazyRegisteredModel"
+_FIXED: Mapping[str, Native] = {
+    **dict.fromkeys(_UNDECORATED, Hook(_undecorated)),
+    **dict.fromkeys(_LAZY_LOADERS, Hook(_lazy_module)),
+    "huggingface_hub.constants.HF_HUB_OFFLINE": False,
+    "triton.backends.backends": {
+        "nvidia": Record(driver=Record(is_active=Hook(answering(value=True))))
+    },
+    "vllm.distributed.parallel_state.in_the_same_node_as": Hook(_in_one_node),
+    # vLLM logs why a class cannot be looked at, and refuses in words that do not say it.
+    f"{_REGISTRY}._try_inspect_model_cls": Hook(
+        lambda run, args, _named: run.call(run.attribute(args[1], "inspect_model_cls"))
+    ),
+    f"{_REGISTRY}._run_in_subprocess": Hook(lambda run, args, _named: run.call(args[0])),
+    f"{_REGISTERED}._get_modelinfo_module_hash": Hook(answering("")),
+    f"{_REGISTERED}._load_modelinfo_from_cache": Hook(answering(None)),
+    f"{_REGISTERED}._save_modelinfo_to_cache": Hook(answering(None)),
+}
+"""What else does not depend on engine, machine and model."""

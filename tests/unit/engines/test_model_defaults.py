@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.engines import model_defaults
-from backend_caps.engines.model_classes import COMPUTED, Part, after_construction
+from backend_caps.engines.model_classes import COMPUTED, NestedConfig, after_construction
 from backend_caps.engines.model_defaults import completed, version_of_table
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -201,7 +201,7 @@ def __post_init__(self, **kwargs):
     super().__post_init__(**kwargs)
     self.depth = self.text_config.depth
 """
-    parts = dict.fromkeys(("text_config", "other_config"), Part(lambda _: None, []))
+    parts = dict.fromkeys(("text_config", "other_config"), NestedConfig(lambda _: None, []))
 
     found = after_construction(source, {"text_config": None, "a": COMPUTED}, parts, {"b": 2})
 

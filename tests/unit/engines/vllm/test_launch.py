@@ -1,5 +1,6 @@
 """What becomes of a command line of vLLM, asked and read, on a small engine in its shape."""
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -563,13 +564,19 @@ def test_reasons_of_an_older_release_are_the_same(
     assert launch.choices[1].against["FULL"] == ["sliding window not supported"]
 
 
-def test_mode_of_graphs_of_an_older_release_is_its_runners(tmp_path: Path) -> None:
+@_FOLLOWED
+def test_mode_of_graphs_of_an_older_release_is_its_runners(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the configuration does not resolve it."""
-    launch = _changed(
+    place = _changed_engine(
         tmp_path,
         "vllm/config/compilation.py",
         ("def resolve_cudagraph_mode_and_sizes", "def resolve_something_else"),
     )
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    (launch,) = _launches(follow, place, "windows", "--cudagraph-mode FULL")
 
     assert launch.graphs is not None
     assert launch.graphs.mode == "FULL_AND_PIECEWISE"
@@ -600,9 +607,10 @@ _NAMED = "return cls.__name__["
 _TABLE = "import torch\n\nSTR_DTYPE_TO_TORCH_DTYPE = {'fp8': torch.uint8}\n"
 
 
+@_FOLLOWED
 @pytest.mark.parametrize(("cache", "dtype"), [("auto", "bfloat16"), ("fp8", "uint8")])
 def test_oldest_release_has_specs_and_support_elsewhere(
-    tmp_path: Path, cache: str, dtype: str
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, dtype: str
 ) -> None:
     """Up to 0.11 the runner makes what layers keep, and a builder's support is an attribute.
 
@@ -632,9 +640,10 @@ def test_oldest_release_has_specs_and_support_elsewhere(
         (engine / path).write_text(text.replace(old, new), "utf-8")
     (engine / "v1/worker/gpu_model_runner.py").write_text(_OLDEST_RUNNER, "utf-8")
     (engine / "utils/__init__.py").write_text(_TABLE, "utf-8")
-    (engine / "v1/worker/gpu/attn_utils.py").unlink()
+    shutil.rmtree(engine / "v1/worker/gpu")
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
 
-    (launch,) = _launches(_read, place, "windows", "--cudagraph-mode FULL")
+    (launch,) = _launches(follow, place, "windows", "--cudagraph-mode FULL")
 
     found = [(own.backend, own.graph_support, own.sizes) for own in launch.layers]
     sizes = {"block_size": 16, "head_size": 64, "sliding_window": dtype}
