@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 from backend_caps import Facts
 from backend_caps.capability.gpu import gpu_named
 from backend_caps.engines.vllm.query import flags_of
-from backend_caps.engines.vllm.query_values import SIZES, VALUES
+from backend_caps.engines.vllm.query_layers import SIZES
+from backend_caps.engines.vllm.query_values import VALUES
 from backend_caps.resolution.launch import GraphMode, Launch, LayerGroup
 from backend_caps_vllm.engine import ENGINE
 
