@@ -23,7 +23,6 @@ _IDS = "_ids"
 """The key of a stored configuration with the names of its models on the hub."""
 OWN_KEYS = frozenset({IS_COMPLETE, _IDS})
 """Keys that are ours, and not of a model's file."""
-
 STORED_PATH = "backend-caps/models/"
 """What a stored configuration is named by where a path is wanted."""
 MODEL_OPTIONS = frozenset({"--model-path", "--model"})

@@ -44,7 +44,8 @@ class Part:
 
 class Own(transformers.PreTrainedConfig):
 """
-"""A class of which other attributes are not known, and one that has no others."""
+"""The module that a `__post_init__` is put into. `Own` is its class, of which other attributes are
+not known; `Part` stands for the configurations in it, which have none but those they are given."""
 _SIGNATURE = "inspect.signature"
 _DEEPEST = 6
 """As deep as values of a configuration nest, and deeper."""

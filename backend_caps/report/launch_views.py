@@ -92,10 +92,8 @@ def _caches_view(caches: Sequence[launches.CacheGroupDocument]) -> Iterator[Sect
     )
     if len(caches) == len(kinds) and not any(is_special):
         return
-    alike = Counter(each.model_dump_json() for each in caches)
-    rows = [
+    alike = Counter(
         (
-            str(alike[each.model_dump_json()]),
             str(each.num_layers),
             each.cache,
             str(each.block_size),
@@ -103,10 +101,10 @@ def _caches_view(caches: Sequence[launches.CacheGroupDocument]) -> Iterator[Sect
             ", ".join(each.backends),
         )
         for each in caches
-    ]
+    )
+    rows = [(str(number), *row) for row, number in alike.items()]
     columns = ("groups", "layers of each", "cache", "block", "in kernels", "backends")
-    title = "Layers that share blocks of the KV cache"
-    yield from titled_table(title, columns, dict.fromkeys(rows))
+    yield from titled_table("Layers that share blocks of the KV cache", columns, rows)
 
 
 def _rewrites_view(rewrites: Iterable[launches.RewriteDocument]) -> Iterator[Section]:

@@ -27,14 +27,7 @@ class Imports(ControlFlow):
     """What an interpreter does with the modules of a tree."""
 
     def __init__(self, index: Index, natives: Mapping[str, object]) -> None:
-        """Start with nothing imported.
-
-        Args:
-            index: the tree.
-            natives: what external names mean, and names of the tree that are replaced: a value,
-                or a `Hook` that is called. Behind the name of an external class, `()` is what
-                constructs it.
-        """
+        """Start with nothing imported; `Interpreter` has what the arguments are."""
         super().__init__(natives)
         self.index = index
         self.natives.setdefault("sys.modules", self.modules)

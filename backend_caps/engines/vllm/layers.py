@@ -76,7 +76,7 @@ class Layers:
     def _build(self) -> None:
         run = self._run
         run.call(run.found(_INITIALIZE), vllm_config=self._config)
-        self._of_target = frozenset(self._scripted("layers_of"))
+        self._of_target = frozenset(self._answered("layers_of"))
         drafter = None
         if run.part(self._config, "speculative_config") is not None:
             second = run.uses_second_runner(self._config)
@@ -134,9 +134,13 @@ class Layers:
         call = partial(run.call, module.names[name], *(args or (self._config,)), **named)
         return self._current(call)
 
+    def _answered(self, name: str, *args: Native, **named: Native) -> Native:
+        """Call a function of the script, and go on where it is known what it returns."""
+        return self._known(f"the answer of {name}", self._scripted(name, *args, **named), depth=0)
+
     def settle_block_size(self) -> None:
         """Let the platform settle the block size, once each layer has its backend."""
-        for name, layer in self._scripted("layers_of").items():
+        for name, layer in self._answered("layers_of").items():
             backend = self._run.call(self._run.attribute(layer, "get_attn_backend"))
             if not isinstance(backend, ClassValue):
                 words = f"the backend that {name} takes is not known: {short(backend)}"
@@ -145,7 +149,7 @@ class Layers:
 
     def groups(self) -> list[dict[str, Any]]:
         """List the layers that are alike, with their backend and what it supports."""
-        self._found = self._scripted("described")
+        self._found = self._answered("described")
         return grouped(map(self._written, self._found))
 
     def _written(self, layer: Mapping[str, Native]) -> dict[str, Any]:
@@ -160,19 +164,17 @@ class Layers:
             **own,
         }
 
-    def _known(self, what: str, value: Native) -> Native:
-        if has_unknown(value):
+    def _known(self, what: str, value: Native, *, depth: int = 3) -> Native:
+        """Return a value that is known, with what it holds down to a depth."""
+        if has_unknown(value, depth):
             raise NotFollowedError(f"{what} is not known: {short(value)}", self._run.at)
         return value
 
     def caches(self) -> list[dict[str, Any]]:
         """List the groups of layers that share blocks."""
-        found = self._scripted("caches_of")
-        groups: list[Any] = [found] if isinstance(found, Unknown) else found
+        groups: list[dict[str, Any]] = self._answered("caches_of")
         for own in groups:
-            if isinstance(own, Unknown):
-                self._known("a group of the cache", own)
-            for name, value in own.items():
+            for name, value in self._known("a group of the cache", own, depth=0).items():
                 self._known(f"the {name} of a group of the cache", value)
         return groups
 
@@ -191,7 +193,7 @@ class Layers:
         run = self._run
         second = run.uses_second_runner(self._config)
         run.warnings.clear()
-        mode = self._scripted("graph_mode_of", self._config, self._found, second=second)
+        mode = self._answered("graph_mode_of", self._config, self._found, second=second)
         found = {each: self._known(f"the {each} of graphs", own) for each, own in mode.items()}
         return {**found, "words": [*run.warnings]}
 

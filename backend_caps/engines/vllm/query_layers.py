@@ -69,7 +69,7 @@ class _Executor:
 
     def get_kv_cache_specs(self) -> list[Mapping[str, _Value]]:
         """Return what each layer of the one worker keeps of a token."""
-        specs = specs_of(self._config)
+        specs = _specs_of(self._config)
         return [{name: each for name, each in specs.items() if not self._shares(name)}]
 
     def _shares(self, name: str) -> bool:
@@ -136,9 +136,8 @@ class _Runner:
         self.attention_chunk_size = getattr(model, "attention_chunk_size", None)
         self.kv_cache_dtype = model.dtype
         if stored != "auto":
-            self.kv_cache_dtype = importlib.import_module("vllm.utils").STR_DTYPE_TO_TORCH_DTYPE[
-                stored
-            ]
+            dtypes = importlib.import_module("vllm.utils").STR_DTYPE_TO_TORCH_DTYPE
+            self.kv_cache_dtype = dtypes[stored]
         self.select_common_block_size = getattr(_runner_class(), "select_common_block_size", None)
 
 
@@ -166,7 +165,7 @@ def _runner_class() -> _Value:
     return importlib.import_module(f"{_WORKER}.gpu_model_runner").GPUModelRunner
 
 
-def specs_of(config: _Value) -> Mapping[str, _Value]:
+def _specs_of(config: _Value) -> Mapping[str, _Value]:
     """Return what each layer keeps of a token, as the runner does."""
     found: Mapping[str, _Value]
     if has_module(f"{_WORKER}.gpu.attn_utils"):
@@ -218,7 +217,7 @@ def _described(config: _Value, name: str, layer: _Value) -> dict[str, _Value]:
     return {
         "name": name,
         "layer": type(layer).__name__,
-        "backend": name_of(backend),
+        "backend": _name_of(backend),
         "class": backend,
         "spec": spec,
         "graph_support": None if spec is None else _support(config, backend, spec).name,
@@ -230,7 +229,7 @@ def _described(config: _Value, name: str, layer: _Value) -> dict[str, _Value]:
 def _spec_of_layer(config: _Value, name: str, layer: _Value) -> _Value:
     """Return a layer's part of the KV cache, which until 0.11 the runner makes for all."""
     if not hasattr(layer, "get_kv_cache_spec"):
-        return specs_of(config).get(name)
+        return _specs_of(config).get(name)
     takes = inspect.signature(layer.get_kv_cache_spec).parameters
     return layer.get_kv_cache_spec(config) if takes else layer.get_kv_cache_spec()
 
@@ -350,14 +349,14 @@ def caches_of(config: _Value) -> list[dict[str, _Value]]:
             "num_layers": len(group.layer_names),
             "block_size": group.kv_cache_spec.block_size,
             "kernel_block_size": size,
-            "backends": sorted({name_of(own.backend) for own in within}),
+            "backends": sorted({_name_of(own.backend) for own in within}),
         }
         for group, within, size in zip(planned.kv_cache_groups, attn_groups, sizes, strict=True)
         for spec in [_spec_of(group, group.layer_names[0])]
     ]
 
 
-def name_of(backend: _Value) -> str:
+def _name_of(backend: _Value) -> str:
     """Return a backend's name; that of its class where a release leaves it out."""
     try:
         name: str = backend.get_name()
