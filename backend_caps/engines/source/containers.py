@@ -7,7 +7,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from backend_caps.engines.source.state import State
-from backend_caps.engines.source.uncertainty import either, has_unknown, may_have_more, same, short
+from backend_caps.engines.source.uncertainty import (
+    either,
+    has_unknown,
+    joined,
+    may_have_more,
+    same,
+    short,
+)
 from backend_caps.engines.source.values import (
     CONTAINERS,
     EXACT,
@@ -43,10 +50,12 @@ class Containers(State):
                 words = f"{owner.cls.name!r} object does not support item assignment"
                 raise self.raised(TypeError(words))
             self.apply(setter, (owner, key, value), {})
+        elif isinstance(owner, dict) and has_unknown(key):
+            for each in owner:  # it may be any of them, or another one
+                owner[each] = joined(owner[each], value)
+            owner[key] = Perhaps("its key is not known", value)
         elif isinstance(owner, dict):
-            is_open = has_unknown(key)
-            added = Perhaps("its key is not known", value) if is_open else value
-            owner[key] = self._weakly(owner.get(key, MISSING), added, self._level(owner))
+            owner[key] = self._weakly(owner.get(key, MISSING), value, self._level(owner))
         elif isinstance(owner, list) and isinstance(key, int | slice):
             owner[key] = self._weakly(owner[key], value, self._level(owner))
 
