@@ -6,7 +6,7 @@ import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from backend_caps.engines.source.values import (
 )
 from backend_caps.engines.surroundings import Record, answering
 from backend_caps.engines.vllm import query_layers
-from backend_caps.engines.vllm.query_values import OF_LAYER, grouped
+from backend_caps.engines.vllm.query_values import LOADERS, OF_LAYER, grouped
 from backend_caps.engines.vllm.server import Server, plain
 
 _SCRIPT = Path(query_layers.__file__)
@@ -100,9 +100,8 @@ class Layers:
             },
         )
         run.natives[f"{_LOADING}.get_model"] = Hook(self._built)
-        loaders = query_layers.LOADERS
-        loader = next(name for name in loaders if drafter.has(name))
-        others = [] if loader == loaders[-1] else [set[str]()]
+        loader = next(name for name in LOADERS if drafter.has(name))
+        others = [] if loader == LOADERS[-1] else [set[str]()]
         run.call(run.attribute(made, loader), None, *others)
 
     def _built(self, run: Server, _args: Sequence[Native], named: Mapping[str, Native]) -> Native:
@@ -147,10 +146,15 @@ class Layers:
                 raise NotFollowedError(words, self._run.at)
         self._scripted("settle_block_size")
 
+    @cached_property
+    def _descriptions(self) -> list[dict[str, Native]]:
+        """Each layer with its backend, once the block size is settled."""
+        found: list[dict[str, Native]] = self._answered("layer_descriptions")
+        return found
+
     def groups(self) -> list[dict[str, Any]]:
         """List the layers that are alike, with their backend and what it supports."""
-        self._found = self._answered("described")
-        return grouped(map(self._written, self._found))
+        return grouped(map(self._written, self._descriptions))
 
     def _written(self, layer: Mapping[str, Native]) -> dict[str, Any]:
         name = layer["name"]
@@ -172,7 +176,7 @@ class Layers:
 
     def caches(self) -> list[dict[str, Any]]:
         """List the groups of layers that share blocks."""
-        groups: list[dict[str, Any]] = self._answered("caches_of")
+        groups: list[dict[str, Any]] = self._answered("cache_groups_of")
         for own in groups:
             for name, value in self._known("a group of the cache", own, depth=0).items():
                 self._known(f"the {name} of a group of the cache", value)
@@ -181,7 +185,8 @@ class Layers:
     def choices(self) -> list[dict[str, object]]:
         """List, for each kind of layer, the backends by priority with the reasons against them."""
         found = [
-            (asked, self._scripted("against", asked, num)) for asked, num in self._asked.values()
+            (asked, self._scripted("reasons_against", asked, num))
+            for asked, num in self._asked.values()
         ]
         return [
             {"asked": plain(asked.attributes), "against": {} if has_unknown(own) else plain(own)}
@@ -193,7 +198,7 @@ class Layers:
         run = self._run
         second = run.uses_second_runner(self._config)
         run.warnings.clear()
-        mode = self._answered("graph_mode_of", self._config, self._found, second=second)
+        mode = self._answered("graph_mode_of", self._config, self._descriptions, second=second)
         found = {each: self._known(f"the {each} of graphs", own) for each, own in mode.items()}
         return {**found, "words": [*run.warnings]}
 

@@ -51,8 +51,6 @@ _DRAFTERS = {
 }
 """The classes that load a draft's model, by whether the second model runner runs, and by the method
 of the speculative configuration that is true for them; a release may lack some."""
-LOADERS = ("load_draft_model", "load_model")
-"""The methods that load it; the first one that a class has, with no model of the target."""
 
 
 class _PlannedError(Exception):
@@ -207,12 +205,12 @@ def drafter_of(config: _Value, *, second: bool) -> _Value:
     return None
 
 
-def described(config: _Value) -> list[dict[str, _Value]]:
+def layer_descriptions(config: _Value) -> list[dict[str, _Value]]:
     """List each layer with its backend, what its graphs support, and what it keeps of a token."""
-    return [_described(config, name, layer) for name, layer in layers_of(config).items()]
+    return [_description(config, name, layer) for name, layer in layers_of(config).items()]
 
 
-def _described(config: _Value, name: str, layer: _Value) -> dict[str, _Value]:
+def _description(config: _Value, name: str, layer: _Value) -> dict[str, _Value]:
     backend, spec = layer.get_attn_backend(), _spec_of_layer(config, name, layer)
     return {
         "name": name,
@@ -242,7 +240,7 @@ def _support(config: _Value, backend: _Value, spec: _Value) -> _Value:
     return builder.cudagraph_support  # in 0.11
 
 
-def against(asked: _Value, num_heads: _Value) -> dict[str, list[str]]:
+def reasons_against(asked: _Value, num_heads: _Value) -> dict[str, list[str]]:
     """Return the reasons against each backend, those that the platform prefers first.
 
     Args:
@@ -270,7 +268,7 @@ def graph_mode_of(
 
     Args:
         config: the server's.
-        layers: as `described` lists them.
+        layers: as `layer_descriptions` lists them.
         second: whether the second model runner runs.
     """
     scale = _scale()
@@ -329,7 +327,7 @@ def settle_block_size(config: _Value) -> None:
         platform.update_block_size_for_backend(config)
 
 
-def caches_of(config: _Value) -> list[dict[str, _Value]]:
+def cache_groups_of(config: _Value) -> list[dict[str, _Value]]:
     """List the groups of layers that share blocks, as the engine's core and its runner make them.
 
     Args:

@@ -237,14 +237,13 @@ class _BuiltError(Exception):
     """The model of a draft is built, and what loads it need not go on."""
 
 
-def load_draft(config: _Value, drafter: _Value, initialize: _Value, loaders: Sequence[str]) -> None:
+def load_draft(config: _Value, drafter: _Value, initialize: _Value) -> None:
     """Load a draft's model as the runner does, up to the reading of weights.
 
     Args:
         config: the server's, whose layers come to hold the draft's.
         drafter: the class that loads it.
         initialize: builds a model.
-        loaders: the methods that may load it; the last one takes no names of layers.
     """
 
     def build(*, load_config: object = None, **named: _Value) -> None:
@@ -260,8 +259,8 @@ def load_draft(config: _Value, drafter: _Value, initialize: _Value, loaders: Seq
     made.vllm_config = config
     made.speculative_config = config.speculative_config
     made.draft_model_config = made.speculative_config.draft_model_config
-    loader = next(name for name in loaders if hasattr(drafter, name))
-    others = [] if loader == loaders[-1] else [set[str]()]
+    loader = next(name for name in query_values.LOADERS if hasattr(drafter, name))
+    others = [] if loader == query_values.LOADERS[-1] else [set[str]()]
     with contextlib.suppress(_BuiltError):
         getattr(made, loader)(None, *others)
 

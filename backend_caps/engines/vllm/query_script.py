@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -256,19 +257,22 @@ class Layers:
         self._of_target = frozenset(query_layers.layers_of(self._config))
         drafter = query_layers.drafter_of(self._config, second=self._is_second)
         if drafter is not None:
-            loaders = query_layers.LOADERS
-            query_platform.load_draft(self._config, drafter, loading.initialize_model, loaders)
+            query_platform.load_draft(self._config, drafter, loading.initialize_model)
 
     def settle_block_size(self) -> None:
         """Let the platform settle the block size, once each layer has its backend."""
         with query_platform.current(self._config):
             query_layers.settle_block_size(self._config)
 
+    @functools.cached_property
+    def _descriptions(self) -> list[dict[str, Any]]:
+        """Each layer with its backend, once the block size is settled."""
+        with query_platform.current(self._config):
+            return query_layers.layer_descriptions(self._config)
+
     def groups(self) -> list[dict[str, Any]]:
         """List the layers that are alike, with their backend and what it supports."""
-        with query_platform.current(self._config):
-            self._found = query_layers.described(self._config)
-        return query_values.grouped(map(self._written, self._found))
+        return query_values.grouped(map(self._written, self._descriptions))
 
     def _written(self, layer: Mapping[str, Any]) -> dict[str, Any]:
         name = layer["name"]
@@ -283,13 +287,16 @@ class Layers:
     def caches(self) -> list[dict[str, Any]]:
         """List the groups of layers that share blocks."""
         with query_platform.current(self._config):
-            return query_layers.caches_of(self._config)
+            return query_layers.cache_groups_of(self._config)
 
     def choices(self) -> list[dict[str, object]]:
         """List, for each kind of layer, the backends by priority with the reasons against them."""
         with query_platform.without_memory(self._config):  # some have buffers of their own
             return [
-                {"asked": _written(asked), "against": query_layers.against(asked, num_heads)}
+                {
+                    "asked": _written(asked),
+                    "against": query_layers.reasons_against(asked, num_heads),
+                }
                 for asked, num_heads in self._questions.found.values()
             ]
 
@@ -297,7 +304,9 @@ class Layers:
         """Resolve the graph mode, as the runner does once it has the backends."""
         words = query_platform.Words()
         with query_platform.current(self._config), words.heard("vllm"):
-            found = query_layers.graph_mode_of(self._config, self._found, second=self._is_second)
+            found = query_layers.graph_mode_of(
+                self._config, self._descriptions, second=self._is_second
+            )
         return {**found, "words": words.found}
 
 

@@ -41,9 +41,13 @@ VALUES = {
 }
 """By the configuration that holds them; a release may lack some."""
 OF_LAYER = ("layer", "backend", "graph_support", "cache")
-"""What an answer has of a layer as `query_layers.described` lists it."""
+"""What an answer has of a layer as `query_layers.layer_descriptions` lists it."""
 SECOND_RUNNER = "use_v2_model_runner"
 """The name of the answer, and of the configuration's attribute, that says which runner runs."""
+
+LOADERS = ("load_draft_model", "load_model")
+"""The methods that load a draft's model: the first one that a class has, with no model of the
+target. The last one takes no names of layers."""
 
 
 def grouped(layers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
