@@ -72,12 +72,12 @@ def serve(
     out: int,
     command_lines: Sequence[Sequence[str]],
     processed: Callable[[Sequence[str]], Mapping[str, object]],
-    *,
-    imports_ahead: bool,
+    package: str,
 ) -> None:
     """Answer each command line on a descriptor, in a fork of its own.
 
-    With `imports_ahead`, what one fork imports is imported here before the next one is made.
+    What a fork imports of other packages is imported here before the next one is made. Modules of
+    the engine's own package are not: some take values of the command line when they are imported.
     """
     for argv in command_lines:
         with tempfile.TemporaryFile() as names:
@@ -85,9 +85,10 @@ def serve(
             _, status = os.waitpid(child, 0)
             names.seek(0)
             imported = names.read().decode().split()
+        others = (each for each in imported if each.partition(".")[0] != package)
         if status:
             write(out, {"undecided": f"the process ended with status {status}"})
-        for name in imported if imports_ahead and argv is not command_lines[-1] else ():
+        for name in others if argv is not command_lines[-1] else ():
             with contextlib.suppress(Exception):  # which the next fork meets itself
                 importlib.import_module(name)
 
@@ -143,8 +144,7 @@ def main() -> None:
         for _ in request["command_lines"]:
             write(out, {"undecided": words})
         return
-    ahead = script.IMPORTS_AHEAD
-    serve(out, request["command_lines"], script.processed, imports_ahead=ahead)
+    serve(out, request["command_lines"], script.processed, script.PACKAGE)
 
 
 if __name__ == "__main__":

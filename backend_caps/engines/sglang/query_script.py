@@ -42,8 +42,7 @@ else:
     query_process = sys.modules["backend_caps_query_process"]
     query_backends = query_process.load(Path(__file__).with_name("query_backends.py"))
 plain = query_process.plain
-IMPORTS_AHEAD = False
-"""Some of its modules are imported with others replaced, by what a command line needs."""
+PACKAGE = "sglang"
 
 
 def _place(frame: FrameType) -> str:

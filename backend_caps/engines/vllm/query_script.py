@@ -43,8 +43,7 @@ else:
     query_values = query_process.load(Path(__file__).with_name("query_values.py"))
     query_layers = query_process.load(Path(__file__).with_name("query_layers.py"))
 plain = query_process.plain
-IMPORTS_AHEAD = True
-"""Its modules mean the same whichever command line imports them; that takes most of the time."""
+PACKAGE = "vllm"
 
 
 class Rewrites:

@@ -207,6 +207,33 @@ def test_block_size_is_settled_by_the_backends(
     assert settled.at.startswith("vllm/platforms/cuda.py:")
 
 
+_AT_IMPORT = """from vllm import config
+
+_now = config.current
+SIZE = 64 if _now and _now.compilation_config.cudagraph_mode.name == "FULL" else 16
+
+
+class FullBackend"""
+
+
+@_FOLLOWED
+def test_value_of_a_module_is_that_of_the_line_which_imports_it(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As FlashAttention's support of graphs is; a line before it has another one."""
+    place = _changed_engine(
+        tmp_path,
+        _CLASSES,
+        ("class FullBackend", _AT_IMPORT),
+        ("preferred_block_size = 16", "preferred_block_size = SIZE"),
+    )
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    found = _launches(follow, place, "plain", "", "--cudagraph-mode FULL", "")
+
+    assert [each.caches[0].block_size for each in found] == [16, 64, 16]
+
+
 @_FOLLOWED
 def test_block_size_that_no_kernel_takes_is_vllms_refusal(
     follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
