@@ -31,7 +31,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backend_caps import BackendCapsError, Facts, Phase, Role, Use, discover
+from backend_caps import Facts, Phase, Role, Use, discover
 from backend_caps.kit.scenes import Pools, layer_of
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
@@ -41,7 +41,8 @@ from backend_caps.startup.configuration import load_implementation
 from benchmarks.gpu import machine
 
 ROUNDS = 20
-BURST = 10
+BURST_S = 0.005
+"""Steps of a round are as many as take so long, at most 10: what ends later is timed alone."""
 COPIED_BYTES = 2**30
 PAGE_SIZE = 16
 
@@ -144,8 +145,8 @@ def compared(
     for use in uses():
         try:
             steps[use.backend] = usable(use, device, work)
-        except (BackendCapsError, RuntimeError) as error:
-            reasons[use.backend] = str(error)
+        except Exception as error:  # noqa: BLE001 # whatever a backend raises is its reason
+            reasons[use.backend] = f"{type(error).__name__}: {error}"
     times_us = in_turns(steps, device, scale.rounds)
     rows = [
         Row(
@@ -193,13 +194,12 @@ def usable(use: Use, device: torch.device, work: Workload) -> Callable[[], objec
     """Build a backend and run it once.
 
     Raises:
-        BackendCapsError: the declaration excludes the device, or the backend cannot be built.
-        RuntimeError: the backend cannot run.
+        RuntimeError: the declaration excludes the device; what the backend itself raises comes too.
     """
     assert use.declaration is not None, "uses are those of declarations"
     reasons = use.declaration.unsupported_reasons(Facts(device=device.type))
     if reasons:
-        raise RuntimeError("; ".join(str(reason) for reason in reasons))
+        raise RuntimeError(" ".join(reason.of(use.backend) for reason in reasons))
     step = work.step_of(load_implementation(use)(work.pools))  # type: ignore[arg-type] # pools by structure
     step()
     return step
@@ -256,17 +256,27 @@ def in_turns(
     steps: dict[str, Callable[[], object]], device: torch.device, rounds: int
 ) -> dict[str, float]:
     """Run the sides in turns, several steps each: the median time of a step in microseconds."""
-    times_us: dict[str, list[float]] = {side: [] for side in steps}
-    for number in range(rounds + 1):
+    for step in steps.values():  # warms up
+        timed(step, device, 1)
+    bursts = {
+        side: max(1, min(10, round(BURST_S / timed(step, device, 1))))
+        for side, step in steps.items()
+    }
+    times_s: dict[str, list[float]] = {side: [] for side in steps}
+    for _ in range(rounds):
         for side, step in steps.items():
-            wait(device)
-            began_s = perf_counter()
-            for _ in range(BURST):
-                step()
-            wait(device)
-            if number:  # the first round warms up
-                times_us[side].append((perf_counter() - began_s) / BURST * 1e6)
-    return {side: statistics.median(own) for side, own in times_us.items()}
+            times_s[side].append(timed(step, device, bursts[side]))
+    return {side: statistics.median(own) * 1e6 for side, own in times_s.items()}
+
+
+def timed(step: Callable[[], object], device: torch.device, number: int) -> float:
+    """Run a step so many times, and return the seconds that one took."""
+    wait(device)
+    began_s = perf_counter()
+    for _ in range(number):
+        step()
+    wait(device)
+    return (perf_counter() - began_s) / number
 
 
 def wait(device: torch.device) -> None:

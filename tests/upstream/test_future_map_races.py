@@ -53,7 +53,7 @@ def test_loop_gives_the_same_tokens_in_every_order(schedule: Schedule, side: Sid
     assert simulation.races == ()
 
 
-def test_sglang_takes_its_cuda_branch() -> None:
+def test_sglang_takes_the_branch_of_gpus() -> None:
     """Beside a real relay stands one with a pinned column and a private stream."""
     with simulate():
         relay = SglangRelay(

@@ -155,12 +155,15 @@ def on_gpus() -> str:
 def _of_gpu(path: Path) -> str:
     document = json.loads(path.read_text("utf-8"))
     rows: list[dict[str, str | int | float | None]] = document["rows"]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[_cell(row.get(key)) for key in columns] for row in rows]
+    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "reason"]
+    ran = [row for row in rows if not row.get("reason")]
+    cells = [[_cell(row.get(key)) for key in columns] for row in ran]
+    reasons = dict.fromkeys((row["side"], row["reason"]) for row in rows if row.get("reason"))
+    not_run = bullets(f"{side} did not run: `{reason}`." for side, reason in reasons)
     words = [column.replace("_", " ") for column in columns]
     head = f"### {document['benchmark'].capitalize()} on {document['hardware']}"
     made = f"{document['date']}: torch {document['torch']}, python {document['python']}."
-    return f"{head}\n\n{made}\n\n{table(words, cells)}"
+    return "\n\n".join(filter(None, (head, made, table(words, cells), not_run)))
 
 
 def _cell(value: str | float | None) -> str:

@@ -21,12 +21,6 @@ _BATCH, _STEPS, _LONGEST = 3, 3, 16
 _TOPKS = pytest.mark.parametrize("topk", [1, 2, 3])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def sim() -> torch.device:
-    """Make torch know the simulated device."""
-    return register()
-
-
 def _inputs(seed: int, topk: int) -> list[Tensor]:
     """Draw what a step starts from; the last request is padding."""
     rng = random.Random(seed)  # noqa: S311 - drafts
@@ -80,9 +74,10 @@ def _lists(results: Sequence[Tensor]) -> list[object]:
 @in_every_order(1)
 def test_step_never_waits(schedule: Schedule, topk: int, *, has_buffer: bool) -> None:
     """On the simulated device a step makes the host wait for nothing, and copies nothing."""
-    inputs = [own.to("sim") for own in _inputs(5, topk)]
+    sim = register()
+    inputs = [own.to(sim) for own in _inputs(5, topk)]
     with simulate(schedule) as simulation:
-        buffer = torch.zeros(500, dtype=torch.bool, device="sim") if has_buffer else None
+        buffer = torch.zeros(500, dtype=torch.bool, device=sim) if has_buffer else None
         results = _step(inputs, buffer)
         waits = [*simulation.hidden_syncs, *simulation.host_waits]
         counts = simulation.counts

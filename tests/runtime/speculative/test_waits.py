@@ -306,7 +306,8 @@ def test_mixed_steps_wait_for_lengths_that_are_asked_for(
 
 def _profiled(act: Callable[[], object]) -> Mapping[str, int]:
     """Count calls of the CUDA runtime and copies, by name."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as profiler:  # without, torch warns
         act()
     return Counter(own.name.partition(" (")[0] for own in profiler.events())
 
