@@ -40,7 +40,7 @@ RECORDED = {"sglang": "launches-{}.jsonl", "vllm": "vllm-launches-{}.jsonl"}
 """Answers of engines themselves, by release, which `make test-all` compares the reader with."""
 NUM_GPUS = 8
 _CHUNK = 200
-"""Command lines of one machine that one process of the engine answers."""
+"""As many command lines of one machine as one process of the engine answers, at most."""
 _READS_KEPT = 20
 """What so many readings leave, of 20 MB each, is collected at once: that takes as long as one."""
 
@@ -132,8 +132,10 @@ def trials(
     drawn = engine.cases(seed, number, HUB if of_hub else engine.models)
     ordered = sorted(drawn, key=lambda case: engine.machines.index(case.machine))
     groups = [[*group] for _, group in groupby(ordered, lambda case: case.machine)]
-    starts = [(group, start) for group in groups for start in range(0, len(group), _CHUNK)]
-    chunks = [(engine.package, version, group[at : at + _CHUNK]) for group, at in starts]
+    parts = [(group, -(-len(group) // _CHUNK)) for group in groups]  # importing takes long
+    chunks = [
+        (engine.package, version, group[at::step]) for group, step in parts for at in range(step)
+    ]
     for done in in_processes(_tried, chunks, console, f"{engine.name} {version}"):
         yield from done
 
