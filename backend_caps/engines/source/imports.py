@@ -30,6 +30,8 @@ class Imports(ControlFlow):
         """Start with nothing imported; `Interpreter` has what the arguments are."""
         super().__init__(natives)
         self.index = index
+        self._running: set[str] = set()
+        """Modules whose import has begun and not ended."""
         self.natives.setdefault("sys.modules", self.modules)
 
     @abstractmethod
@@ -52,6 +54,7 @@ class Imports(ControlFlow):
     def run_module(self, module: Module) -> ModuleValue:
         """Run a module, whether it is of the tree or comes beside it."""
         name = module.name
+        self._running.add(name)
         value = self.modules[name] = ModuleValue(module)
         value.names.update(__name__=name, __file__=module.path)
         certain, self._maybe = self._maybe, []
@@ -63,6 +66,7 @@ class Imports(ControlFlow):
             except (Raised, NotFollowedError) as error:
                 self._forget([statement], frame, f"{name}: {error}")
         self._maybe = certain
+        self._running.discard(name)
         return value
 
     def _import(self, node: ast.Import, frame: Frame) -> None:
@@ -104,8 +108,12 @@ class Imports(ControlFlow):
         for alias in node.names:
             if alias.name == "*":
                 self._import_all(module, frame)
-            else:
-                frame.names[alias.asname or alias.name] = self.member(module, source, alias.name)
+                continue
+            value = self.member(module, source, alias.name)
+            if own_parts and source in self._running and isinstance(value, Unknown):
+                # Python would have imported the package before this part of it.
+                value = Lazy(source, alias.name)
+            frame.names[alias.asname or alias.name] = value
 
     def looked_up(self, names: dict[str, Native], name: str) -> Native:
         """Return the value of a name, whose import runs on its first use."""

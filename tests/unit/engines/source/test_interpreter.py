@@ -159,6 +159,21 @@ def test_imports_run_when_a_name_is_used() -> None:
     assert last == 7
 
 
+def test_package_has_what_a_part_of_it_defines_that_was_imported_first() -> None:
+    """Python imports the package before its part, so the name is there when it is used."""
+    index = index_of(
+        __init__="from engine.layers import Attention\n",
+        layers="from engine.kinds import KIND\nkind = KIND\nclass Attention:\n    pass\n",
+        kinds="import engine\nKIND = 'full'\n",
+        own="from engine import Attention\n\ndef of(own):\n    return isinstance(own, Attention)\n",
+    )
+    run = Interpreter(index, library({}))
+
+    made = run.call(run.found("engine.layers.Attention"))
+
+    assert run.call(run.found("engine.own.of"), made) is True
+
+
 def test_package_that_is_missing_raises_an_import_error() -> None:
     """A package that is known to be missing is handled as Python does."""
     code = """
