@@ -113,6 +113,12 @@ class Anything:
         """Return anything."""
         return Anything(f"{self.name}()")
 
+    def __getitem__(self, _index: object) -> Anything:
+        """Return any item."""
+        return Anything(f"{self.name}[]")
+
+    __iter__ = None  # items of any number would be endless
+
     def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
         """Be a base without attributes."""
         return ()

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from backend_caps.capability.gpu import gpus
+from backend_caps.engines.command_line import variables_of
 from backend_caps.engines.model import in_folders, model_of
 from backend_caps.engines.query import ask
 from backend_caps.engines.source.files import open_tree
@@ -36,11 +37,15 @@ from tests.upstream.sglang_wheel import find_wheel
 from tests.upstream.trial_engines import ENGINES, TrialEngine
 
 TABLES = Path(__file__).with_name("tables")
-RECORDED = {"sglang": "launches-{}.jsonl", "vllm": "vllm-launches-{}.jsonl"}
+RECORDED = {
+    "sglang": "launches-{}.jsonl",
+    "vllm": "vllm-launches-{}.jsonl",
+    "vllm-rocm": "vllm-rocm-launches-{}.jsonl",
+}
 """Answers of engines themselves, by release, which `make test-all` compares the reader with."""
 NUM_GPUS = 8
 _CHUNK = 200
-"""As many command lines of one machine as one process of the engine answers, at most."""
+"""As many command lines of one machine and environment as one process answers, at most."""
 _READS_KEPT = 20
 """What so many readings leave, of 20 MB each, is collected at once: that takes as long as one."""
 
@@ -130,19 +135,21 @@ def trials(
 ) -> Iterator[Trial]:
     """Draw command lines, and give them to an engine and to the reader."""
     drawn = engine.cases(seed, number, HUB if of_hub else engine.models)
-    ordered = sorted(drawn, key=lambda case: engine.machines.index(case.machine))
-    groups = [[*group] for _, group in groupby(ordered, lambda case: case.machine)]
+    ordered = sorted(drawn, key=_surroundings_of)
+    groups = [[*group] for _, group in groupby(ordered, _surroundings_of)]
     parts = [(group, -(-len(group) // _CHUNK)) for group in groups]  # importing takes long
-    chunks = [
-        (engine.package, version, group[at::step]) for group, step in parts for at in range(step)
-    ]
+    chunks = [(engine.key, version, group[at::step]) for group, step in parts for at in range(step)]
     for done in in_processes(_tried, chunks, console, f"{engine.name} {version}"):
         yield from done
 
 
+def _surroundings_of(case: Case) -> tuple[str, list[tuple[str, str]]]:
+    return case.machine, sorted(variables_of(case.argv).items())
+
+
 def _tried(work: tuple[str, str, Sequence[Case]]) -> list[Trial]:
-    package, version, chunk = work
-    engine = ENGINES[package]
+    key, version, chunk = work
+    engine = ENGINES[key]
     return list(trials_of(engine, version, chunk, asked(engine, version, chunk)))
 
 
@@ -164,16 +171,17 @@ def trials_of(
 
 
 def asked(engine: TrialEngine, version: str, chunk: Sequence[Case]) -> list[Launch]:
-    """Return an engine's own answers, for cases of one machine."""
-    gpu = gpus()[chunk[0].machine]
+    """Return an engine's own answers, for cases of one machine and one environment."""
+    gpu, environ = gpus()[chunk[0].machine], variables_of(chunk[0].argv)
     lines, around = [], []
     with ExitStack() as stack:
         for case in chunk:
             model = model_of(case.model)
             place, [words], path = stack.enter_context(in_folders([case.argv], model))
-            lines.append([*words, engine.model_option, path])
+            lines.append([*words[len(environ) :], engine.model_option, path])
             around.append(f"{place}/")
-        answers = ask(python_of(version, engine.package), engine.script, lines, gpu, NUM_GPUS)
+        python = python_of(version, engine.package)
+        answers = ask(python, engine.script, lines, gpu, NUM_GPUS, environ)
     return [
         engine.launch_of(json.loads(json.dumps(answer).replace(place, "")), gpu, case.model)
         for case, answer, place in zip(chunk, answers, around, strict=True)
@@ -193,14 +201,14 @@ def read(engine: TrialEngine, version: str, case: Case) -> Launch:
     """Return the reader's answer."""
     index = _index(engine, version)
     gpu, model = gpus()[case.machine], model_of(case.model)
-    return engine.read_launch(index, engine.without_model(case.argv), gpu, NUM_GPUS, model)
+    return engine.read_launch(index, case.argv, gpu, NUM_GPUS, model)
 
 
 def record(version: str, found: Sequence[Trial]) -> None:
     """Keep an engine's answers to the cases that it decides."""
     lines = [json.dumps(_recorded(each)) for each in found if each.asked.starts is not None]
     engine = found[0].engine
-    (TABLES / RECORDED[engine.package].format(version)).write_text(
+    (TABLES / RECORDED[engine.key].format(version)).write_text(
         "".join(f"{line}\n" for line in lines), "utf-8"
     )
 
@@ -216,17 +224,15 @@ def _recorded(trial: Trial) -> Mapping[str, object]:
 @click.command(help=__doc__)
 @click.option("--seed", default=1, show_default=True, help="Where to begin drawing.")
 @click.option("--number", default=100, show_default=True, help="How many command lines.")
-@click.option("--engine", "package", type=click.Choice([*ENGINES]), default="sglang")
+@click.option("--engine", "key", type=click.Choice([*ENGINES]), default="sglang")
 @click.option("--version", default="0.5.23", show_default=True, help="The engine's release.")
 @click.option("--hub", "of_hub", is_flag=True, help="Models by their own files on the hub.")
 @click.option("--record", "records", is_flag=True, help="Keep the engine's answers for `test-all`.")
-def main(
-    seed: int, number: int, package: str, version: str, *, of_hub: bool, records: bool
-) -> None:
+def main(seed: int, number: int, key: str, version: str, *, of_hub: bool, records: bool) -> None:
     """Exit with 1 where the reader breaks a promise, or where too much is not decided."""
     console = Console(highlight=False, soft_wrap=True)
     found: list[Trial] = []
-    engine = ENGINES[package]
+    engine = ENGINES[key]
     for each in trials(engine, version, seed, number, console, of_hub=of_hub):
         found.append(each)
         if each.verdict not in {Verdict.REFUSED, Verdict.ACCEPTED}:

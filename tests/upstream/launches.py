@@ -52,7 +52,7 @@ class Case:
     machine: str
     model: str
     argv: tuple[str, ...]
-    """Without `--model-path`."""
+    """Without `--model-path`; with the variables before it."""
 
 
 def cases(seed: int, number: int, models: Sequence[str] = MODELS) -> Iterator[Case]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ import pytest
 from backend_caps.resolution.launch import CacheGroup, GraphMode, Launch, LayerGroup, Refusal
 from tests.upstream.launch_trials import RECORDED, TABLES, Verdict, read, trials_of
 from tests.upstream.launches import Case
-from tests.upstream.trial_engines import VLLM
+from tests.upstream.trial_engines import VLLM, VLLM_ROCM, TrialEngine
 
 _VERSION = "0.33.0"
-_RECORDED = [
-    *map(json.loads, (TABLES / RECORDED["vllm"].format(_VERSION)).read_text("utf-8").splitlines())
-]
+_RELEASES = ("0.15.1", "0.32.0", _VERSION)
+_MACHINES = [(engine, machine) for engine in (VLLM, VLLM_ROCM) for machine in engine.machines]
+
+
+@cache
+def _table(engine: TrialEngine) -> Sequence[Mapping[str, Any]]:
+    path = TABLES / RECORDED[engine.key].format(_VERSION)
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def _recorded(line: Mapping[str, Any]) -> Launch:
@@ -36,17 +42,51 @@ def _recorded(line: Mapping[str, Any]) -> Launch:
 
 
 @pytest.mark.vllm_wheel
-@pytest.mark.parametrize("machine", VLLM.machines)
-def test_reader_agrees_with_recorded_answers(machine: str) -> None:
+@pytest.mark.parametrize(("engine", "machine"), _MACHINES, ids=str)
+def test_reader_agrees_with_recorded_answers(engine: TrialEngine, machine: str) -> None:
     """VLLM's own answers, as `make upstream` found them, are the reader's."""
-    lines = [line for line in _RECORDED if line["machine"] == machine]
+    lines = [line for line in _table(engine) if line["machine"] == machine]
     cases = [Case(line["machine"], line["model"], tuple(line["argv"])) for line in lines]
 
-    found = [*trials_of(VLLM, _VERSION, cases, map(_recorded, lines))]
+    found = [*trials_of(engine, _VERSION, cases, map(_recorded, lines))]
 
     assert found
     assert not [str(trial) for trial in found if trial.verdict.is_wrong]
     assert sum(trial.verdict is Verdict.NOT_CHECKED for trial in found) <= len(found) / 10
+
+
+@pytest.mark.vllm_wheel
+@pytest.mark.parametrize("version", _RELEASES)
+@pytest.mark.parametrize(
+    ("case", "backends"),
+    [
+        pytest.param(Case("H100", "llama-3.1-8b", ()), {"FLASH_ATTN"}, id="plain"),
+        pytest.param(
+            Case("B200", "deepseek-v3", ("--tensor-parallel-size", "8")),
+            {"FLASHINFER_MLA"},
+            id="MLA",
+        ),
+        pytest.param(
+            Case("H100", "qwen3-next-80b", ("--tensor-parallel-size", "4")),
+            {"FLASH_ATTN", "GDN_ATTN"},
+            id="state",
+        ),
+        pytest.param(
+            Case("MI355X", "deepseek-v3", ("VLLM_ROCM_USE_AITER=1", "--tensor-parallel-size", "8")),
+            {"ROCM_AITER_MLA"},
+            id="ROCm",
+        ),
+    ],
+)
+def test_release_is_followed_to_its_graphs(version: str, case: Case, backends: set[str]) -> None:
+    """Each release has its own functions, which are followed to the groups of the cache."""
+    found = read(VLLM, version, case)
+
+    assert found.unchecked == ()
+    assert {each.backend for each in found.layers} == backends
+    assert sum(each.num_layers for each in found.caches) == sum(g.num_layers for g in found.layers)
+    assert found.graphs is not None
+    assert found.graphs.mode == "FULL_AND_PIECEWISE"
 
 
 _ROPE = {

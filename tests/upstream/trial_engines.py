@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backend_caps.engines.command_line import without_model
 from backend_caps.engines.sglang import arguments as sglang
 from backend_caps.engines.sglang import query as sglang_query
 from backend_caps.engines.sglang.read import is_wanted
@@ -39,12 +38,12 @@ class TrialEngine:
     """An engine, with what its answers have."""
 
     name: str
+    key: str
     package: str
     cases: Callable[[int, int, Sequence[str]], Iterator[Case]]
     machines: Sequence[str]
     models: Sequence[str]
     read_launch: Callable[..., Launch]
-    without_model: Callable[[Sequence[str]], Sequence[str]]
     script: Path
     launch_of: Callable[..., Launch]
     model_option: str
@@ -53,6 +52,9 @@ class TrialEngine:
     """What is compared of a launch that both accept."""
     recorded: Callable[[Launch], Mapping[str, object]]
     """What a table keeps of it."""
+
+    def __str__(self) -> str:
+        return self.key
 
 
 def _of_sglang(launch: Launch) -> Mapping[str, object]:
@@ -92,12 +94,12 @@ def _every_file(_path: str) -> bool:
 
 SGLANG = TrialEngine(
     name="SGLang",
+    key="sglang",
     package="sglang",
     cases=launches.cases,
     machines=launches.MACHINES,
     models=launches.MODELS,
     read_launch=sglang.read_launch,
-    without_model=sglang.without_model,
     script=sglang_query.SCRIPT,
     launch_of=sglang_query.launch_of,
     model_option="--model-path",
@@ -107,12 +109,12 @@ SGLANG = TrialEngine(
 )
 VLLM = TrialEngine(
     name="vLLM",
+    key="vllm",
     package="vllm",
     cases=vllm_launches.cases,
-    machines=vllm_launches.MACHINES,
+    machines=vllm_launches.CUDA.machines,
     models=vllm_launches.MODELS,
     read_launch=vllm.read_launch,
-    without_model=without_model,
     script=vllm_query.SCRIPT,
     launch_of=vllm_query.launch_of,
     model_option="--model",
@@ -120,4 +122,11 @@ VLLM = TrialEngine(
     answer=_of_vllm,
     recorded=_kept_of_vllm,
 )
-ENGINES = {each.package: each for each in (SGLANG, VLLM)}
+VLLM_ROCM = replace(
+    VLLM,
+    name="vLLM for ROCm",
+    key="vllm-rocm",
+    cases=vllm_launches.rocm_cases,
+    machines=vllm_launches.ROCM.machines,
+)
+ENGINES = {each.key: each for each in (SGLANG, VLLM, VLLM_ROCM)}

@@ -2,7 +2,8 @@
 
 They go over backends, head sizes and numbers of heads, dtypes of model and KV cache, block sizes,
 windows, sinks, MLA and sparse attention, graph modes, speculation, parallel sizes, GPUs of compute
-capabilities 7.5 to 12.0, and flags that are misspelt.
+capabilities 7.5 to 12.0, and flags that are misspelt; on GPUs of AMD, over the variables too that
+switch AITER on.
 """
 
 from __future__ import annotations
@@ -10,22 +11,52 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from tests.upstream.launches import Case
 
-MACHINES = ("T4", "A100", "A10", "L40S", "H100", "B200", "B300", "RTXPRO6000")
 MODELS = (
     *("llama-3.1-8b", "llama-3.1-8b", "llama-3.1-8b", "deepseek-v3", "deepseek-v3.2"),
     *("qwen3-next-80b", "gpt-oss-20b", "gemma-2-9b", "qwen2.5-vl-7b"),
 )
 """Llama's is drawn more often, as its sizes are drawn too."""
-BACKENDS = (
-    *("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT", "ROCM_ATTN"),
-    *("FLASH_ATTN_DIFFKV", "TRITON_FLASH_ATTN", "B12X", "CPU_ATTN", "flash_attn", "FLASHINFR"),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What is drawn for GPUs of one maker."""
+
+    machines: Sequence[str]
+    backends: Sequence[str]
+    mla_backends: Sequence[str]
+    variables: Sequence[Sequence[str]] = ((),)
+    """What may stand before a command line."""
+
+
+CUDA = Platform(
+    machines=("T4", "A100", "A10", "L40S", "H100", "B200", "B300", "RTXPRO6000"),
+    backends=(
+        *("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT", "ROCM_ATTN"),
+        *("FLASH_ATTN_DIFFKV", "TRITON_FLASH_ATTN", "B12X", "CPU_ATTN", "flash_attn", "FLASHINFR"),
+    ),
+    mla_backends=(
+        *("FLASHMLA", "FLASH_ATTN_MLA", "FLASHINFER_MLA", "TRITON_MLA", "CUTLASS_MLA"),
+        *("TOKENSPEED_MLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "FLASH_ATTN_MLA_SPARSE"),
+    ),
 )
-MLA_BACKENDS = (
-    *("FLASHMLA", "FLASH_ATTN_MLA", "FLASHINFER_MLA", "TRITON_MLA", "CUTLASS_MLA"),
-    *("TOKENSPEED_MLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "FLASH_ATTN_MLA_SPARSE"),
+_AITER = "VLLM_ROCM_USE_AITER=1"
+ROCM = Platform(
+    machines=("MI300X", "MI325X", "MI355X"),
+    backends=(
+        *("ROCM_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN", "TRITON_ATTN", "TURBOQUANT"),
+        *("FLASH_ATTN", "FLASHINFER", "FLEX_ATTENTION", "CPU_ATTN", "rocm_attn", "ROCM_ATN"),
+    ),
+    mla_backends=(
+        *("ROCM_AITER_MLA", "ROCM_AITER_TRITON_MLA", "TRITON_MLA", "ROCM_AITER_MLA_SPARSE"),
+        "FLASHMLA",
+    ),
+    variables=((), (_AITER,), (_AITER, "VLLM_ROCM_USE_AITER_MHA=0")),
 )
 KV_DTYPES = (
     *("auto", "bfloat16", "fp8", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4"),
@@ -42,22 +73,31 @@ _WRONG = (
 )
 
 
-def cases(seed: int, number: int, models: Sequence[str] = MODELS) -> Iterator[Case]:
+def cases(
+    seed: int, number: int, models: Sequence[str] = MODELS, platform: Platform = CUDA
+) -> Iterator[Case]:
     """Draw cases; the same seed gives the same ones."""
     draw = random.Random(seed)  # noqa: S311 - cases, no secrets
     for _ in range(number):
         model = draw.choice(models)
-        words = [*_backends(draw, model), *_sizes(draw, model), *_cache(draw), *_graphs(draw)]
-        words += [*_speculation(draw, model), *_parallel(draw), *_switches(draw)]
+        words = [*_backends(draw, model, platform), *_sizes(draw, model), *_cache(draw)]
+        words += [*_graphs(draw), *_speculation(draw, model, platform), *_parallel(draw)]
+        words += _switches(draw)
         if draw.random() < 0.03:
             words += draw.choice(_WRONG)
-        yield Case(draw.choice(MACHINES), model, tuple(words))
+        machine = draw.choice(platform.machines)
+        has_choice = len(platform.variables) > 1
+        variables = draw.choice(platform.variables) if has_choice else platform.variables[0]
+        yield Case(machine, model, (*variables, *words))
 
 
-def _backends(draw: random.Random, model: str) -> Iterator[str]:
+rocm_cases = partial(cases, platform=ROCM)
+
+
+def _backends(draw: random.Random, model: str, platform: Platform) -> Iterator[str]:
     kind = draw.random()
     is_mla = model.startswith("deepseek") is not (draw.random() < 0.1)
-    backend = draw.choice(MLA_BACKENDS if is_mla else BACKENDS)
+    backend = draw.choice(platform.mla_backends if is_mla else platform.backends)
     if kind < 0.2:
         yield from ("--attention-backend", backend)
     elif kind < 0.27:
@@ -113,7 +153,7 @@ def _graphs(draw: random.Random) -> Iterator[str]:
         yield from ("--max-cudagraph-capture-size", str(draw.choice((0, 1, 64, 1024))))
 
 
-def _speculation(draw: random.Random, model: str) -> Iterator[str]:
+def _speculation(draw: random.Random, model: str, platform: Platform) -> Iterator[str]:
     if draw.random() < 0.7:
         return
     method = draw.choice(("ngram", "eagle3", "mtp", "draft_model"))
@@ -123,7 +163,7 @@ def _speculation(draw: random.Random, model: str) -> Iterator[str]:
     if method == "ngram":
         config["prompt_lookup_max"] = draw.choice((2, 4))
     if draw.random() < 0.15:
-        config["attention_backend"] = draw.choice(BACKENDS)
+        config["attention_backend"] = draw.choice(platform.backends)
     for name, value in config.items():
         yield from (f"--speculative-config.{name}", str(value))
 

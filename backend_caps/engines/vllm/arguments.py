@@ -23,7 +23,7 @@ from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.library import forget_types
 from backend_caps.engines.source.values import Raised
 from backend_caps.engines.vllm.layers import Layers
-from backend_caps.engines.vllm.query import check_gpu, launch_of
+from backend_caps.engines.vllm.query import launch_of
 from backend_caps.engines.vllm.server import Server
 from backend_caps.resolution.launch import Launch
 
@@ -34,12 +34,7 @@ _OF_PROGRAMS = (AttributeError, ImportError, KeyError, NameError, TypeError)
 
 
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
-    """Follow several command lines, each as `read_launch` does, on all cores.
-
-    Raises:
-        EngineError: the GPU is none of NVIDIA's.
-    """
-    check_gpu(query.gpu)
+    """Follow several command lines, each as `read_launch` does, on all cores."""
     follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
     return on_all_cores(follow, query.lines)
 

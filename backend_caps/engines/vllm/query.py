@@ -14,7 +14,7 @@ from backend_caps.capability.vocabulary import AttentionArch, AttentionType
 from backend_caps.engines.command_line import variables_of, without_model
 from backend_caps.engines.model import in_folders
 from backend_caps.engines.query import ask
-from backend_caps.engines.reading import EngineError, LaunchQuery
+from backend_caps.engines.reading import LaunchQuery
 from backend_caps.resolution.launch import (
     CacheGroup,
     GraphMode,
@@ -60,7 +60,7 @@ _ARCHS = {
 }
 """By whether a layer asks for MLA, and for sparse attention."""
 _FP8 = {"fp8": "fp8_e4m3"}
-"""The dtype that a short name of vLLM's stands for on GPUs of NVIDIA."""
+"""The dtype that a short name of vLLM's stands for; on some GPUs of AMD it is another form of it."""
 _OVERLAP = "scheduler_config.async_scheduling"
 SCRIPT = Path(__file__).with_name("query_script.py")
 
@@ -74,10 +74,9 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
             machine.
 
     Raises:
-        EngineError: Python cannot be started, or gives no answer; or the GPU is none of NVIDIA's.
+        EngineError: Python cannot be started, or gives no answer.
     """
     gpu, model = query.gpu, query.model
-    check_gpu(gpu)
     answers: list[dict[str, Any]] = []
     with in_folders(query.lines, model) as (around, named, path):
         for environ, group in groupby(named, variables_of):
@@ -85,16 +84,6 @@ def ask_launches(python: Path, query: LaunchQuery) -> list[Launch]:
             answers += ask(python, SCRIPT, lines, gpu, query.num_gpus, environ)
     texts = (json.dumps(answer).replace(f"{around}/", "") for answer in answers)
     return [launch_of(json.loads(text), gpu, model.name) for text in texts]
-
-
-def check_gpu(gpu: Gpu) -> None:
-    """Raise the error of a GPU for which vLLM's platform is not described."""
-    if gpu.rocm_arch is not None:
-        raise EngineError(
-            "engine-does-not-answer",
-            f"vLLM is asked and read for GPUs of NVIDIA alone, and {gpu.key} is none: its platform "
-            "for ROCm asks a library of the driver. Name another GPU, such as H100.",
-        )
 
 
 def launch_of(

@@ -79,7 +79,7 @@ class _Executor:
         base = importlib.import_module(f"{_WORKER}.worker_base").WorkerBase
         return [base.get_supported_kv_cache_layouts(_Worker(self._config))]
 
-    def set_kv_cache_layout(self, _layout: str, _interleave_size: int) -> None:
+    def set_kv_cache_layout(self, *_given: object) -> None:
         """Leave the layout where the core has recorded it."""
 
     def determine_available_memory(self) -> list[int]:
@@ -117,8 +117,8 @@ class _AttentionGroup:
         self.kv_cache_spec = kv_cache_spec
 
     def get_metadata_builder(self) -> _Value:
-        """Return the builder's class, which has what the runner reads of it in 0.11."""
-        return self.backend.get_builder_cls()
+        """Return a builder that was not initialized: the runner of 0.11 reads what its class has."""
+        return object.__new__(self.backend.get_builder_cls())
 
 
 class _Runner:
@@ -134,8 +134,9 @@ class _Runner:
         self.attention_chunk_size = getattr(model, "attention_chunk_size", None)
         self.kv_cache_dtype = model.dtype
         if stored != "auto":
-            dtypes = importlib.import_module("vllm.utils").STR_DTYPE_TO_TORCH_DTYPE
-            self.kv_cache_dtype = dtypes[stored]
+            place = "vllm.utils.torch_utils"
+            utils = importlib.import_module(place if has_module(place) else "vllm.utils")
+            self.kv_cache_dtype = utils.STR_DTYPE_TO_TORCH_DTYPE[stored]
         self.select_common_block_size = getattr(_runner_class(), "select_common_block_size", None)
 
 

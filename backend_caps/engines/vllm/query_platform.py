@@ -1,4 +1,4 @@
-"""What vLLM is given in place of a GPU: its CUDA platform, compiled modules, groups and memory.
+"""What vLLM is given in place of a GPU: its platform, compiled modules, groups and memory.
 
 `query_script` loads it into the Python that has vLLM; it imports nothing of this package.
 """
@@ -26,12 +26,19 @@ else:
     query_values = _load(Path(__file__).with_name("query_values.py"))
 _Value: TypeAlias = Any
 """A value of vLLM or of torch, whose classes are not known here."""
-_SHARED_BYTES = {(8, 0): 166_912, (8, 6): 101_376, (9, 0): 232_448, (10, 0): 232_448}
-"""The shared memory that a kernel can have, by compute capability; of others the smallest."""
+_SHARED_BYTES = {
+    (8, 0): 166_912,
+    (8, 6): 101_376,
+    (9, 0): 232_448,
+    (10, 0): 232_448,
+    (9, 4): 65_536,
+    (9, 5): 163_840,  # of ROCm
+}
+"""The shared memory that a kernel can have, by compute capability; of others that of 8.6."""
 _COMPILES = "vllm.third_party.deep_gemm"
 """A package in vLLM's wheel that asks for CUDA's compiler when it is imported."""
-_REQUIRED = ("tokenspeed_mla",)
-"""Packages on which a choice depends: vLLM requires them, and they are built for GPUs alone."""
+_REQUIRED = {False: ("tokenspeed_mla",), True: query_values.OF_ROCM}
+"""Packages on which a choice depends, by whether ROCm drives the GPU, for which they are built."""
 _OF_COMPILED = re.compile(r"_(\w*_)?C(_\w+)?")
 """How torch names groups of vLLM's compiled operators: `_C`, `_moe_C`, `_C_cache_ops`."""
 
@@ -56,21 +63,45 @@ def describe(machine: Mapping[str, Any], stand_ins: ModuleType) -> None:
         setattr(torch.cuda, name, type(name, (_Handle,), {}))
     torch.cuda.current_stream = torch.cuda.default_stream = lambda *_: torch.cuda.Stream()
     vars(torch._C).setdefault("_cuda_getCurrentRawStream", lambda *_: 0)  # noqa: SLF001 - dynamo imports it
+    is_rocm = machine["rocm"] is not None
     _drive_triton(machine, stand_ins.Anything)
     sys.meta_path.insert(0, _compiled(stand_ins.Packages)())
-    sys.meta_path.append(stand_ins.Packages(*_REQUIRED))  # where they are missing
+    sys.meta_path.append(stand_ins.Packages(*_REQUIRED[is_rocm]))  # where they are missing
+    if is_rocm:
+        sys.modules["amdsmi"] = _driver_library(machine)
+        vars(sys)["modules"]["flashinfer"] = None  # it is not built for ROCm
     _answer_operators(importlib.import_module("torch._ops")._OpNamespace, stand_ins.Anything)  # noqa: SLF001
-    cuda: _Value = importlib.import_module("vllm.platforms.cuda")
-    cuda._cuda_device_count_stateless = lambda *_: count  # noqa: SLF001
-    # The one that asks torch, and not NVML, whose library comes with a driver.
+    # Of CUDA's the one that asks torch, and not NVML, whose library comes with a driver.
+    name, cls = ("rocm", "RocmPlatform") if is_rocm else ("cuda", "NonNvmlCudaPlatform")
+    platform = importlib.import_module(f"vllm.platforms.{name}")
+    setattr(platform, f"_{name}_device_count_stateless", lambda *_: count)
     platforms: _Value = importlib.import_module("vllm.platforms")
-    platforms._current_platform = cuda.NonNvmlCudaPlatform()  # noqa: SLF001
+    platforms._current_platform = getattr(platform, cls)()  # noqa: SLF001
     registry: _Value = importlib.import_module("vllm.model_executor.models.registry")
     registry._run_in_subprocess = lambda function: function()  # noqa: SLF001 - this process is described
     # vLLM logs why a model's class cannot be looked at, and refuses in words that do not say it.
     registry._try_inspect_model_cls = lambda _, model: model.inspect_model_cls()  # noqa: SLF001
     for name in ("_save_modelinfo_to_cache", "_load_modelinfo_from_cache"):  # in the user's home
         setattr(registry._LazyRegisteredModel, name, lambda *_: None)  # noqa: SLF001
+
+
+def _driver_library(machine: Mapping[str, Any]) -> _Value:
+    """Make the library that lists AMD's GPUs, which comes with their driver."""
+    library: _Value = ModuleType("amdsmi")
+    library.AmdSmiException = type("AmdSmiException", (Exception,), {})
+    library.AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
+    library.amdsmi_init = library.amdsmi_shut_down = lambda: None
+    library.amdsmi_get_processor_handles = lambda: [*range(machine["num_gpus"])]
+    library.amdsmi_get_gpu_asic_info = lambda _: {
+        "target_graphics_version": machine["gcn_arch"],
+        "market_name": machine["device_name"],
+        "device_id": "",
+    }
+    library.amdsmi_get_gpu_device_uuid = str
+    library.amdsmi_get_gpu_memory_total = lambda *_: machine["memory_mib"] << 20
+    library.amdsmi_topo_get_link_type = lambda *_: {"hops": 1, "type": 2}
+    library.amdsmi_topo_get_numa_node_number = lambda _: 0
+    return library
 
 
 def _drive_triton(machine: Mapping[str, Any], anything: _Value) -> None:
@@ -81,13 +112,15 @@ def _drive_triton(machine: Mapping[str, Any], anything: _Value) -> None:
     shared = _SHARED_BYTES.get((major, minor), _SHARED_BYTES[8, 6])
 
     active = anything("driver")
+    arch = machine["gcn_arch"]
+    own = target("hip", arch, 64) if arch else target("cuda", major * 10 + minor, 32)
     properties = {
         "max_shared_mem": shared,
         "multiprocessor_count": machine["num_multiprocessors"],
-        "warpSize": 32,
+        "warpSize": own.warp_size,
     }
     active.utils = SimpleNamespace(get_device_properties=lambda _: properties)
-    active.get_current_target = lambda: target("cuda", major * 10 + minor, 32)
+    active.get_current_target = lambda: own
     active.get_current_device = lambda: 0
     driver.set_active(active)
 
@@ -253,7 +286,7 @@ def load_draft(config: _Value, drafter: _Value, initialize: _Value) -> None:
 
     load = importlib.import_module("vllm.model_executor.model_loader").get_model
     for module in list(sys.modules.values()):
-        if vars(module).get("get_model") is load:
+        if getattr(module, "get_model", None) is load:
             vars(module)["get_model"] = build
     made = drafter.__new__(drafter)
     made.vllm_config = config

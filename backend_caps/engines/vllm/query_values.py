@@ -44,7 +44,8 @@ OF_LAYER = ("layer", "backend", "graph_support", "cache")
 """What an answer has of a layer as `query_layers.layer_descriptions` lists it."""
 SECOND_RUNNER = "use_v2_model_runner"
 """The name of the answer, and of the configuration's attribute, that says which runner runs."""
-
+OF_ROCM = ("aiter", "flash_attn")
+"""Packages that vLLM's images for ROCm have, and on which a choice depends there."""
 LOADERS = ("load_draft_model", "load_model")
 """The methods that load a draft's model: the first one that a class has, with no model of the
 target. The last one takes no names of layers."""

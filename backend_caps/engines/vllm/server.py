@@ -77,9 +77,9 @@ class Server(Interpreter):
         self._logger = Record(warning=warning, warning_once=warning)
         self._is_watched = False
         platforms = self.import_module("vllm.platforms")
-        self.platform: Instance = self.call(
-            self.found_class("vllm.platforms.cuda.NonNvmlCudaPlatform")
-        )
+        is_rocm = gpu.rocm_arch is not None
+        name = "rocm.RocmPlatform" if is_rocm else "cuda.NonNvmlCudaPlatform"
+        self.platform: Instance = self.call(self.found_class(f"vllm.platforms.{name}"))
         platforms.names["_current_platform"] = self.platform
 
     def import_module(self, name: str) -> Native:

@@ -26,6 +26,7 @@ from backend_caps.engines.source.values import (
 )
 from backend_caps.engines.surroundings import Dtype, Models, Record, answering, files_of, torch_of
 from backend_caps.engines.torch_modules import torch_modules
+from backend_caps.engines.vllm.query_values import OF_ROCM
 
 _LAYER_TYPES = (
     *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
@@ -153,21 +154,23 @@ def _with_dtypes(config: ModelConfig) -> ModelConfig:
 
 def surroundings(index: Index, gpu: Gpu, num_gpus: int, models: Models) -> dict[str, Native]:
     """Return what names outside of vLLM mean, and what its probes answer."""
+    installed = _installed(index, gpu)
     return {
         **_FIXED,
+        **_driver_library(gpu, num_gpus),
         **{name: Hook(answering(deepcopy(value))) for name, value in _ANSWERS.items()},
         **torch_of(gpu, num_gpus),
         **torch_modules(),
         **_flashinfer_functions(index),
         **files_of(models, index.tree.files),
         **Configs(models).names,
-        **{f"import {name}": is_there for name, is_there in _installed(index).items()},
-        "import amdsmi": False,  # of a server with other GPUs
+        **{f"import {name}": is_there for name, is_there in installed.items()},
         "torch.library.custom_op": Hook(_undecorated),
-        "importlib.util.find_spec": Hook(partial(_find_spec, index)),
+        "importlib.util.find_spec": Hook(partial(_find_spec, index, installed)),
         "importlib.metadata.version": Hook(partial(_version_of, index)),
         "vllm.transformers_utils.repo_utils.get_hf_file_to_dict": Hook(partial(_file_of, models)),
         "vllm.platforms.cuda._cuda_device_count_stateless": Hook(answering(num_gpus)),
+        "vllm.platforms.rocm._rocm_device_count_stateless": Hook(answering(num_gpus)),
         "vllm.utils.flashinfer.has_flashinfer_sm90_nope_mla": Hook(
             answering(_has_sm90_nope_mla(index))
         ),
@@ -198,8 +201,31 @@ _BROUGHT = frozenset({"torch", "triton", "numba", "numpy", "transformers", "xgra
 """What is there in any case: vLLM requires them, or torch does."""
 
 
-def _installed(index: Index) -> dict[str, Native]:
-    """Return which of the optional packages an installation of vLLM alone has."""
+def _driver_library(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
+    """Return what names of the library mean that lists AMD's GPUs, as `query_platform` has it."""
+    if gpu.rocm_arch is None:
+        return {"import amdsmi": False}
+    asic = {"target_graphics_version": gpu.rocm_arch, "market_name": gpu.name, "device_id": ""}
+    answers: dict[str, Native] = {
+        "init": None,
+        "shut_down": None,
+        "get_processor_handles": [*range(num_gpus)],
+        "get_gpu_asic_info": asic,
+        "get_gpu_memory_total": gpu.memory_mib << 20,
+        "topo_get_link_type": {"hops": 1, "type": 2},
+        "topo_get_numa_node_number": 0,
+    }
+    hooks = {f"amdsmi.amdsmi_{name}": Hook(answering(each)) for name, each in answers.items()}
+    return {"import amdsmi": True, **hooks}
+
+
+def _installed(index: Index, gpu: Gpu) -> dict[str, Native]:
+    """Return which of the optional packages an installation of vLLM has.
+
+    For CUDA that is one of vLLM alone; for ROCm one of its images, whose packages no wheel lists.
+    """
+    if gpu.rocm_arch is not None:
+        return {name: name in OF_ROCM for name in _OPTIONAL}
     stated = index.tree.requires
     if stated is None:
         return {name: Unknown(f"whether {name} is installed") for name in _OPTIONAL}
@@ -231,13 +257,17 @@ def _flashinfer_functions(index: Index) -> dict[str, Native]:
 
 
 def _find_spec(
-    index: Index, _run: Objects, args: Sequence[Native], _named: Mapping[str, Native]
+    index: Index,
+    installed: Mapping[str, Native],
+    _run: Objects,
+    args: Sequence[Native],
+    _named: Mapping[str, Native],
 ) -> Native:
     name = str(args[0])
     if name.startswith("vllm."):
         own = index.module(name)
         return None if own is None else Record(name=name, origin=own.path)
-    is_there = True if name in _BROUGHT else _installed(index).get(name)
+    is_there = True if name in _BROUGHT else installed.get(name)
     if isinstance(is_there, bool):
         return Record(name=name, origin=f"{name}/__init__.py") if is_there else None
     return Unknown(f"whether {name} is installed")
@@ -283,6 +313,7 @@ _ANSWERS: Mapping[str, Native] = {
     "transformers.models.auto.image_processing_auto.get_image_processor_config": {},
     "vllm.config.compilation.CompilationConfig.custom_op_log_check": None,
     "vllm.model_executor.model_loader.reload.record_metadata_for_reloading": None,
+    "vllm.model_executor.models.vision.FusedInputNorm.from_model_config": External("input norm"),
     "vllm.model_executor.utils.set_weight_attrs": None,
     "vllm.ray.lazy_utils.is_in_ray_actor": False,
     "vllm.ray.lazy_utils.is_ray_initialized": False,
@@ -308,7 +339,7 @@ _FIXED: Mapping[str, Native] = {
     **dict.fromkeys(_LAZY_LOADERS, Hook(_lazy_module)),
     "huggingface_hub.constants.HF_HUB_OFFLINE": False,
     "triton.backends.backends": {
-        "nvidia": Record(driver=Record(is_active=Hook(answering(value=True))))
+        "gpu": Record(driver=Record(is_active=Hook(answering(value=True))))
     },
     "vllm.distributed.parallel_state.in_the_same_node_as": Hook(_in_one_node),
     # vLLM logs why a class cannot be looked at, and refuses in words that do not say it.

@@ -11,7 +11,7 @@ import pytest
 from backend_caps.capability.gpu import gpus
 from backend_caps.engines.command_line import named_model
 from backend_caps.engines.model import model_of
-from backend_caps.engines.reading import EngineError, LaunchQuery
+from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.vllm.arguments import read_launches
@@ -46,10 +46,12 @@ _Follow = Callable[[LaunchQuery, Path], Sequence[Launch]]
 _Of = Callable[..., Sequence[Launch]]
 
 
-def _launches(follow: _Follow, place: Path, model: str, *lines: str) -> Sequence[Launch]:
+def _launches(
+    follow: _Follow, place: Path, model: str, *lines: str, gpu: str = "H100"
+) -> Sequence[Launch]:
     query = LaunchQuery(
         lines=[line.split() for line in lines],
-        gpu=gpus()["H100"],
+        gpu=gpus()[gpu],
         num_gpus=2,
         model=model_of(str(place / model)),
     )
@@ -739,13 +741,20 @@ def test_warning_that_does_not_fit_its_words_is_kept(tmp_path: Path) -> None:
     assert launch.graphs.words == ["%d supports, not FULL"]
 
 
-def test_gpu_of_another_maker_is_refused(place: Path) -> None:
-    """Its platform asks a library of the driver."""
-    model = model_of(str(place / "plain"))
-    query = LaunchQuery(lines=[[]], gpu=gpus()["MI300X"], num_gpus=1, model=model)
+def test_gpus_of_amd_have_their_own_platform(launches: _Of) -> None:
+    """It asks the driver's library, and finds the packages that vLLM's images for ROCm have."""
+    lines = ("--tensor-parallel-size 2", "--attention-backend WINDOW", "--tensor-parallel-size 3")
 
-    with pytest.raises(EngineError, match="NVIDIA alone, and MI300X is none"):
-        ask_launches(Path(sys.executable), query)
+    taken, refused, larger = launches("plain", *lines, gpu="MI300X")
+
+    assert taken.unchecked == ()
+    assert [each.backend for each in taken.layers] == ["FULL"]
+    assert refused.refusal is not None
+    assert refused.refusal.at == "vllm/platforms/rocm.py:34"
+    assert refused.refusal.message == (
+        "WINDOW is not for gfx942, 2 of 191 GiB, {'aiter': True, 'flashinfer': False}"
+    )
+    assert larger.starts is False
 
 
 def test_fault_of_the_interpreter_is_no_answer_of_the_engines(
