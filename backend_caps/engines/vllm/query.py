@@ -60,7 +60,7 @@ _ARCHS = {
 }
 """By whether a layer asks for MLA, and for sparse attention."""
 _FP8 = {"fp8": "fp8_e4m3"}
-"""The dtype that a short name of vLLM's stands for; on some GPUs of AMD it is another form of it."""
+"""The dtype that a short name of vLLM's stands for; some GPUs of AMD have another form of it."""
 _OVERLAP = "scheduler_config.async_scheduling"
 SCRIPT = Path(__file__).with_name("query_script.py")
 

@@ -117,7 +117,7 @@ class _AttentionGroup:
         self.kv_cache_spec = kv_cache_spec
 
     def get_metadata_builder(self) -> _Value:
-        """Return a builder that was not initialized: the runner of 0.11 reads what its class has."""
+        """Return a builder that is not initialized: the runner of 0.11 reads what its class has."""
         return object.__new__(self.backend.get_builder_cls())
 
 
