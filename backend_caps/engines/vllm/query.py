@@ -15,6 +15,7 @@ from backend_caps.engines.command_line import variables_of, without_model
 from backend_caps.engines.model import in_folders
 from backend_caps.engines.query import ask
 from backend_caps.engines.reading import LaunchQuery
+from backend_caps.engines.vllm.query_values import SOFT_CAP
 from backend_caps.resolution.launch import (
     CacheGroup,
     GraphMode,
@@ -45,13 +46,16 @@ _FACTS = {
     "dtype": "dtype",
     "head_size": "head_size",
     "kv_cache_dtype": "kv_cache_dtype",
+    "logit_soft_cap": SOFT_CAP,
     "multimodal_prefix": "use_mm_prefix",
     "non_causal": "use_non_causal",
     "per_head_kv_scales": "use_per_head_quant_scales",
     "prefill_context_parallel": "use_pcp",
     "sliding_window": "has_sliding_window",
 }
-"""Our facts that a layer asks a backend for, under vLLM's names; a release may lack some."""
+"""Our facts that a layer asks a backend for, under vLLM's names; a release may lack some.
+
+A cap of the logits no layer asks for, and each gives its own to the implementation."""
 _ARCHS = {
     (False, False): AttentionArch.MHA,
     (True, False): AttentionArch.MLA,
@@ -122,8 +126,9 @@ def launch_of(
 
 
 def _group_of(answer: Mapping[str, Any]) -> LayerGroup:
-    own = {name: value for name, value in answer.items() if name != "asked"}
-    return LayerGroup(**own, facts=facts_of(answer["asked"] or {}))
+    own = {name: value for name, value in answer.items() if name not in {"asked", SOFT_CAP}}
+    facts = facts_of((answer["asked"] or {}) | {SOFT_CAP: answer.get(SOFT_CAP)})
+    return LayerGroup(**own, facts=facts)
 
 
 def facts_of(asked: Mapping[str, object]) -> Mapping[str, object]:

@@ -221,8 +221,15 @@ def _description(config: _Value, name: str, layer: _Value) -> dict[str, _Value]:
         "spec": spec,
         "graph_support": None if spec is None else _support(config, backend, spec).name,
         "cache": None if spec is None else type(spec).__name__,
+        "logits_soft_cap": _has_soft_cap(layer),
         "sizes": {each: getattr(spec, each) for each in SIZES if hasattr(spec, each)},
     }
+
+
+def _has_soft_cap(layer: _Value) -> bool | None:
+    """Return whether a layer caps its logits; None where its implementation keeps no cap."""
+    impl = getattr(layer, "impl", None)
+    return bool(impl.logits_soft_cap) if hasattr(impl, "logits_soft_cap") else None
 
 
 def _spec_of_layer(config: _Value, name: str, layer: _Value) -> _Value:

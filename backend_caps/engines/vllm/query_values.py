@@ -40,7 +40,9 @@ VALUES = {
     "speculative_config": ("method", "num_speculative_tokens", "attention_backend"),
 }
 """By the configuration that holds them; a release may lack some."""
-OF_LAYER = ("layer", "backend", "graph_support", "cache")
+SOFT_CAP = "logits_soft_cap"
+"""The attribute of an attention's implementation that caps its logits."""
+OF_LAYER = ("layer", "backend", "graph_support", "cache", SOFT_CAP)
 """What an answer has of a layer as `query_layers.layer_descriptions` lists it."""
 SECOND_RUNNER = "use_v2_model_runner"
 """The name of the answer, and of the configuration's attribute, that says which runner runs."""

@@ -23,6 +23,7 @@ MODELS: Mapping[str, Mapping[str, object]] = {
     "uniform": {"layers": [[64, None], [64, 128], [64, 128]], "uniform": True},
     "shares": {"layers": [[64, None], [64, None]], "shares": True},
     "sinks": {"layers": [[64, None, True], [64, None]]},
+    "caps": {"layers": [[64, None, False, cap] for cap in (50.0, None, 0)]},
     "unasked": {"layers": [[64, 0]]},
     "odd": {"layers": [], "heads": 3},
     "refused": {"layers": [], "raises": "value"},

@@ -130,6 +130,13 @@ def test_layers_have_what_each_of_them_asks(launches: _Of) -> None:
 _EITHER = (True, False)
 
 
+def test_layers_have_the_cap_that_their_implementation_keeps(launches: _Of) -> None:
+    """No layer asks for it; where the implementation keeps none, it is no fact."""
+    (launch,) = launches("caps", "")
+
+    assert [each.facts.get("logit_soft_cap") for each in launch.layers] == [True, False, None]
+
+
 @pytest.mark.parametrize(
     ("asked", "facts"),
     [
