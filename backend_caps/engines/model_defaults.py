@@ -58,7 +58,7 @@ def completed(config: Values, model_type: object = None) -> Values | None:
             return None
         values[name] = own
     values |= _of_class(known, given)
-    _put_rope(values, given)
+    _put_rope(values, given, known.get("rope", {}))
     if _THETA in known["defaults"]:
         values[_THETA] = given.get(_THETA, known["defaults"][_THETA])
     values[_DTYPE] = values[_OLD_DTYPE] = given.get(_DTYPE, given.get(_OLD_DTYPE))
@@ -98,15 +98,20 @@ def _computed(formula: str | None, values: Values) -> object:
     return found // by if isinstance(found, int) and isinstance(by, int) and by else COMPUTED
 
 
-def _put_rope(values: dict[str, object], given: Values) -> None:
-    """Merge older names of the rotary embedding's parameters into the newer, as loading does."""
+def _put_rope(values: dict[str, object], given: Values, older: Mapping[str, list[str]]) -> None:
+    """Merge older names of the rotary embedding's parameters into the newer, as loading does.
+
+    Args:
+        values: of the configuration, which are changed.
+        given: by the file.
+        older: the types of layers that take the value of an older name, where they have their own.
+    """
     default = values.get(_ROPE)
     if not isinstance(default, dict) or _ROPE in given:
         return
     theta, scaling = values.pop(_THETA, None), given.get(_SCALING)
     if any(isinstance(each, dict) for each in default.values()):  # one for each type of layer
-        is_older = any("rope" in name for name in given)
-        values[_ROPE] = values[_SCALING] = COMPUTED if is_older else default
+        values[_ROPE] = values[_SCALING] = _by_type(default, given, older)
         return
     own = {**default, **(scaling if isinstance(scaling, dict) else {})}
     if theta is not None:
@@ -115,3 +120,16 @@ def _put_rope(values: dict[str, object], given: Values) -> None:
     if isinstance(scaling, dict) and "rope_type" not in scaling and "type" in scaling:
         own["rope_type"] = own["type"] = scaling["type"]
     values[_ROPE] = values[_SCALING] = own
+
+
+def _by_type(default: Mapping[str, Any], given: Values, older: Mapping[str, list[str]]) -> object:
+    """Give the rotary embeddings of each type of layer what older names state of them."""
+    found = {label: {**own} for label, own in default.items()}
+    for name in (each for each, value in given.items() if "rope" in each and value is not None):
+        value = given[name]
+        stated = value if isinstance(value, dict) else {_THETA: value}
+        if name not in older or (isinstance(value, dict) and "rope_type" not in value):
+            return COMPUTED
+        for label in older[name]:
+            found[label].update(stated)
+    return found

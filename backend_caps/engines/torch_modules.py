@@ -126,6 +126,14 @@ class Tensor:
         """Set an attribute, such as a loader of weights."""
         self.set[name] = value
 
+    def _computed(self, other: Native = None) -> Tensor:
+        """Compute with a tensor: of a number and it, all are of its shape."""
+        is_number = isinstance(other, int | float | None)
+        return Tensor(self.shape if is_number else Unknown("its shape"), Unknown("its dtype"))
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _computed
+    __truediv__ = __rtruediv__ = __floordiv__ = __pow__ = __rpow__ = __neg__ = _computed
+
 
 def _made(_run: Objects, args: Args, named: Named) -> Native:
     """Make a tensor as `torch.empty` and `torch.full` do."""

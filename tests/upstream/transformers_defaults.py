@@ -42,6 +42,12 @@ _SIZES: Mapping[str, tuple[int, ...]] = {
 }
 """Sizes that are given in turn, to see which other values a class computes from them."""
 _FORMULAS = ("hidden_size // num_attention_heads", *_SIZES)
+_OLDER_ROPE: Mapping[str, Any] = {
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "rope_theta": 12345.0,
+    "rope_local_base_freq": 54321.0,
+}
+"""What older files state of rotary embeddings, which newer ones state by type of layer."""
 _OF_A_FILE = frozenset({"model_type", "transformers_version"})
 
 
@@ -53,7 +59,7 @@ def _values(config: PretrainedConfig) -> dict[str, Any]:
     }
 
 
-def _made(cls: type, **given: int) -> dict[str, Any] | None:
+def _made(cls: type, **given: object) -> dict[str, Any] | None:
     """Return a configuration's values; None where it refuses what is given."""
     try:
         return _values(cls(**given))
@@ -119,6 +125,20 @@ def _stated(
             yield name, value
 
 
+def _rope(cls: type, own: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """List the types of layers whose rotary embedding takes each of the older names."""
+    default: Any = own.get("rope_parameters")
+    is_by_type = isinstance(default, dict) and any(isinstance(v, dict) for v in default.values())
+    for name, given in _OLDER_ROPE.items() if is_by_type else ():
+        stated = given if isinstance(given, dict) else {"rope_theta": given}
+        found = (_made(cls, **{name: given}) or {}).get("rope_parameters")
+        if not isinstance(found, dict) or found.keys() != default.keys():
+            continue
+        takes = [label for label, each in found.items() if each != default[label]]
+        if all(found[label] == {**default[label], **stated} for label in takes):
+            yield name, takes
+
+
 def _read(model_type: str) -> dict[str, Any] | None:
     """Describe the class of a type; None where it is not made without values."""
     try:
@@ -142,6 +162,7 @@ def _read(model_type: str) -> dict[str, Any] | None:
         "parts": parts,
         "aliases": dict(cls.attribute_map),
         "source": _source(cls),
+        "rope": dict(_rope(cls, own)),
         "set": sorted({*defaults, *computed} - _fields(cls)),
         "stated": dict(_stated(cls, {*defaults, *computed} - base.keys(), own)),
     }

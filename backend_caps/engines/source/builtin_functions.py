@@ -72,10 +72,24 @@ def _issubclass(_run: Objects, args: Sequence[Native], _named: Mapping[str, Nati
 
 
 def _type(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:
-    value = args[0]
+    """Return a value's class, or make a class of a name, bases and attributes."""
+    value, *stated = args
+    if stated:
+        return _made_class(value, *stated)
     if isinstance(value, Instance):
         return value.cls
     return Unknown("type") if isinstance(value, Unknown | External) else type(value)
+
+
+def _made_class(name: Native, bases: Native, names: Native) -> Native:
+    """Make a class of classes of the source; it is of the module whose function calls `type`."""
+    own = bases if isinstance(bases, tuple) else ()
+    homes = [each for each in own if isinstance(each, ClassValue)]
+    if not homes or not isinstance(names, dict):
+        return Unknown("type")
+    # The metaclass of abstract classes calls it, in the module `abc`.
+    given = {"__module__": "abc"} if homes[0].descends("abc.ABC") else {}
+    return ClassValue(name, own, {**given, **names}, homes[0].module)
 
 
 def _callable(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -> Native:

@@ -21,8 +21,6 @@ _MEMORY_BYTES = 1 << 40
 _CORE, _WORKER = "vllm.v1.engine.core", "vllm.v1.worker"
 MODULES = (_CORE, f"{_WORKER}.utils")
 """What is imported before a command line is processed, as each is in a process of its own."""
-
-
 SIZES = ("block_size", "head_size", "dtype", "sliding_window", "num_kv_heads")
 """Those of a layer's part of the KV cache."""
 SELECTORS = ("vllm.v1.attention.selector", "vllm.attention.selector")
@@ -228,7 +226,7 @@ def _description(config: _Value, name: str, layer: _Value) -> dict[str, _Value]:
 
 def _has_soft_cap(layer: _Value) -> bool | None:
     """Return whether a layer caps its logits; None where its implementation keeps no cap."""
-    impl = getattr(layer, "impl", None)
+    impl: _Value = getattr(layer, "impl", None)
     return bool(impl.logits_soft_cap) if hasattr(impl, "logits_soft_cap") else None
 
 

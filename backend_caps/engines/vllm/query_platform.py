@@ -286,7 +286,7 @@ def load_draft(config: _Value, drafter: _Value, initialize: _Value) -> None:
 
     load = importlib.import_module("vllm.model_executor.model_loader").get_model
     for module in list(sys.modules.values()):
-        if getattr(module, "get_model", None) is load:
+        if getattr(module, "__dict__", {}).get("get_model") is load:  # reading it may import
             vars(module)["get_model"] = build
     made = drafter.__new__(drafter)
     made.vllm_config = config

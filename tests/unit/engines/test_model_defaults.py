@@ -156,18 +156,42 @@ def test_rotary_parameters_that_are_given_stay() -> None:
     assert _of(rope_parameters={"rope_theta": 3})["rope_parameters"] == {"rope_theta": 3}
 
 
-def test_older_rotary_parameters_of_each_type_of_layer_are_not_known() -> None:
-    """Which older value goes to which type stands in the base's code; without one, a class's do."""
-    older = completed({"model_type": "gemma3_text", "rope_theta": 1})
-    newer = completed({"model_type": "gemma3_text"})
+_LOCAL = {"rope_type": "default", "rope_theta": 10000.0}
+_GLOBAL = {"rope_type": "default", "rope_theta": 1000000.0}
+_LINEAR = {"rope_type": "linear", "factor": 8.0}
 
-    assert older is not None
-    assert newer is not None
-    assert older["rope_parameters"] is COMPUTED
-    assert newer["rope_parameters"] == {
-        SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
-        FULL: {"rope_type": "default", "rope_theta": 1000000.0},
-    }
+
+@pytest.mark.parametrize(
+    ("kind", "own", "rope"),
+    [
+        pytest.param("gemma3_text", {}, {SLIDING: _LOCAL, FULL: _GLOBAL}, id="the class's"),
+        pytest.param(
+            "gemma3_text",
+            {"rope_scaling": _LINEAR, "rope_theta": 3, "rope_local_base_freq": 2},
+            {SLIDING: {**_LOCAL, "rope_theta": 2}, FULL: {**_LINEAR, "rope_theta": 3}},
+            id="older names, of one type each",
+        ),
+        pytest.param(
+            "modernbert-decoder",
+            {"rope_scaling": _LINEAR},
+            {SLIDING: {**_LOCAL, **_LINEAR}, FULL: {**_LINEAR, "rope_theta": 160000.0}},
+            id="of both",
+        ),
+        pytest.param(
+            "gemma3_text", {"rope_scaling": None}, {SLIDING: _LOCAL, FULL: _GLOBAL}, id="none"
+        ),
+        pytest.param("gemma4_text", {"rope_scaling": _LINEAR}, COMPUTED, id="another way"),
+        pytest.param("gemma3_text", {"rope_scaling": {"type": "linear"}}, COMPUTED, id="older yet"),
+    ],
+)
+def test_rotary_parameters_are_of_each_type_of_layer(
+    kind: str, own: dict[str, object], rope: object
+) -> None:
+    """Which type takes an older value, the table has of the class; else it is not known."""
+    found = completed({"model_type": kind, **own})
+
+    assert found is not None
+    assert found["rope_parameters"] == rope
 
 
 def test_parts_are_completed_by_their_own_class() -> None:

@@ -49,10 +49,12 @@ def test_modules_of_an_unknown_number_are_unknown() -> None:
 
 
 def test_tensors_have_a_shape_and_what_is_set_on_them() -> None:
-    """No element exists; a parameter of something unknown is a tensor of unknown shape."""
+    """No element exists; what is computed of a number and a tensor has the shape of the tensor."""
     found = _run("torch_tensors_have_a_shape_and_what_is_set_on_them")
 
     known = [(2, 3), (4,), (2, 3), "own", 2, (2,), (), (4,), False]
     assert found[0] == known
     assert all(isinstance(each, Unknown) for each in found[1][:3])
     assert str(found[1][3]) == "torch.float16"
+    assert found[2][:3] == [(2, 3), (2, 3), (4,)]
+    assert isinstance(found[2][3], Unknown)
