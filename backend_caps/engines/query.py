@@ -17,7 +17,9 @@ from backend_caps.engines.reading import EngineError
 
 _PROCESS = Path(__file__).with_name("query_process.py")
 _LONGEST_S = 600
-"""How long importing an engine and processing may take."""
+"""How long importing an engine may take."""
+_LONGEST_LINE_S = 10
+"""How long processing a command line may take, on a machine that does other work too."""
 CUDA, ROCM = "13.0", "7.0"
 """The versions that a server's torch is built for."""
 
@@ -77,7 +79,7 @@ def ask(
                 check=False,
                 pass_fds=[write],
                 env={**os.environ, **environ},
-                timeout=_LONGEST_S + len(command_lines),
+                timeout=_LONGEST_S + _LONGEST_LINE_S * len(command_lines),
             )
         except (OSError, subprocess.SubprocessError) as error:
             words = f"{python} cannot be asked: {error}"
