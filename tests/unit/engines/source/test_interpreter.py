@@ -208,6 +208,7 @@ def test_external_names_mean_what_the_table_says() -> None:
                     torch.thing(), torch.thing[0], torch.thing + 1, Child().weight,
                     Child.weight, hasattr(torch, "thing"), torch.thing < 3,
                     isinstance(torch.thing, int), callable(torch.thing), type(torch.thing),
+                    type("Own", (torch.thing,), {}),
                     torch.thing is torch.other, Child().size(),
                     "a" in torch.thing, str(torch.thing()), torch.thing == torch.other]
     """
