@@ -113,6 +113,7 @@ upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.launch_trials --hub $(LAUNCHES)
 	for each in $(VLLM_RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --engine vllm --version $$each $(LAUNCHES) || exit 1; done
+	$(BIN)/python -m tests.upstream.launch_trials --engine vllm-rocm --version $(lastword $(VLLM_RELEASES)) $(LAUNCHES)
 	$(BIN)/python -m tests.upstream.host_lengths $(LENGTHS)
 
 docs: $(VENV)/developing $(WHEELS)

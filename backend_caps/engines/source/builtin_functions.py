@@ -82,12 +82,15 @@ def _type(_run: Objects, args: Sequence[Native], _named: Mapping[str, Native]) -
 
 
 def _made_class(name: Native, bases: Native, names: Native) -> Native:
-    """Make a class of classes of the source; it is of the module whose function calls `type`."""
+    """Make a class that derives from one of the source, in whose module it is put.
+
+    Python puts it where `type` is called, which is not always there.
+    """
     own = bases if isinstance(bases, tuple) else ()
     homes = [each for each in own if isinstance(each, ClassValue)]
     if not homes or not isinstance(names, dict):
         return Unknown("type")
-    # The metaclass of abstract classes calls it, in the module `abc`.
+    # Of an abstract class the metaclass calls `type`, in the module `abc`.
     given = {"__module__": "abc"} if homes[0].descends("abc.ABC") else {}
     return ClassValue(name, own, {**given, **names}, homes[0].module)
 
