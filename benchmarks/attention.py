@@ -42,7 +42,7 @@ from benchmarks.gpu import machine
 
 ROUNDS = 20
 BURST_S = 0.005
-"""Steps of a round are as many as take so long, at most 10: what ends later is timed alone."""
+"""A round runs as many steps as fit into this time, at least 1 and at most 10."""
 COPIED_BYTES = 2**30
 PAGE_SIZE = 16
 
@@ -145,7 +145,7 @@ def compared(
     for use in uses():
         try:
             steps[use.backend] = usable(use, device, work)
-        except Exception as error:  # noqa: BLE001 # whatever a backend raises is its reason
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises is its reason
             reasons[use.backend] = f"{type(error).__name__}: {error}"
     times_us = in_turns(steps, device, scale.rounds)
     rows = [

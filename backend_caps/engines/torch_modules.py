@@ -127,7 +127,7 @@ class Tensor:
         self.set[name] = value
 
     def _computed(self, other: Native = None) -> Tensor:
-        """Compute with a tensor: of a number and it, all are of its shape."""
+        """Return the result of arithmetic, which with a number has the shape of the tensor."""
         is_number = isinstance(other, int | float | None)
         return Tensor(self.shape if is_number else Unknown("its shape"), Unknown("its dtype"))
 

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -68,8 +68,9 @@ def describe(machine: Mapping[str, Any], stand_ins: ModuleType) -> None:
     sys.meta_path.insert(0, _compiled(stand_ins.Packages)())
     sys.meta_path.append(stand_ins.Packages(*_REQUIRED[is_rocm]))  # where they are missing
     if is_rocm:
-        sys.modules["amdsmi"] = _driver_library(machine)
-        vars(sys)["modules"]["flashinfer"] = None  # it is not built for ROCm
+        modules: _Value = sys.modules
+        modules["amdsmi"] = _driver_library(machine)
+        modules["flashinfer"] = None  # as if it were not installed: it is not built for ROCm
     _answer_operators(importlib.import_module("torch._ops")._OpNamespace, stand_ins.Anything)  # noqa: SLF001
     # Of CUDA's the one that asks torch, and not NVML, whose library comes with a driver.
     name, cls = ("rocm", "RocmPlatform") if is_rocm else ("cuda", "NonNvmlCudaPlatform")
@@ -90,18 +91,14 @@ def _driver_library(machine: Mapping[str, Any]) -> _Value:
     library: _Value = ModuleType("amdsmi")
     library.AmdSmiException = type("AmdSmiException", (Exception,), {})
     library.AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
-    library.amdsmi_init = library.amdsmi_shut_down = lambda: None
-    library.amdsmi_get_processor_handles = lambda: [*range(machine["num_gpus"])]
-    library.amdsmi_get_gpu_asic_info = lambda _: {
-        "target_graphics_version": machine["gcn_arch"],
-        "market_name": machine["device_name"],
-        "device_id": "",
-    }
-    library.amdsmi_get_gpu_device_uuid = str
-    library.amdsmi_get_gpu_memory_total = lambda *_: machine["memory_mib"] << 20
-    library.amdsmi_topo_get_link_type = lambda *_: {"hops": 1, "type": 2}
-    library.amdsmi_topo_get_numa_node_number = lambda _: 0
+    sizes = (machine[name] for name in ("gcn_arch", "device_name", "memory_mib", "num_gpus"))
+    for name, answer in query_values.driver_answers(*sizes).items():
+        setattr(library, name, _answering(answer))
     return library
+
+
+def _answering(answer: object) -> Callable[..., object]:
+    return lambda *_args: answer
 
 
 def _drive_triton(machine: Mapping[str, Any], anything: _Value) -> None:
@@ -286,7 +283,7 @@ def load_draft(config: _Value, drafter: _Value, initialize: _Value) -> None:
 
     load = importlib.import_module("vllm.model_executor.model_loader").get_model
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get("get_model") is load:  # reading it may import
+        if getattr(module, "__dict__", {}).get("get_model") is load:  # `getattr` may import
             vars(module)["get_model"] = build
     made = drafter.__new__(drafter)
     made.vllm_config = config

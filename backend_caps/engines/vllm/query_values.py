@@ -53,6 +53,28 @@ LOADERS = ("load_draft_model", "load_model")
 target. The last one takes no names of layers."""
 
 
+def driver_answers(arch: str, name: str, memory_mib: int, num_gpus: int) -> dict[str, Any]:
+    """Return what the functions of `amdsmi`, the library of AMD's driver, return on a machine.
+
+    Args:
+        arch: the GPU's `gfx` name.
+        name: as torch names it.
+        memory_mib: of each.
+        num_gpus: how many there are.
+    """
+    asic = {"target_graphics_version": arch, "market_name": name, "device_id": ""}
+    return {
+        "amdsmi_init": None,
+        "amdsmi_shut_down": None,
+        "amdsmi_get_processor_handles": [*range(num_gpus)],
+        "amdsmi_get_gpu_asic_info": asic,
+        "amdsmi_get_gpu_device_uuid": "GPU-0",
+        "amdsmi_get_gpu_memory_total": memory_mib << 20,
+        "amdsmi_topo_get_link_type": {"hops": 1, "type": 2},
+        "amdsmi_topo_get_numa_node_number": 0,
+    }
+
+
 def grouped(layers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """List the layers that are alike, each kind once with their number."""
     found: dict[str, dict[str, Any]] = {}

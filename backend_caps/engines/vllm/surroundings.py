@@ -26,7 +26,7 @@ from backend_caps.engines.source.values import (
 )
 from backend_caps.engines.surroundings import Dtype, Models, Record, answering, files_of, torch_of
 from backend_caps.engines.torch_modules import torch_modules
-from backend_caps.engines.vllm.query_values import OF_ROCM
+from backend_caps.engines.vllm.query_values import OF_ROCM, driver_answers
 
 _LAYER_TYPES = (
     *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
@@ -202,20 +202,11 @@ _BROUGHT = frozenset({"torch", "triton", "numba", "numpy", "transformers", "xgra
 
 
 def _driver_library(gpu: Gpu, num_gpus: int) -> dict[str, Native]:
-    """Return what names of the library mean that lists AMD's GPUs, as `query_platform` has it."""
+    """Return what names of the library mean that lists AMD's GPUs."""
     if gpu.rocm_arch is None:
         return {"import amdsmi": False}
-    asic = {"target_graphics_version": gpu.rocm_arch, "market_name": gpu.name, "device_id": ""}
-    answers: dict[str, Native] = {
-        "init": None,
-        "shut_down": None,
-        "get_processor_handles": [*range(num_gpus)],
-        "get_gpu_asic_info": asic,
-        "get_gpu_memory_total": gpu.memory_mib << 20,
-        "topo_get_link_type": {"hops": 1, "type": 2},
-        "topo_get_numa_node_number": 0,
-    }
-    hooks = {f"amdsmi.amdsmi_{name}": Hook(answering(each)) for name, each in answers.items()}
+    answers = driver_answers(gpu.rocm_arch, gpu.name, gpu.memory_mib, num_gpus)
+    hooks = {f"amdsmi.{name}": Hook(answering(each)) for name, each in answers.items()}
     return {"import amdsmi": True, **hooks}
 
 
