@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context
-from multiprocessing.connection import Connection
-from typing import TypeAlias
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import TypeAlias, TypeVar
 
 from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.resolution.launch import Launch
 
+_Result = TypeVar("_Result")
 Answer: TypeAlias = Callable[[LaunchQuery], Sequence[Launch]]
 """Returns what an engine makes of command lines."""
 
 
-_following: Callable[[Sequence[str]], Launch]
-"""In a process of a pool, what it does."""
+def in_forks(
+    follow: Callable[[Sequence[str]], _Result], lines: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, _Result]]:
+    """Follow each command line in a fork of its own, as many at once as there are cores.
+
+    A fork has at once what this process has parsed and interpreted when it is made, and changes
+    nothing of it.
+
+    Yields:
+        The place of a command line, and what comes of it, as each fork ends.
+
+    Raises:
+        EngineError: a fork ends without an answer.
+    """
+    context = get_context("fork")
+    waiting = deque(enumerate(lines))
+    running: dict[object, tuple[int, Connection, BaseProcess]] = {}
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            at, argv = waiting.popleft()
+            receiver, sender = context.Pipe(duplex=False)
+            begun = context.Process(target=_follow, args=(sender, follow, argv), daemon=True)
+            begun.start()
+            sender.close()
+            running[receiver] = at, receiver, begun
+        for ready in wait([receiver for _, receiver, _ in running.values()]):
+            at, receiver, process = running.pop(ready)
+            with receiver:
+                try:
+                    result: _Result = receiver.recv()
+                except EOFError:
+                    words = f"the process that follows {' '.join(lines[at])!r} ends early"
+                    raise EngineError("launch-not-followed", words) from None
+            process.join()
+            yield at, result
 
 
-def on_all_cores(
-    follow: Callable[[Sequence[str]], Launch], lines: Sequence[Sequence[str]]
-) -> list[Launch]:
-    """Follow several command lines, each in a process of a pool."""
-    first, *rest = lines
-    found = [follow(first)]  # it parses what the others need too
-    if not rest:
-        return found
-    # A fork has the parsed source at once, which pickling would copy.
-    with get_context("fork").Pool(initializer=_begin, initargs=(follow,)) as pool:
-        found += pool.imap(_follow, rest)
-        pool.close()
-        pool.join()
-    return found
-
-
-def _begin(follow: Callable[[Sequence[str]], Launch]) -> None:
-    global _following  # noqa: PLW0603 - a process of the pool takes no other argument
-    _following = follow
-
-
-def _follow(argv: Sequence[str]) -> Launch:
-    return _following(argv)
+def _follow(
+    sender: Connection, follow: Callable[[Sequence[str]], _Result], argv: Sequence[str]
+) -> None:
+    gc.disable()  # it would touch, and so copy, all that the process has
+    sender.send(follow(argv))
 
 
 def in_thread(ahead: Answer, query: LaunchQuery) -> Callable[[Answer], Answer]:

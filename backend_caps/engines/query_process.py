@@ -9,9 +9,13 @@ line. Both are loaded by their paths; neither imports anything of this package.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import enum
+import functools
 import gc
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -20,7 +24,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 _Value: TypeAlias = Any
@@ -68,42 +72,121 @@ def plain(value: _Value) -> _Value:
     return str(value)
 
 
+class Imports(importlib.abc.MetaPathFinder):
+    """The modules that a fork imports, and which of them take values of its command line.
+
+    A module of the engine takes some where one of the functions that return them is called while it
+    is imported, where the environment is no more the one of the first process, or where it imports
+    such a module.
+    """
+
+    def __init__(self, package: str, readers: frozenset[str], of_lines: set[str]) -> None:
+        """Take the engine's package, the names of those functions, and what is known to take some.
+
+        Without such functions every module of the package may take values.
+        """
+        self._package, self._readers = package, readers
+        self._before, self._environ = set(sys.modules), dict(os.environ)
+        self._importing: list[str] = []
+        self._ran: set[str] = set()
+        self._of_lines = of_lines
+        self._import = builtins.__import__
+
+    def watch(self) -> None:
+        """Observe the imports of this process from now on."""
+        sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), self)
+        builtins.__import__ = self._imported
+
+    def found(self) -> dict[str, list[str]]:
+        """List what is imported since, and the modules that take values of a command line."""
+        new = [each for each in sys.modules if each not in self._before]
+        # One of the engine that did not run is of a stand-in.
+        own = [each for each in new if each in self._ran or not self._is_engines(each)]
+        return {"imported": own, "of lines": sorted(self._of_lines)}
+
+    def _is_engines(self, name: str) -> bool:
+        return name.partition(".")[0] == self._package
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a module of the engine as Python does, and observe it while it runs."""
+        if not self._is_engines(name):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+            spec.loader.exec_module = functools.partial(self._run, run)  # type: ignore[method-assign]
+        return spec
+
+    def _run(self, run: Callable[[ModuleType], None], module: ModuleType) -> None:
+        self._importing.append(module.__name__)
+        self._ran.add(module.__name__)
+        outer = sys.getprofile()
+        sys.setprofile(self._called)
+        try:
+            run(module)
+        finally:
+            sys.setprofile(outer)
+            if not self._readers or os.environ != self._environ:
+                self._of_lines.update(self._importing)
+            self._importing.pop()
+
+    def _called(self, frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call" and frame.f_code.co_name in self._readers:
+            self._of_lines.update(self._importing)
+
+    def _imported(self, name: str, *args: _Value, **named: _Value) -> ModuleType:
+        module = self._import(name, *args, **named)
+        if self._importing:
+            members = named.get("fromlist", args[2] if len(args) > 2 else ()) or ()  # noqa: PLR2004
+            source = module.__name__ if members else name
+            asked = {source, *(f"{source}.{each}" for each in members)}
+            if asked & self._of_lines:
+                self._of_lines.update(self._importing)
+        return module
+
+
 def serve(
     out: int,
     command_lines: Sequence[Sequence[str]],
     processed: Callable[[Sequence[str]], Mapping[str, object]],
     package: str,
+    readers: frozenset[str],
 ) -> None:
     """Answer each command line on a descriptor, in a fork of its own.
 
-    What a fork imports of other packages is imported here before the next one is made. Modules of
-    the engine's own package are not: some take values of the command line when they are imported.
+    What a fork imports is imported here before the next one is made, but for modules of the
+    engine's `package` that take values of a command line, as `Imports` finds them.
     """
+    of_lines: set[str] = set()
     for argv in command_lines:
+        imports = Imports(package, readers, of_lines)
         with tempfile.TemporaryFile() as names:
-            child = os.fork() or _in_child(out, argv, processed, names.fileno())
+            child = os.fork() or _in_child(out, argv, processed, imports, names.fileno())
             _, status = os.waitpid(child, 0)
             names.seek(0)
-            imported = names.read().decode().split()
-        others = (each for each in imported if each.partition(".")[0] != package)
+            found = json.loads(names.read() or b"{}")
         if status:
             write(out, {"undecided": f"the process ended with status {status}"})
-        for name in others if argv is not command_lines[-1] else ():
-            with contextlib.suppress(Exception):  # which the next fork meets itself
-                importlib.import_module(name)
+        of_lines.update(found.get("of lines", ()))
+        for name in found.get("imported", ()) if argv is not command_lines[-1] else ():
+            if name not in of_lines:
+                with contextlib.suppress(Exception):  # which the next fork meets itself
+                    importlib.import_module(name)
 
 
 def _in_child(
     out: int,
     argv: Sequence[str],
     processed: Callable[[Sequence[str]], Mapping[str, object]],
+    imports: Imports,
     names: int,
 ) -> NoReturn:
-    before = set(sys.modules)
     try:
+        imports.watch()
         write(out, processed(argv))
-        imported = [each for each in sys.modules if each not in before]
-        os.write(names, "\n".join(imported).encode())
+        os.write(names, json.dumps(imports.found()).encode())
     finally:
         sys.stderr.flush()
         os._exit(0)
@@ -144,7 +227,7 @@ def main() -> None:
         for _ in request["command_lines"]:
             write(out, {"undecided": words})
         return
-    serve(out, request["command_lines"], script.processed, script.PACKAGE)
+    serve(out, request["command_lines"], script.processed, script.PACKAGE, script.READERS)
 
 
 if __name__ == "__main__":

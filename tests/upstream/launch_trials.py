@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from backend_caps.capability.gpu import gpus
 from backend_caps.engines.command_line import variables_of
 from backend_caps.engines.model import in_folders, model_of
 from backend_caps.engines.query import ask
+from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
@@ -46,8 +46,6 @@ RECORDED = {
 NUM_GPUS = 8
 _CHUNK = 200
 """As many command lines of one machine and environment as one process answers, at most."""
-_READS_KEPT = 20
-"""What so many readings leave, of 20 MB each, is collected at once: that takes as long as one."""
 
 
 class Verdict(Enum):
@@ -80,8 +78,6 @@ class Trial:
     case: Case
     asked: Launch
     read: Launch
-    seconds: float
-    """What reading took."""
 
     @property
     def verdict(self) -> Verdict:
@@ -135,16 +131,25 @@ def trials(
 ) -> Iterator[Trial]:
     """Draw command lines, and give them to an engine and to the reader."""
     drawn = engine.cases(seed, number, HUB if of_hub else engine.models)
-    ordered = sorted(drawn, key=_surroundings_of)
-    groups = [[*group] for _, group in groupby(ordered, _surroundings_of)]
-    parts = [(group, -(-len(group) // _CHUNK)) for group in groups]  # importing takes long
-    chunks = [(engine.key, version, group[at::step]) for group, step in parts for at in range(step)]
+    chunks = [
+        (engine.key, version, part)
+        for _, group in groupby(
+            sorted(drawn, key=_surroundings_of), lambda c: _surroundings_of(c)[:2]
+        )
+        for part in _parts([*group])
+    ]
     for done in in_processes(_tried, chunks, console, f"{engine.name} {version}"):
         yield from done
 
 
-def _surroundings_of(case: Case) -> tuple[str, list[tuple[str, str]]]:
-    return case.machine, sorted(variables_of(case.argv).items())
+def _parts(group: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """Share a group evenly between processes, models together: importing takes long."""
+    size = -(-len(group) // -(-len(group) // _CHUNK))
+    return (group[at : at + size] for at in range(0, len(group), size))
+
+
+def _surroundings_of(case: Case) -> tuple[str, list[tuple[str, str]], str]:
+    return case.machine, sorted(variables_of(case.argv).items()), case.model
 
 
 def _tried(work: tuple[str, str, Sequence[Case]]) -> list[Trial]:
@@ -157,17 +162,8 @@ def trials_of(
     engine: TrialEngine, version: str, chunk: Sequence[Case], answers: Iterable[Launch]
 ) -> Iterator[Trial]:
     """Read each case, beside the engine's answer."""
-    gc.disable()
-    try:
-        for number, (case, answer) in enumerate(zip(chunk, answers, strict=True)):
-            start = time.perf_counter()
-            launch = read(engine, version, case)
-            seconds = time.perf_counter() - start
-            if number % _READS_KEPT == 0:
-                gc.collect()
-            yield Trial(engine=engine, case=case, asked=answer, read=launch, seconds=seconds)
-    finally:
-        gc.enable()
+    for case, answer, launch in zip(chunk, answers, reads(engine, version, chunk), strict=True):
+        yield Trial(engine=engine, case=case, asked=answer, read=launch)
 
 
 def asked(engine: TrialEngine, version: str, chunk: Sequence[Case]) -> list[Launch]:
@@ -191,17 +187,29 @@ def asked(engine: TrialEngine, version: str, chunk: Sequence[Case]) -> list[Laun
 @cache
 def _index(engine: TrialEngine, version: str) -> Index:
     wheel = find_wheel(version, engine.package)
-    index = Index(open_tree(engine.package, wheel, within=engine.is_wanted, lazily=True))
-    engine.read_launch(index, [], gpus()["H100"], NUM_GPUS, model_of("llama-3.1-8b"))
-    gc.freeze()  # what is parsed stays, and no collection needs to go through it
-    return index
+    return Index(open_tree(engine.package, wheel, within=engine.is_wanted, lazily=True))
 
 
 def read(engine: TrialEngine, version: str, case: Case) -> Launch:
     """Return the reader's answer."""
-    index = _index(engine, version)
-    gpu, model = gpus()[case.machine], model_of(case.model)
-    return engine.read_launch(index, case.argv, gpu, NUM_GPUS, model)
+    [launch] = reads(engine, version, [case])
+    return launch
+
+
+def reads(engine: TrialEngine, version: str, cases: Iterable[Case]) -> Iterator[Launch]:
+    """Yield the reader's answers; those of one machine, environment and model share a beginning."""
+    for (machine, _, name), group in groupby(cases, _surroundings_of):
+        query = LaunchQuery(
+            lines=[case.argv for case in group],
+            gpu=gpus()[machine],
+            num_gpus=NUM_GPUS,
+            model=model_of(name),
+        )
+        gc.disable()  # of what is parsed nothing is garbage
+        try:
+            yield from engine.read_launches(_index(engine, version), query)
+        finally:
+            gc.enable()
 
 
 def record(version: str, found: Sequence[Trial]) -> None:
@@ -246,7 +254,6 @@ def main(seed: int, number: int, key: str, version: str, *, of_hub: bool, record
     for verdict in Verdict:
         drawn.add_row(verdict.value, str(counts[verdict]))
     console.print(drawn)
-    console.print(f"{sum(each.seconds for each in found) / len(found):.2f} s to read one")
     if records:
         record(version, found)
     is_open = any(counts[each] > _OPEN_SHARE * number for each in _OPEN)

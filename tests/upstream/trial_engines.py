@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.sglang import arguments as sglang
 from backend_caps.engines.sglang import query as sglang_query
 from backend_caps.engines.sglang.read import is_wanted
+from backend_caps.engines.source.index import Index
 from backend_caps.engines.vllm import arguments as vllm
 from backend_caps.engines.vllm import query as vllm_query
 from backend_caps.resolution.launch import Launch
@@ -43,7 +45,7 @@ class TrialEngine:
     cases: Callable[[int, int, Sequence[str]], Iterator[Case]]
     machines: Sequence[str]
     models: Sequence[str]
-    read_launch: Callable[..., Launch]
+    read_launches: Callable[[Index, LaunchQuery], Sequence[Launch]]
     script: Path
     launch_of: Callable[..., Launch]
     model_option: str
@@ -99,7 +101,7 @@ SGLANG = TrialEngine(
     cases=launches.cases,
     machines=launches.MACHINES,
     models=launches.MODELS,
-    read_launch=sglang.read_launch,
+    read_launches=sglang.read_launches,
     script=sglang_query.SCRIPT,
     launch_of=sglang_query.launch_of,
     model_option="--model-path",
@@ -114,7 +116,7 @@ VLLM = TrialEngine(
     cases=vllm_launches.cases,
     machines=vllm_launches.CUDA.machines,
     models=vllm_launches.MODELS,
-    read_launch=vllm.read_launch,
+    read_launches=vllm.read_launches,
     script=vllm_query.SCRIPT,
     launch_of=vllm_query.launch_of,
     model_option="--model",

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain, dropwhile
 
 from backend_caps.capability.gpu import Gpu
-from backend_caps.engines.ahead import on_all_cores
+from backend_caps.engines.ahead import in_forks
 from backend_caps.engines.model import MODEL_OPTIONS, Model, config_of
 from backend_caps.engines.reading import LaunchQuery
 from backend_caps.engines.sglang.construction import Constructed, Constructions, facts_of
@@ -66,7 +66,10 @@ class _Outcome:
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """Follow several command lines, each as `read_launch` does, on all cores."""
     follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
-    return on_all_cores(follow, query.lines)
+    first, *rest = query.lines
+    found = {-1: follow(first)}  # it parses what the others need too
+    found.update(in_forks(follow, rest))
+    return [found[at] for at in sorted(found)]
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:

@@ -43,6 +43,8 @@ else:
     query_backends = query_process.load(Path(__file__).with_name("query_backends.py"))
 plain = query_process.plain
 PACKAGE = "sglang"
+READERS: frozenset[str] = frozenset()
+"""Functions that return what is configured of a command line: modules take it in many ways."""
 
 
 def _place(frame: FrameType) -> str:

@@ -206,7 +206,7 @@ def _read_wheel(tree: Tree, source: Path, *, lazily: bool) -> None:
     package = tree.package
     try:
         open_regular(str(source)).close()  # zipfile would wait for a pipe
-        archive = zipfile.ZipFile(source)
+        archive = _Wheel(source)
     except FileNotFoundError as error:
         raise unusable(package, source, "is not there") from error
     except _DAMAGE as error:
@@ -222,7 +222,7 @@ def _read_wheel(tree: Tree, source: Path, *, lazily: bool) -> None:
         tree.read_version((n, openers[n]) for n in (*metadata, *stated) if n in openers)
 
 
-def _openers(tree: Tree, archive: zipfile.ZipFile) -> Iterator[tuple[str, _Opener]]:
+def _openers(tree: Tree, archive: _Wheel) -> Iterator[tuple[str, _Opener]]:
     """List the entries that may be opened; of a repeated one the last counts, as for installers."""
     names = set()
     for entry in archive.infolist():
@@ -235,13 +235,23 @@ def _openers(tree: Tree, archive: zipfile.ZipFile) -> Iterator[tuple[str, _Opene
         if name in names:
             tree.note("engine-file-repeated", path=name)
         names.add(name)
-        yield name, partial(_open_entry, archive, entry)
+        yield name, partial(archive.entry, entry)
 
 
-def _open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
-    if entry.compress_type not in BOUNDED_METHODS:
-        raise zipfile.BadZipFile(f"it is packed by method {entry.compress_type}, no wheel's")
-    return archive.open(entry)
+class _Wheel(zipfile.ZipFile):
+    """A wheel that forks read too: each opens the file anew, for they would share its position."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._path, self._process = path, os.getpid()
+
+    def entry(self, entry: zipfile.ZipInfo) -> IO[bytes]:
+        """Open an entry that is packed as a wheel's are."""
+        if entry.compress_type not in BOUNDED_METHODS:
+            raise zipfile.BadZipFile(f"it is packed by method {entry.compress_type}, no wheel's")
+        if self._process != os.getpid():
+            self.fp, self._process = self._path.open("rb"), os.getpid()
+        return self.open(entry)
 
 
 def _read_installed(tree: Tree, *, lazily: bool) -> None:

@@ -177,6 +177,11 @@ class Index:
         """Parse the module of a dotted name; None if it is missing or cannot be parsed."""
         return self.parse(self._paths.get(name, ""))
 
+    @property
+    def parsed(self) -> list[str]:
+        """The paths of the files that were parsed so far, or could not be."""
+        return [*self._modules]
+
     def parse(self, path: str) -> Module | None:
         """Parse a file; None if it is missing or, with a problem, cannot be parsed."""
         if path not in self._modules:

@@ -9,12 +9,14 @@ the model's configuration (`surroundings`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from backend_caps.capability.gpu import Gpu
-from backend_caps.engines.ahead import on_all_cores
+from backend_caps.engines.ahead import in_forks
 from backend_caps.engines.command_line import without_model
 from backend_caps.engines.model import STORED_PATH, Model, as_path, with_paths
 from backend_caps.engines.reading import LaunchQuery
@@ -24,7 +26,7 @@ from backend_caps.engines.source.library import forget_types
 from backend_caps.engines.source.values import Raised
 from backend_caps.engines.vllm.layers import Layers
 from backend_caps.engines.vllm.query import launch_of
-from backend_caps.engines.vllm.server import Server
+from backend_caps.engines.vllm.server import Server, surroundings_of
 from backend_caps.resolution.launch import Launch
 
 _ARGUMENTS = "vllm/engine/arg_utils.py"
@@ -34,9 +36,39 @@ _OF_PROGRAMS = (AttributeError, ImportError, KeyError, NameError, TypeError)
 
 
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
-    """Follow several command lines, each as `read_launch` does, on all cores."""
-    follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
-    return on_all_cores(follow, query.lines)
+    """Follow several command lines, each as `read_launch` does, on all cores.
+
+    Those with the environment and the file of the first share a server that has imported vLLM's
+    arguments and made its parser, which takes half of the time.
+    """
+    first, *rest = query.lines
+    alone = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
+    found = {-1: alone(first)}  # it parses what the others need too
+    begun = _begun(index, query, first) if rest else None
+
+    def follow(argv: Sequence[str]) -> tuple[Launch, list[str]]:
+        if begun is None or surroundings_of(argv) != surroundings_of(first):
+            return alone(argv), index.parsed
+        return _read(lambda: begun, index, argv, query.gpu, query.model), index.parsed
+
+    try:
+        for at, (launch, paths) in in_forks(follow, rest):
+            found[at] = launch
+            deque(index.modules(paths), maxlen=0)  # for the forks to come
+    finally:
+        if begun is not None:
+            begun.restore()
+        forget_types()
+    return [found[at] for at in sorted(found)]
+
+
+def _begun(index: Index, query: LaunchQuery, argv: Sequence[str]) -> Server | None:
+    """Return a server that parses command lines next; None where it cannot, which each finds."""
+    with suppress(Exception):
+        run = Server(index, query.gpu, query.num_gpus, query.model, argv)
+        _ = run.parser
+        return run
+    return None
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:
@@ -49,12 +81,21 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
         num_gpus: how many it has.
         model: the model, by its configuration.
     """
+    try:
+        return _read(lambda: Server(index, gpu, num_gpus, model, argv), index, argv, gpu, model)
+    finally:
+        forget_types()
+
+
+def _read(
+    begin: Callable[[], Server], index: Index, argv: Sequence[str], gpu: Gpu, model: Model
+) -> Launch:
     argv = with_paths(argv, as_path)
     answer: dict[str, Any] = {"version": index.tree.version or "unknown"}
     unchecked: list[dict[str, str]] = []
     run: Server | None = None
     try:
-        run = Server(index, gpu, num_gpus, model, argv)
+        run = begin()
         _follow(run, [*without_model(argv), "--model", model.name], answer)
     except Raised as error:
         words = error.message or error.error
@@ -69,8 +110,6 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
         words = f"the interpreter fails ({type(error).__name__}: {error})"
         unchecked.append({"message": words, "at": _ARGUMENTS, "unless": _SHAPE})
-    finally:
-        forget_types()
     if run is not None:
         run.restore()
         answer["rewrites"] = run.rewrites

@@ -44,6 +44,8 @@ else:
     query_layers = query_process.load(Path(__file__).with_name("query_layers.py"))
 plain = query_process.plain
 PACKAGE = "vllm"
+READERS = frozenset({"get_current_vllm_config", "get_current_vllm_config_or_none"})
+"""The functions that return what is configured of a command line."""
 
 
 class Rewrites:

@@ -218,7 +218,7 @@ def test_block_size_is_settled_by_the_backends(
 
 _AT_IMPORT = """from vllm import config
 
-_now = config.current
+_now = config.get_current_vllm_config()
 SIZE = 64 if _now and _now.compilation_config.cudagraph_mode.name == "FULL" else 16
 
 
