@@ -196,5 +196,6 @@ class EngineError(CodedError):
         "engine-not-installed": "the installed engine is asked for, and there is none",
         "engine-source-unusable": "a source holds no such engine, or cannot be opened",
         "engine-does-not-answer": "the Python of an installed engine cannot be asked for a launch",
+        "launch-not-followed": "a process that follows a command line through source ends early",
         "model-unreadable": "there is no configuration of the model that is named",
     }

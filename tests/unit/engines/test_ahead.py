@@ -1,4 +1,4 @@
-"""Answering a query in a fork: where it ends without an answer, and where there are no forks."""
+"""Answering queries in forks: where they end without an answer, and where there are no forks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from backend_caps.capability.gpu import gpus
 from backend_caps.engines import ahead
 from backend_caps.engines.model import Model
-from backend_caps.engines.reading import LaunchQuery
+from backend_caps.engines.reading import EngineError, LaunchQuery
 from backend_caps.resolution.launch import Launch
 
 _QUERY = LaunchQuery(lines=[()], gpu=gpus()["H100"], num_gpus=1, model=Model(name="m", config={}))
@@ -54,3 +54,32 @@ def test_query_is_answered_where_there_are_no_forks(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ahead, "get_all_start_methods", lambda: ["spawn"])
 
     assert _where(ahead.in_fork(_Answer(), _QUERY)(_Answer())) == "here"
+
+
+def test_each_command_line_is_followed_in_a_fork_of_its_own() -> None:
+    """What one changes in its process, no other one finds."""
+    seen = ["here"]
+
+    def follow(argv: Sequence[str]) -> tuple[str, int]:
+        seen.extend(argv)
+        return " ".join(seen), os.getpid()
+
+    found = dict(ahead.in_forks(follow, [["a"], ["b"], ["c"]]))
+
+    assert {at: words for at, (words, _) in found.items()} == {
+        0: "here a",
+        1: "here b",
+        2: "here c",
+    }
+    assert len({process for _, process in found.values()} - {os.getpid()}) == 3
+    assert seen == ["here"]
+
+
+def test_fork_that_ends_early_is_an_error() -> None:
+    """Its command line is named."""
+
+    def follow(_argv: Sequence[str]) -> None:
+        os._exit(1)
+
+    with pytest.raises(EngineError, match=r"the process that follows '--tp 2' ends early"):
+        dict(ahead.in_forks(follow, [["--tp", "2"]]))

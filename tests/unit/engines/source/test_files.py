@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backend_caps.engines.ahead import in_forks
 from backend_caps.engines.reading import EngineError
 from backend_caps.engines.source.files import LARGEST_BYTES, Tree, open_tree
 from tests.unit.engines.source.trees import (
@@ -139,6 +140,19 @@ def test_lazy_tree_has_the_same_texts(
     assert "engine-file-too-large" not in {problem.code for problem in tree.problems}
     assert [tree.files[path] for path in (INIT, MODULE, MODULE)] == [b"A = 1\n", b"", b""]
     assert [p.code for p in tree.problems].count("engine-file-too-large") == 1
+
+
+def test_forks_read_a_lazy_wheel_at_once(tmp_path: Path) -> None:
+    """They do not share a position in its file."""
+    texts = {f"{PACKAGE}/m{n}.py": str(n) * 600_000 for n in range(12)}
+    tree = open_tree(PACKAGE, write_wheel(tmp_path, {INIT: "", **texts}), lazily=True)
+
+    def follow(paths: Sequence[str]) -> list[str]:
+        return [path for path in paths if tree.files[path].decode() != texts[path]]
+
+    found = dict(in_forks(follow, [[*texts]] * 8))
+
+    assert [*found.values()] == [[]] * 8
 
 
 def _lying(wheel: bytes) -> bytes:

@@ -42,6 +42,7 @@ def _read(query: LaunchQuery, engine: Path) -> Sequence[Launch]:
 
 
 _BF16 = "bfloat16"
+_CLASSES = "vllm/v1/attention/backends/classes.py"
 _Follow = Callable[[LaunchQuery, Path], Sequence[Launch]]
 _Of = Callable[..., Sequence[Launch]]
 
@@ -216,26 +217,66 @@ def test_block_size_is_settled_by_the_backends(
     assert settled.at.startswith("vllm/platforms/cuda.py:")
 
 
-_AT_IMPORT = """from vllm import config
+_AT_IMPORT = """import os
+
+from vllm import config
 
 _now = config.get_current_vllm_config()
 SIZE = 64 if _now and _now.compilation_config.cudagraph_mode.name == "FULL" else 16
+FROM_ENVIRONMENT = int(os.environ.get("SIZE", 16))
+"""
+_PLATFORM = "vllm/platforms/cuda.py"
+_GIVES_SIZE = """        import os
+        from vllm import config
 
-
-class FullBackend"""
+        if config.get_current_vllm_config().compilation_config.cudagraph_mode.name == "FULL":
+            os.environ["SIZE"] = "64"
+        assert num_heads == 4"""
 
 
 @_FOLLOWED
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(
+            {_CLASSES: [("class FullBackend", f"{_AT_IMPORT}\n\nclass FullBackend")]}, id="itself"
+        ),
+        pytest.param(
+            {_CLASSES: [("class FullBackend", "from vllm.sizes import SIZE\n\nclass FullBackend")]},
+            id="of a module that it imports",
+        ),
+        pytest.param(
+            {
+                _PLATFORM: [("        assert num_heads == 4", "        import vllm.sizes")],
+                _CLASSES: [
+                    ("class FullBackend", "from vllm.sizes import SIZE\n\nclass FullBackend")
+                ],
+            },
+            id="of a module that is imported before it",
+        ),
+        pytest.param(
+            {
+                _PLATFORM: [("        assert num_heads == 4", _GIVES_SIZE)],
+                _CLASSES: [
+                    ("class FullBackend", f"{_AT_IMPORT}\n\nclass FullBackend"),
+                    ("= SIZE", "= FROM_ENVIRONMENT"),
+                ],
+            },
+            id="of an environment that the line changes",
+        ),
+    ],
+)
 def test_value_of_a_module_is_that_of_the_line_which_imports_it(
-    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    follow: _Follow,
+    changes: Mapping[str, Sequence[tuple[str, str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As FlashAttention's support of graphs is; a line before it has another one."""
-    place = _changed_engine(
-        tmp_path,
-        _CLASSES,
-        ("class FullBackend", _AT_IMPORT),
-        ("preferred_block_size = 16", "preferred_block_size = SIZE"),
-    )
+    size = ("preferred_block_size = 16", "preferred_block_size = SIZE")
+    place = _changed_engine(tmp_path, _CLASSES, size, *changes[_CLASSES])
+    _change(place, _PLATFORM, *changes.get(_PLATFORM, ()))
+    (place / "engine/vllm/sizes.py").write_text(_AT_IMPORT, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
 
     found = _launches(follow, place, "plain", "", "--cudagraph-mode FULL", "")
@@ -464,7 +505,7 @@ def test_engine_that_is_not_whole_is_not_known(
 
 
 _ARGUMENTS, _LAYERS = "vllm/engine/arg_utils.py", "vllm/model_executor/layers"
-_CLASSES, _BASE = "vllm/v1/attention/backends/classes.py", f"{_LAYERS}/attention_layer_base.py"
+_BASE = f"{_LAYERS}/attention_layer_base.py"
 
 
 _OWN_CONFIG = """class Own(PreTrainedConfig):
@@ -479,13 +520,17 @@ class EngineArgs:"""
 def _changed_engine(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Path:
     """Write the small engine with some text of a file replaced."""
     place = write_importable(tmp_path)
+    _change(place, path, *changes)
+    return place
+
+
+def _change(place: Path, path: str, *changes: tuple[str, str]) -> None:
     file = place / "engine" / path
     text = file.read_text("utf-8")
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
     file.write_text(text, "utf-8")
-    return place
 
 
 def _changed(tmp_path: Path, path: str, *changes: tuple[str, str]) -> Launch:
