@@ -30,6 +30,7 @@ from typing import Any, NoReturn, TypeAlias
 _Value: TypeAlias = Any
 """A value of the engine, whose classes are not known here."""
 _OURS = str(Path(__file__).parent)
+_READS_VARIABLE = type(os.environ).__getitem__.__code__
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
@@ -76,8 +77,8 @@ class Imports(importlib.abc.MetaPathFinder):
     """The modules that a fork imports, and which of them take values of its command line.
 
     A module of the engine takes some where one of the functions that return them is called while it
-    is imported, where the environment is no more the one of the first process, or where it imports
-    such a module.
+    is imported, where it reads a variable of the engine's, which a command line may change, or
+    where it imports such a module.
     """
 
     def __init__(self, package: str, readers: frozenset[str], of_lines: set[str]) -> None:
@@ -86,7 +87,7 @@ class Imports(importlib.abc.MetaPathFinder):
         Without such functions every module of the package may take values.
         """
         self._package, self._readers = package, readers
-        self._before, self._environ = set(sys.modules), dict(os.environ)
+        self._before = set(sys.modules)
         self._importing: list[str] = []
         self._ran: set[str] = set()
         self._of_lines = of_lines
@@ -128,12 +129,16 @@ class Imports(importlib.abc.MetaPathFinder):
             run(module)
         finally:
             sys.setprofile(outer)
-            if not self._readers or os.environ != self._environ:
+            if not self._readers:
                 self._of_lines.update(self._importing)
             self._importing.pop()
 
     def _called(self, frame: FrameType, event: str, _arg: object) -> None:
-        if event == "call" and frame.f_code.co_name in self._readers:
+        if event != "call":
+            return
+        code = frame.f_code
+        variable = frame.f_locals["key"] if code is _READS_VARIABLE else ""
+        if code.co_name in self._readers or variable.startswith(f"{self._package.upper()}_"):
             self._of_lines.update(self._importing)
 
     def _imported(self, name: str, *args: _Value, **named: _Value) -> ModuleType:

@@ -133,6 +133,10 @@ class _Handle:
 
 def silence() -> None:
     """Print nothing of vLLM's, and leave its loggers for what listens to them."""
+    logs = importlib.import_module("vllm.logger")
+    if hasattr(logs, "configure_logging_if_needed"):  # from 0.33 on, each line would otherwise
+        own = importlib.import_module("vllm.config.logging")
+        logs.configure_logging_if_needed(own.LoggingConfig())
     logger = logging.getLogger("vllm")
     logger.handlers.clear()
     logger.propagate = False

@@ -164,14 +164,19 @@ def _raises(at: TracebackType) -> bool:
 
 
 def _parsed(argv: Sequence[str]) -> _Value:
-    args = importlib.import_module("vllm.engine.arg_utils").EngineArgs
-    parser = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
+    args, parser = _parser()
 
     def refuse(_parser: object, message: str) -> None:
         raise query_process.Refusal(message)
 
     type(parser).error = refuse
-    return args.from_cli_args(args.add_cli_args(parser).parse_args(list(argv)))
+    return args.from_cli_args(parser.parse_args(list(argv)))
+
+
+def _parser() -> tuple[_Value, _Value]:
+    args = importlib.import_module("vllm.engine.arg_utils").EngineArgs
+    parser = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
+    return args, args.add_cli_args(parser)
 
 
 def values_of(config: _Value) -> dict[str, object]:
@@ -317,3 +322,5 @@ def prepare(request: Mapping[str, Any]) -> None:
     for name in ("vllm.engine.arg_utils", *query_layers.MODULES):
         importlib.import_module(name)
     query_platform.silence()
+    with contextlib.suppress(Exception):  # which each line meets itself
+        _parser()  # vLLM keeps what it computes of each class of options

@@ -223,14 +223,14 @@ from vllm import config
 
 _now = config.get_current_vllm_config()
 SIZE = 64 if _now and _now.compilation_config.cudagraph_mode.name == "FULL" else 16
-FROM_ENVIRONMENT = int(os.environ.get("SIZE", 16))
+FROM_ENVIRONMENT = int(os.environ.get("VLLM_SIZE", 16))
 """
 _PLATFORM = "vllm/platforms/cuda.py"
 _GIVES_SIZE = """        import os
         from vllm import config
 
         if config.get_current_vllm_config().compilation_config.cudagraph_mode.name == "FULL":
-            os.environ["SIZE"] = "64"
+            os.environ["VLLM_SIZE"] = "64"
         assert num_heads == 4"""
 
 
