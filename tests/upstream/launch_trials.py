@@ -44,7 +44,7 @@ RECORDED = {
 }
 """Answers of engines themselves, by release, which `make test-all` compares the reader with."""
 NUM_GPUS = 8
-_CHUNK = 200
+_CHUNK = 400
 """As many command lines of one machine and environment as one process answers, at most."""
 
 
