@@ -43,6 +43,7 @@ def _read(query: LaunchQuery, engine: Path) -> Sequence[Launch]:
 
 _BF16 = "bfloat16"
 _CLASSES = "vllm/v1/attention/backends/classes.py"
+_ARGUMENTS = "vllm/engine/arg_utils.py"
 _Follow = Callable[[LaunchQuery, Path], Sequence[Launch]]
 _Of = Callable[..., Sequence[Launch]]
 
@@ -217,6 +218,23 @@ def test_block_size_is_settled_by_the_backends(
     assert settled.at.startswith("vllm/platforms/cuda.py:")
 
 
+@_FOLLOWED
+def test_parser_that_cannot_be_made_refuses_each_line(
+    follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines share a parser where there is one."""
+    words = "def add_cli_args(parser):"
+    refuses = f"{words}\n        raise ValueError('no options')"
+    place = _changed_engine(tmp_path, _ARGUMENTS, (words, refuses))
+    monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
+
+    found = _launches(follow, place, "plain", "", "--cudagraph-mode FULL")
+
+    assert [None if own.refusal is None else own.refusal.message for own in found] == [
+        "no options"
+    ] * 2
+
+
 _AT_IMPORT = """import os
 
 from vllm import config
@@ -303,12 +321,12 @@ def test_block_size_that_no_kernel_takes_is_vllms_refusal(
 def test_kernel_blocks_of_an_older_release_are_its_runners(
     follow: _Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does its platform settle the block size."""
+    """Nor does its platform settle the block size, or each line configure its logging."""
     place = _changed_engine(
         tmp_path, "vllm/v1/worker/utils.py", ("def prepare_kernel", "def prepare_other")
     )
-    cuda = place / "engine/vllm/platforms/cuda.py"
-    cuda.write_text(cuda.read_text("utf-8").replace("update_block", "update_other"), "utf-8")
+    _change(place, _PLATFORM, ("update_block", "update_other"))
+    _change(place, "vllm/logger.py", ("_if_needed", ""))
     monkeypatch.setenv("PYTHONPATH", str(place / "engine"))
 
     (launch,) = _launches(follow, place, "windows", "")
@@ -504,7 +522,7 @@ def test_engine_that_is_not_whole_is_not_known(
     assert "cannot be imported" in first.unchecked[0].message
 
 
-_ARGUMENTS, _LAYERS = "vllm/engine/arg_utils.py", "vllm/model_executor/layers"
+_LAYERS = "vllm/model_executor/layers"
 _BASE = f"{_LAYERS}/attention_layer_base.py"
 
 
