@@ -31,6 +31,7 @@ _Value: TypeAlias = Any
 """A value of the engine, whose classes are not known here."""
 _OURS = str(Path(__file__).parent)
 _READS_VARIABLE = type(os.environ).__getitem__.__code__
+"""What Python runs where a variable of the environment is read, by `get` and `getenv` too."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer

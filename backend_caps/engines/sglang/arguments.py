@@ -67,9 +67,9 @@ def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """Follow several command lines, each as `read_launch` does, on all cores."""
     follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
     first, *rest = query.lines
-    found = {-1: follow(first)}  # it parses what the others need too
-    found.update(in_forks(follow, rest))
-    return [found[at] for at in sorted(found)]
+    parsing = follow(first)  # what it parses the others need too
+    found = dict(in_forks(follow, rest))
+    return [parsing, *(found[at] for at in range(len(rest)))]
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:

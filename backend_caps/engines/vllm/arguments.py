@@ -43,7 +43,8 @@ def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """
     first, *rest = query.lines
     alone = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
-    found = {-1: alone(first)}  # it parses what the others need too
+    parsing = alone(first)  # what it parses the others need too
+    found: dict[int, Launch] = {}
     begun = _begun(index, query, first) if rest else None
 
     def follow(argv: Sequence[str]) -> tuple[Launch, list[str]]:
@@ -59,7 +60,7 @@ def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
         if begun is not None:
             begun.restore()
         forget_types()
-    return [found[at] for at in sorted(found)]
+    return [parsing, *(found[at] for at in range(len(rest)))]
 
 
 def _begun(index: Index, query: LaunchQuery, argv: Sequence[str]) -> Server | None:
