@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -67,7 +67,10 @@ def _begun(index: Index, query: LaunchQuery, argv: Sequence[str]) -> Server | No
     """Return a server that parses command lines next; None where it cannot, which each finds."""
     with suppress(Exception):
         run = Server(index, query.gpu, query.num_gpus, query.model, argv)
-        _ = run.parser
+        with ExitStack() as failed:
+            failed.callback(run.restore)  # what the lines that follow alone must not find
+            _ = run.parser
+            failed.pop_all()
         return run
     return None
 
