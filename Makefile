@@ -89,7 +89,7 @@ types: $(VENV)/developing
 unit: $(VENV)/developing $(WHEELS)
 	$(PYTEST)
 
-slow: $(VENV)/developing $(WHEELS) $(BETWEEN) .cache/wheels/vllm-0.33.0.stamp
+slow: $(VENV)/developing $(WHEELS) $(BETWEEN) $(lastword $(LARGE_WHEELS))
 	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not vllm_wheel and not installed_engine and not soak'
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.

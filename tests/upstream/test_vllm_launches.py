@@ -18,7 +18,7 @@ from tests.upstream.trial_engines import VLLM, VLLM_ROCM, TrialEngine
 _VERSION = "0.33.0"
 _RELEASES = ("0.15.1", "0.32.0", _VERSION)
 _SAMPLE = "H100"
-"""The machine whose lines `make test-all` compares too; `make vllm` has the others."""
+"""The machine whose lines `make test-all` compares; `make vllm` compares those of the others."""
 _MACHINES = [
     pytest.param(
         engine,
