@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, Verdict
 from backend_caps.compatibility.pair import Pair
@@ -39,7 +40,7 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
                 name = function.name if owner is None else f"{owner.name}.{function.name}"
             case ClassDef():
                 signature, name = signature_of_class(pair.classes, target), target.name
-        arguments, fault = Arguments.of(node), None
+        arguments, fault = _given(pair, node, place), None
         verdict = Verdict.NOT_CHECKED if signature is None else Verdict.HOLDS
         if signature is not None:
             fault = arguments.fault(signature) or arguments.misplaced(signature)
@@ -53,6 +54,19 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
             bound=() if signature is None else arguments.bound(signature),
         )
         return
+
+
+def _given(pair: Pair, call: ast.Call, place: Place) -> Arguments:
+    """Read what a call gives, and the keys of a mapping that its function writes out."""
+    given = Arguments.of(call)
+    for keyword in call.keywords:
+        match keyword:
+            case ast.keyword(arg=None, value=ast.Name(id=name)) if place.functions:
+                for _, meaning in pair.scope(place.module, place.functions[0]).get(name, ()):
+                    if isinstance(meaning, ast.Dict):
+                        keys = [e.value for e in meaning.keys if isinstance(e, ast.Constant)]
+                        given = replace(given, names=given.names | set(map(str, keys)))
+    return given
 
 
 def unpackings(pair: Pair, place: Place) -> Iterator[Contact]:
@@ -166,10 +180,19 @@ def attribute_classes(pair: Pair, owner: ClassDef, name: str) -> Iterator[ClassD
 
 
 def _made(pair: Pair, call: ast.Call, place: Place) -> Iterator[ClassDef]:
+    """List the classes that the result of a call is of: a class, or what a function states."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            owner = class_at(place)
+            definer = None if owner is None else pair.classes.definer(owner, name)
+            if definer is not None:
+                around = Place(definer.module, call)
+                yield from _annotated(pair, definer.methods[name].returns, around)
+            return
     for target in pair.resolve(call.func, place):
         if isinstance(target, ClassDef) and pair.is_engines(target.module.path):
             yield target
-        elif isinstance(target, FunctionDef) and pair.is_engines(target.module.path):
+        elif isinstance(target, FunctionDef):
             around = Place(target.module, target.node)
             yield from _annotated(pair, target.node.returns, around)
 

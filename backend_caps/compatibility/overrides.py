@@ -48,7 +48,7 @@ def _supplied(what: str, function: FunctionDef, sites: Iterable[Site]) -> Iterat
     signature = Signature.of(function.node, is_bound=is_bound)
     for site in sites:
         fault = Arguments.of(site.call).fault(signature)
-        if fault is not None:
+        if fault is not None and not site.asks_signature:
             yield Contact(
                 verdict=Verdict.BREAKS,
                 what=what,

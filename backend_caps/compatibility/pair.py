@@ -385,6 +385,12 @@ class Site:
         return self.call.func.value
 
     @property
+    def asks_signature(self) -> bool:
+        """Whether the function around it looks at a signature first, as for an older form."""
+        words = ("signature(", "supports_kw(", ".parameters")
+        return any(word in ast.unparse(self.functions[-1]) for word in words) if self.functions else False
+
+    @property
     def place(self) -> Place:
         """Where it is."""
         return Place(self.module, self.call, functions=self.functions, owner=self.owner)
