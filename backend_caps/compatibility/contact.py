@@ -1,4 +1,4 @@
-"""A point at which a plugin meets an engine, and what becomes of it."""
+"""A point of contact of a plugin with an engine, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -7,46 +7,74 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What becomes of a point of contact."""
+    """What becomes of a point of contact, the worst first."""
 
     BREAKS = "breaks"
-    HIDDEN = "hidden"
-    """It is lost, and a handler of the plugin hides that."""
+    """It raises, or gets an argument that is meant for another parameter."""
     CHANGED = "changed"
-    """It goes on, and may mean something else."""
+    """It raises nothing, and may do something else."""
     UNUSED = "unused"
-    """Nothing of the engine takes it any more."""
+    """The engine takes it no more."""
     NOT_CHECKED = "not checked"
+    """Only running code knows."""
     HOLDS = "holds"
 
     @property
-    def is_fine(self) -> bool:
-        """Whether nothing is to be done about it."""
-        return self in {Verdict.HOLDS, Verdict.NOT_CHECKED}
+    def is_finding(self) -> bool:
+        """Whether something is to be done about it."""
+        return self in {Verdict.BREAKS, Verdict.CHANGED, Verdict.UNUSED}
+
+    @classmethod
+    def of(cls, is_there: bool | None) -> Verdict:
+        """Return the verdict on something that is there, is not, or may be."""
+        return {True: cls.HOLDS, False: cls.BREAKS, None: cls.NOT_CHECKED}[is_there]
+
+
+class ContactKind(Enum):
+    """How a plugin meets an engine."""
+
+    ENTRY_POINT = "entry point"
+    """An entry point, whose group the engine looks for."""
+    IMPORT = "import"
+    """An import of one of the engine's modules or names."""
+    READ = "read"
+    """A read of an attribute of one of the engine's modules, classes or objects."""
+    PATCH = "patch"
+    """An assignment to an attribute of one of the engine's modules or classes."""
+    CALL = "call"
+    """A call of one of the engine's functions or classes."""
+    RESULT = "result"
+    """A result that is unpacked or returned, on either side."""
+    OVERRIDE = "override"
+    """A method in the place of one of the engine's."""
+    CONSTRUCTOR = "constructor"
+    """The constructor of a class that the engine makes instances of."""
+    MEMBER = "member"
+    """A method or an attribute that the engine asks of a class of the plugin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
     """A point of contact."""
 
+    kind: ContactKind
     verdict: Verdict
     what: str
     """What the plugin uses or supplies."""
     at: str
     """`file:line` of the plugin."""
     why: str = ""
+    """What is wrong, or why it was not checked; empty where it holds."""
     engine_at: str | None = None
     """`file:line` of the engine."""
     given: str = ""
     """The condition under which it counts, in the plugin's words."""
     remedy: str = ""
     """What to write."""
-    is_override: bool = False
-    """Whether it is a method in the place of one of the engine's."""
-    bound: tuple[str, ...] = ()
-    """The parameters that the arguments of a call go to by place."""
+    parameters: tuple[str, ...] = ()
+    """The parameters that the arguments of a call go to by position."""
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[ContactKind, str, str, str]:
         """What it is, whichever version of the engine it is compared with."""
-        return self.what, self.at, self.given
+        return self.kind, self.what, self.at, self.given

@@ -1,45 +1,47 @@
-"""The points at which a plugin meets an engine, each with whether it holds."""
+"""The points at which a plugin meets an engine, and what an upgrade changes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from backend_caps.compatibility import attributes, calls, names, overrides
-from backend_caps.compatibility.contact import Contact, Verdict
+from backend_caps.compatibility.attributes import left_out
+from backend_caps.compatibility.calls import calls, unpackings
+from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.instances import Instances
+from backend_caps.compatibility.names import imports, reads
+from backend_caps.compatibility.overrides import hooks, overrides
 from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.patches import patches
 from backend_caps.compatibility.places import Places
-
-_AT_PLACES = (
-    names.imports,
-    names.reads,
-    names.patches,
-    calls.calls,
-    calls.unpackings,
-    attributes.instance_reads,
-)
-_OF_CLASSES = (
-    overrides.overrides,
-    overrides.constructors,
-    overrides.hooks,
-    overrides.duck_typed,
-    attributes.left_out,
-)
+from backend_caps.compatibility.registration import Registrations
 
 
-def contacts(pair: Pair) -> list[Contact]:
-    """List the points of contact of a plugin with an engine, each once."""
-    return list(dict.fromkeys(_found(pair)))
+def contacts(pair: Pair, only: Collection[str] | None = None) -> list[Contact]:
+    """List the points of contact of a plugin with an engine, each once.
+
+    Args:
+        pair: both.
+        only: the plugin's files to look at; all of them if None.
+    """
+    return list(dict.fromkeys(_found(pair, only)))
 
 
-def _found(pair: Pair) -> Iterator[Contact]:
+def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
+    instances, registrations = Instances(pair), Registrations(pair)
     for module in pair.modules():
-        for place in Places(module, pair.truth):
-            for check in _AT_PLACES:
-                yield from check(pair, place)
-        for definition in module.classes:
-            for check_class in _OF_CLASSES:
-                yield from check_class(pair, definition)
+        if only is not None and module.path not in only:
+            continue
+        for place in Places(module, pair.conditions.truth):
+            yield from imports(pair, place)
+            for look in (reads, patches, calls, unpackings):
+                yield from look(pair, instances, place)
+        for definition in pair.plugin_classes(module):
+            yield from overrides(pair, instances, definition)
+            yield from hooks(pair, instances, definition)
+            yield from left_out(pair, definition)
+            yield from registrations.constructors(definition)
+            yield from registrations.members(definition)
 
 
 def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
@@ -52,28 +54,22 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
     before = {each.key: each for each in old}
     for each in new:
         earlier = before.get(each.key)
-        if earlier is None:
-            if not each.verdict.is_fine:
+        if each.verdict.is_finding:
+            if earlier is None or earlier.verdict is not each.verdict:
                 yield each
-        elif each.verdict is not earlier.verdict and not each.verdict.is_fine:
-            yield each
-        elif each.bound != earlier.bound and _is_shifted(earlier.bound, each.bound):
-            words = f"was given {', '.join(earlier.bound)} by place, and now {', '.join(each.bound)}"
-            yield replace(each, verdict=Verdict.BREAKS, why=words)
-    yield from _gone(old, new)
-
-
-def _is_shifted(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Return whether an argument by place goes to a parameter that stood elsewhere."""
-    pairs = zip(before, after, strict=False)
-    return any(one != other and (one in after or other in before) for one, other in pairs)
-
-
-def _gone(old: Iterable[Contact], new: Iterable[Contact]) -> Iterator[Contact]:
-    """List the methods that took the place of one that the engine no longer has."""
-    there = {each.what for each in new}
+        elif earlier is not None and _is_shifted(earlier.parameters, each.parameters):
+            one, other = ", ".join(earlier.parameters), ", ".join(each.parameters)
+            why = f"its arguments by position went to {one}, and go to {other}"
+            yield replace(each, verdict=Verdict.BREAKS, why=why)
+    kept = {(each.kind, each.what) for each in new}
     for each in old:
-        if each.is_override and each.what not in there:
+        if each.kind is ContactKind.OVERRIDE and (each.kind, each.what) not in kept:
             yield replace(
                 each, verdict=Verdict.UNUSED, why="the engine has no such method any more"
             )
+
+
+def _is_shifted(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Return whether an argument by position goes to a parameter that stood elsewhere."""
+    pairs = zip(before, after, strict=False)
+    return any(one != other and (one in after or other in before) for one, other in pairs)

@@ -1,71 +1,88 @@
-"""The names of an engine that a plugin imports, reads and patches."""
+"""The names of an engine that a plugin imports and reads."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 
-from backend_caps.compatibility.contact import Contact, Verdict
-from backend_caps.compatibility.pair import Pair, imported
+from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.instances import Instances, class_around
+from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
-from backend_caps.engines.source.guards import Function, condition
-from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.module import ClassDef, Module
 
-_CATCHES_LOSS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"})
-_OF_VERDICT = {True: Verdict.HOLDS, None: Verdict.NOT_CHECKED, False: Verdict.BREAKS}
+_CATCHING = frozenset(
+    {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
+)
+_OF_EVERY_OBJECT = frozenset(dir(builtins.object)) | {"__dict__", "__name__", "__qualname__"}
+_BUILT = ("_version", "version", "commit_id")
+"""Modules that a build writes, so that a checkout or an sdist may lack them."""
 
 
 def imports(pair: Pair, place: Place) -> Iterator[Contact]:
     """Look for what an import names."""
-    node = place.node
-    if not isinstance(node, ast.Import | ast.ImportFrom):
-        return
-    for name, own in imported(node, place.module):
-        if own.module.partition(".")[0] != pair.engine or own.attribute == "*":
-            continue
-        whole = own.module if own.attribute is None else f"{own.module}.{own.attribute}"
-        is_there: bool | None = pair.is_module(own.module)
-        if is_there and own.attribute is not None:
-            is_there = pair.has(own.module, own.attribute)
-        if is_there is False and _is_built(whole):
-            is_there = None
-        verdict, why = _OF_VERDICT[is_there], ""
-        if verdict is Verdict.BREAKS:
-            handler = _catching(place)
-            if handler is not None:
-                verdict = Verdict.HOLDS if _binds(handler, name) else Verdict.HIDDEN
-            lost = own.module if not pair.is_module(own.module) else whole
-            why = f"{lost} is not there"
-        yield Contact(
-            verdict=verdict,
-            what=f"import of {whole}",
-            at=place.at,
-            why=why,
-            given=condition(place.guards),
-            remedy="" if verdict.is_fine else _where_now(pair, own.attribute),
-        )
+    match place.node:
+        case ast.ImportFrom() as node:
+            source = place.module.absolute(node)
+            if source.partition(".")[0] == pair.engine:
+                for alias in node.names:
+                    yield _imported(pair, place, source, alias)
+        case ast.Import() as node:
+            for alias in node.names:
+                if alias.name.partition(".")[0] == pair.engine:
+                    yield _imported(pair, place, alias.name, alias, is_module=True)
 
 
-def _is_built(whole: str) -> bool:
-    """Return whether a name is of a compiled module, or of one that a build writes."""
-    return any(each.startswith("_") for each in whole.split(".")[1:2]) or whole.endswith(
-        ("._version", ".version")
+def _imported(
+    pair: Pair, place: Place, source: str, alias: ast.alias, *, is_module: bool = False
+) -> Contact:
+    whole = source if is_module or alias.name == "*" else f"{source}.{alias.name}"
+    is_there: bool | None = pair.is_module(source)
+    if is_there and whole != source:
+        is_there = pair.has(source, alias.name)
+    if is_there is False and is_built(whole):
+        is_there = None
+    verdict, why = Verdict.of(is_there), ""
+    if verdict is Verdict.BREAKS:
+        lost = whole if pair.is_module(source) else source
+        why = f"{lost} is not there"
+        if (handler := catching(place)) is not None:
+            is_replaced = _assigns(handler, alias.asname or alias.name)
+            verdict = Verdict.HOLDS if is_replaced else Verdict.CHANGED
+            why = "" if is_replaced else f"{why}, and line {handler.lineno} catches the error"
+    return Contact(
+        kind=ContactKind.IMPORT,
+        verdict=verdict,
+        what=whole,
+        at=place.at,
+        why="it may be compiled, or made at run time" if is_there is None else why,
+        given=condition(place.guards),
+        remedy=_import_of(pair, alias.name) if verdict.is_finding and whole != source else "",
     )
 
 
-def _catching(place: Place) -> ast.ExceptHandler | None:
+def is_built(whole: str) -> bool:
+    """Return whether a dotted name is in a compiled module, or in one that a build writes."""
+    parts = whole.split(".")[1:]
+    return any(each.startswith("_C") or each.endswith("_C") for each in parts) or any(
+        each in _BUILT for each in parts[-2:]
+    )
+
+
+def catching(place: Place) -> ast.ExceptHandler | None:
     """Return the innermost handler that catches the loss of a name."""
-    for _, handler in reversed(place.caught):
+    for handler in reversed(place.handlers):
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
         names = {"Exception" if each is None else ast.unparse(each) for each in kinds}
-        if names & _CATCHES_LOSS:
+        if names & _CATCHING:
             return handler
     return None
 
 
-def _binds(handler: ast.ExceptHandler, name: str) -> bool:
-    """Return whether a handler gives a name something else."""
+def _assigns(handler: ast.ExceptHandler, name: str) -> bool:
+    """Return whether a handler gives a name another value."""
     for node in ast.walk(handler):
         match node:
             case ast.alias() if (node.asname or node.name) == name:
@@ -77,100 +94,68 @@ def _binds(handler: ast.ExceptHandler, name: str) -> bool:
     return False
 
 
-def _where_now(pair: Pair, name: str | None) -> str:
-    """Say where the engine has a name that was lost."""
-    if name is None:
-        return ""
-    for path in pair.defining.get(name, ()):
-        module = pair.index.parse(path)
-        if module is not None and name in module.scope:
-            return f"from {module.name} import {name}"
-    return ""
+def _import_of(pair: Pair, name: str) -> str:
+    """Write the import of a name from where the engine defines it, if one module does."""
+    words = f"class {name}", f"def {name}(", f"{name} ="
+    paths = {path for text in words for path in pair.texts.engine_files(text)}
+    found = [each for each in pair.index.modules(sorted(paths)) if name in each.scope]
+    return f"from {found[0].name} import {name}" if len(found) == 1 else ""
 
 
-def reads(pair: Pair, place: Place) -> Iterator[Contact]:
-    """Look for an attribute that the plugin reads of a module or a class of the engine."""
+def reads(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
+    """Look for an attribute that the plugin reads of a module, a class or an object."""
     match place.node:
-        case ast.Attribute(value=owner, attr=name, ctx=ast.Load()) if not name.startswith("__"):
+        case ast.Attribute(value=owner, attr=name, ctx=ast.Load()) if name not in _OF_EVERY_OBJECT:
             pass
         case _:
             return
     for target in pair.resolve(owner, place):
         match target:
             case Module(name=source, path=path) if pair.is_engines(path):
-                is_there = pair.has(source, name)
                 whole = f"{source}.{name}"
+                is_there = None if is_built(whole) else pair.has(source, name)
+                yield _read(pair, place, whole, is_there, None)
+                return
             case ClassDef() if pair.is_engines(target.module.path):
-                is_there = pair.has_member(target, name)
-                whole = f"{target.name}.{name}"
-            case _:
-                continue
-        if is_there is False and (_is_built(whole) or pair.is_set(name)):
-            is_there = None
-        verdict = _OF_VERDICT[is_there]
-        if verdict is Verdict.BREAKS and _catching(place) is not None:
-            verdict = Verdict.HIDDEN
-        yield Contact(
-            verdict=verdict,
-            what=f"read of {whole}",
-            at=place.at,
-            why="" if verdict.is_fine else f"{whole} is not there",
-            given=condition(place.guards),
-        )
+                whole, is_there = f"{target.name}.{name}", pair.has_member(target, name)
+                yield _read(pair, place, whole, is_there, target)
+                return
+    for definition in _owners(pair, instances, owner, place):
+        whole, is_there = f"{definition.name}.{name}", pair.has_member(definition, name)
+        yield _read(pair, place, whole, is_there, definition)
         return
 
 
-def patches(pair: Pair, place: Place) -> Iterator[Contact]:
-    """Look for what the plugin puts something else in place of."""
-    match place.node:
-        case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value):
-            pass
-        case ast.Call(
-            func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), value]
-        ):
-            pass
-        case _:
-            return
-    for target in pair.resolve(owner, place):
-        match target:
-            case Module(name=source, path=path) if pair.is_engines(path):
-                is_there, whole = pair.has(source, name), f"{source}.{name}"
-            case ClassDef() if pair.is_engines(target.module.path):
-                is_there, whole = pair.has_member(target, name), f"{target.name}.{name}"
-            case _:
-                continue
-        verdict, why = _OF_VERDICT[is_there], ""
-        if verdict is Verdict.BREAKS:
-            verdict = Verdict.UNUSED
-            why = f"{whole} is not there, so nothing of the engine calls what is put there"
-            if pair.is_read(name):
-                verdict = Verdict.HOLDS  # it adds an attribute that something reads
-        yield Contact(
-            verdict=verdict, what=f"patch of {whole}", at=place.at, why=why,
-            given=condition(place.guards),
-        )
-        yield from _replacing(pair, place, target, name, value)
-        return
+def _owners(pair: Pair, instances: Instances, owner: ast.expr, place: Place) -> Iterator[ClassDef]:
+    """List the classes of an object whose attribute is read, those with a class of the engine."""
+    if isinstance(owner, ast.Name) and owner.id == "cls":
+        around = class_around(place)
+        found = [] if around is None else [around]
+    else:
+        found = instances.classes(owner, place)
+    for each in found:
+        if pair.is_engines(each.module.path) or pair.engine_bases(each):
+            yield each
 
 
-def _replacing(
-    pair: Pair, place: Place, owner: Module | ClassDef, name: str, value: ast.expr
-) -> Iterator[Contact]:
-    """Compare a function that is put in place of another with how the engine calls that one."""
-    from backend_caps.compatibility.overrides import compared  # noqa: PLC0415
-
-    for target in pair.resolve(value, place):
-        if isinstance(target, FunctionDef) and not pair.is_engines(target.module.path):
-            yield from compared(pair, target, owner, name)
-            return
-
-
-def function_of(pair: Pair, owner: Module | ClassDef, name: str) -> Function | None:
-    """Return the engine's function of a name."""
-    if isinstance(owner, ClassDef):
-        definer = pair.classes.definer(owner, name)
-        return None if definer is None else definer.methods[name]
-    for _, meaning in owner.scope.get(name, ()):
-        if isinstance(meaning, Function):
-            return meaning
-    return None
+def _read(
+    pair: Pair, place: Place, whole: str, is_there: bool | None, owner: ClassDef | None
+) -> Contact:
+    name = whole.rpartition(".")[2]
+    if is_there is False and pair.texts.is_assigned(name):
+        is_there = None  # something assigns it from outside
+    verdict = Verdict.of(is_there)
+    handler = catching(place) if verdict is Verdict.BREAKS else None
+    why = {True: "", False: f"{whole} is not there", None: "only running code knows it"}[is_there]
+    if handler is not None:
+        verdict = Verdict.CHANGED
+        why = f"{why}, and line {handler.lineno} catches the error"
+    return Contact(
+        kind=ContactKind.READ,
+        verdict=verdict,
+        what=whole,
+        at=place.at,
+        why=why,
+        engine_at=None if owner is None else owner.at,
+        given=condition(place.guards),
+    )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import Function, decided, negated
 from backend_caps.engines.source.module import Module
 
 Truth = Callable[[ast.expr, "Place"], bool | None]
-"""Returns whether a condition holds with the engine; None where that is not known."""
+"""Returns whether a condition holds with the engine; None where only running code knows."""
+_LEAVING = ast.Return | ast.Raise | ast.Continue | ast.Break
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class Place:
     node: ast.AST
     guards: tuple[ast.expr, ...] = ()
     """The conditions that are not known to hold."""
-    caught: tuple[tuple[ast.Try, ast.ExceptHandler], ...] = ()
-    """The handlers around it, innermost last."""
+    handlers: tuple[ast.ExceptHandler, ...] = ()
+    """The handlers that catch what it raises, innermost last."""
     functions: tuple[Function, ...] = ()
     """The functions around it, innermost first."""
     owner: ast.ClassDef | None = None
@@ -34,6 +35,10 @@ class Place:
         assert isinstance(self.node, ast.stmt | ast.expr), "only those are places"
         return self.module.at(self.node)
 
+    def under(self, *tests: ast.expr) -> Place:
+        """Return the place with conditions more."""
+        return replace(self, guards=(*self.guards, *tests)) if tests else self
+
 
 class Places:
     """Walks a file."""
@@ -43,111 +48,148 @@ class Places:
 
     def __iter__(self) -> Iterator[Place]:
         """List the statements and expressions that may run, in the order of the text."""
-        yield from self._body(self._module.tree.body, Place(self._module, self._module.tree))
+        return self._body(self._module.tree.body, Place(self._module, self._module.tree))
 
-    def _body(self, body: Sequence[ast.stmt], around: Place) -> Iterator[Place]:
+    def _body(self, body: Iterable[ast.stmt], around: Place) -> Iterator[Place]:
         for statement in body:
-            match statement:
-                case ast.If():
-                    yield from self._expression(statement.test, around)
-                    holds = self._holds(statement.test, around)
-                    for branch, test, runs in (
-                        (statement.body, statement.test, holds is not False),
-                        (statement.orelse, negated(statement.test), holds is not True),
-                    ):
-                        if runs:
-                            own = () if holds is not None else (test,)
-                            yield from self._body(branch, _under(around, *own))
-                    left = _leaves(statement.body), _leaves(statement.orelse)
-                    if (holds is True and left[0]) or (holds is False and left[1]) or all(left):
-                        return
-                    if holds is None and any(left):
-                        test = negated(statement.test) if left[0] else statement.test
-                        around = _under(around, test)
-                case _:
-                    yield from self._statement(statement, around)
-                    if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
-                        return
+            if isinstance(statement, ast.If):
+                yield from self._if(statement, around)
+                after = self._after(statement, around)
+                if after is None:
+                    return
+                around = after
+                continue
+            yield replace(around, node=statement)
+            yield from self._expressions(_heads(statement), around)
+            for inner, place in _bodies(statement, around):
+                yield from self._body(inner, place)
+            if isinstance(statement, _LEAVING):
+                return
+
+    def _if(self, statement: ast.If, around: Place) -> Iterator[Place]:
+        yield from self._expression(statement.test, around)
+        holds = self._holds(statement.test, around)
+        if holds is not False:
+            tests = () if holds else (statement.test,)
+            yield from self._body(statement.body, around.under(*tests))
+        if holds is not True:
+            tests = () if holds is False else (negated(statement.test),)
+            yield from self._body(statement.orelse, around.under(*tests))
+
+    def _after(self, statement: ast.If, around: Place) -> Place | None:
+        """Return the place after an `if`; None where control never gets there."""
+        holds = self._holds(statement.test, around)
+        body, orelse = _leaves(statement.body), _leaves(statement.orelse)
+        if (holds is not False and body) and (holds is not True and orelse):
+            return None
+        if holds is not None:
+            return None if (body if holds else orelse) else around
+        if body:
+            return around.under(negated(statement.test))
+        return around.under(statement.test) if orelse else around
 
     def _holds(self, test: ast.expr, around: Place) -> bool | None:
         return decided(test, lambda part: self._truth(part, around))
 
-    def _statement(self, statement: ast.stmt, around: Place) -> Iterator[Place]:
-        yield replace(around, node=statement)
-        match statement:
-            case ast.Try() | ast.TryStar():
-                own = tuple((statement, each) for each in statement.handlers)
-                inner = replace(around, caught=(*around.caught, *own))
-                yield from self._body(statement.body, inner)
-                for handler in statement.handlers:
-                    yield from self._body(handler.body, around)
-                yield from self._body(statement.orelse, around)
-                yield from self._body(statement.finalbody, around)
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                for each in (*statement.decorator_list, *statement.args.defaults):
-                    yield from self._expression(each, around)
-                inner = replace(around, functions=(statement, *around.functions), caught=())
-                yield from self._body(statement.body, inner)
-            case ast.ClassDef():
-                for each in (*statement.decorator_list, *statement.bases):
-                    yield from self._expression(each, around)
-                yield from self._body(statement.body, replace(around, owner=statement))
-            case ast.For() | ast.AsyncFor() | ast.While():
-                head = statement.test if isinstance(statement, ast.While) else statement.iter
-                yield from self._expression(head, around)
-                yield from self._body(statement.body, around)
-                yield from self._body(statement.orelse, around)
-            case ast.With() | ast.AsyncWith():
-                for item in statement.items:
-                    yield from self._expression(item.context_expr, around)
-                yield from self._body(statement.body, around)
-            case ast.Match():
-                yield from self._expression(statement.subject, around)
-                for case in statement.cases:
-                    yield from self._body(case.body, around)
-            case _:
-                for child in ast.iter_child_nodes(statement):
-                    if isinstance(child, ast.expr):
-                        yield from self._expression(child, around)
+    def _expressions(self, nodes: Iterable[ast.expr], around: Place) -> Iterator[Place]:
+        for node in nodes:
+            yield from self._expression(node, around)
 
     def _expression(self, node: ast.expr, around: Place) -> Iterator[Place]:
         match node:
             case ast.BoolOp(op=op, values=values):
-                inner, is_and = around, isinstance(op, ast.And)
-                for value in values:
-                    yield from self._expression(value, inner)
-                    holds = self._holds(value, inner)
-                    if holds is not None and holds is not is_and:
-                        return
-                    if holds is None:
-                        inner = _under(inner, value if is_and else negated(value))
-                return
+                yield from self._joined(values, around, is_and=isinstance(op, ast.And))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 yield from self._expression(test, around)
                 holds = self._holds(test, around)
                 if holds is not False:
-                    own = () if holds else (test,)
-                    yield from self._expression(body, _under(around, *own))
+                    yield from self._expression(body, around.under(*(() if holds else (test,))))
                 if holds is not True:
-                    own = () if holds is False else (negated(test),)
-                    yield from self._expression(orelse, _under(around, *own))
+                    tests = () if holds is False else (negated(test),)
+                    yield from self._expression(orelse, around.under(*tests))
+            case _:
+                yield replace(around, node=node)
+                yield from self._expressions(_parts(node), around)
+
+    def _joined(
+        self, values: Sequence[ast.expr], around: Place, *, is_and: bool
+    ) -> Iterator[Place]:
+        """List the places of `and` or `or`: each part runs only if those before let it."""
+        for value in values:
+            yield from self._expression(value, around)
+            holds = self._holds(value, around)
+            if holds is (not is_and):
                 return
-        yield replace(around, node=node)
-        for child in ast.iter_child_nodes(node):
-            for inner in [child.value] if isinstance(child, ast.keyword) else [child]:
-                if isinstance(inner, ast.expr):
-                    yield from self._expression(inner, around)
-                elif isinstance(inner, ast.comprehension):
-                    for each in (inner.iter, *inner.ifs):
-                        yield from self._expression(each, around)
+            if holds is None:
+                around = around.under(value if is_and else negated(value))
 
 
-def _under(around: Place, *tests: ast.expr) -> Place:
-    return replace(around, guards=(*around.guards, *tests)) if tests else around
+def _heads(statement: ast.stmt) -> Iterable[ast.expr]:
+    """List the expressions that a statement evaluates itself."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            defaults = (*statement.args.defaults, *filter(None, statement.args.kw_defaults))
+            return (*statement.decorator_list, *defaults)
+        case ast.ClassDef():
+            return (*statement.decorator_list, *statement.bases)
+        case ast.AnnAssign():  # an annotation is no code that runs
+            return filter(None, (statement.value, statement.target))
+        case ast.With() | ast.AsyncWith():
+            return [item.context_expr for item in statement.items]
+    children = ast.iter_child_nodes(statement)
+    return [child for child in children if isinstance(child, ast.expr)]
+
+
+def _bodies(statement: ast.stmt, around: Place) -> Iterator[tuple[Sequence[ast.stmt], Place]]:
+    """List the bodies in a statement, each with where it runs."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            functions = (statement, *around.functions)
+            yield statement.body, replace(around, functions=functions, handlers=())
+        case ast.ClassDef():
+            yield statement.body, replace(around, owner=statement)
+        case ast.Try() | ast.TryStar():
+            handlers = (*around.handlers, *statement.handlers)
+            yield statement.body, replace(around, handlers=handlers)
+            for handler in statement.handlers:
+                yield handler.body, around
+            yield statement.orelse, around
+            yield statement.finalbody, around
+        case ast.With() | ast.AsyncWith():
+            handlers = (*around.handlers, *_suppressing(statement))
+            yield statement.body, replace(around, handlers=handlers)
+        case ast.For() | ast.AsyncFor() | ast.While():
+            yield statement.body, around
+            yield statement.orelse, around
+        case ast.Match():
+            for case in statement.cases:
+                yield case.body, around
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """List the expressions in an expression."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.expr():
+                yield child
+            case ast.keyword(value=value):
+                yield value
+            case ast.comprehension(iter=iterable, ifs=tests):
+                yield iterable
+                yield from tests
+
+
+def _suppressing(statement: ast.With | ast.AsyncWith) -> Iterator[ast.ExceptHandler]:
+    """Write each `contextlib.suppress` of a statement as the handler that it is."""
+    for item in statement.items:
+        match item.context_expr:
+            case ast.Call(func=func, args=kinds) as call if (
+                ast.unparse(func).rpartition(".")[2] == "suppress"
+            ):
+                caught = ast.Tuple(elts=list(kinds), ctx=ast.Load())
+                yield ast.ExceptHandler(type=caught, name=None, body=[], lineno=call.lineno)
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:
     """Return whether control never passes a branch."""
-    return bool(body) and isinstance(
-        body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break
-    )
+    return bool(body) and isinstance(body[-1], _LEAVING)

@@ -1,0 +1,111 @@
+"""What the call of a class takes, by its constructor or the fields of a dataclass."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from backend_caps.compatibility.decorators import keeps_signature, names_of
+from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.signatures import Parameter, Signature
+from backend_caps.engines.source.index import External, FunctionDef
+from backend_caps.engines.source.module import ClassDef
+
+_PLAIN_BASES = frozenset(
+    {"abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"}
+    | {"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object"}
+)
+"""Bases outside of the tree that leave a constructor as it is written."""
+_NO_FIELDS = ("ClassVar", "KW_ONLY")
+_FIELD_FUNCTIONS = frozenset({"field", "Field"})
+
+
+def constructor_of(pair: Pair, definition: ClassDef) -> Signature | None:
+    """Read what a call of a class takes; None where the source does not tell.
+
+    Fields of a dataclass are those of its bases and its own, in the order of `dataclasses`.
+    """
+    order = pair.classes.order(definition)
+    if any(isinstance(each, ClassDef) and _makes_instances(each) for each in order):
+        return None
+    for base in order:
+        if isinstance(base, External):
+            if base.path in _PLAIN_BASES:
+                continue
+            return None
+        if (method := base.methods.get("__init__")) is not None:
+            function = FunctionDef(base.module, method, base)
+            is_plain = keeps_signature(pair, function)
+            return Signature.of(method, is_bound=True) if is_plain else None
+        if _is_dataclass(pair, base):
+            bases = [each for each in order if isinstance(each, ClassDef)]
+            return _of_fields([each for each in bases if _is_dataclass(pair, each)])
+        if base.node.decorator_list:
+            return None
+    return Signature(()) if pair.has_member(definition, "__init__") is False else None
+
+
+def _makes_instances(definition: ClassDef) -> bool:
+    """Return whether a class makes its instances itself, or its metaclass does."""
+    return "__new__" in definition.methods or bool(definition.node.keywords)
+
+
+def _is_dataclass(pair: Pair, definition: ClassDef) -> bool:
+    """Return whether a decorator makes a class a dataclass; an engine has its own ones too."""
+    if "dataclass" in names_of(definition.node):
+        return True
+    for node in definition.node.decorator_list:
+        called = node.func if isinstance(node, ast.Call) else node
+        for target in pair.resolve(called, Place(definition.module, node)):
+            if isinstance(target, FunctionDef):
+                return "dataclass_transform" in names_of(target.node)
+    return False
+
+
+def _of_fields(order: list[ClassDef]) -> Signature:
+    """Read the fields of dataclasses, the subclass first."""
+    fields: dict[str, Parameter] = {}
+    for base in reversed(order):
+        fields |= {each.name: each for each in _fields(base)}
+    return Signature(tuple(sorted(fields.values(), key=lambda each: not each.is_positional)))
+
+
+def _fields(definition: ClassDef) -> Iterator[Parameter]:
+    is_named = _is_keyword_only(definition)
+    for node in definition.node.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        kind = ast.unparse(node.annotation)
+        is_named |= "KW_ONLY" in kind
+        if any(each in kind for each in _NO_FIELDS):
+            continue
+        settings, has_default = _settings(node.value)
+        match settings.get("init"):
+            case ast.Constant(value=False):
+                continue
+        match settings.get("kw_only"):
+            case ast.Constant(value=bool(alone)):
+                pass
+            case _:
+                alone = is_named
+        yield Parameter(node.target.id, not has_default, is_positional=not alone)
+
+
+def _settings(value: ast.expr | None) -> tuple[dict[str | None, ast.expr], bool]:
+    """Return the keywords of a field's `field(...)`, and whether it has a default."""
+    match value:
+        case ast.Call(func=func) if ast.unparse(func).rpartition(".")[2] in _FIELD_FUNCTIONS:
+            settings = {each.arg: each.value for each in value.keywords}
+            has_default = not settings.keys().isdisjoint({"default", "default_factory"})
+            return settings, has_default or bool(value.args)
+    return {}, value is not None
+
+
+def _is_keyword_only(definition: ClassDef) -> bool:
+    return any(
+        keyword.arg == "kw_only" and isinstance(keyword.value, ast.Constant) and keyword.value.value
+        for decorator in definition.node.decorator_list
+        if isinstance(decorator, ast.Call)
+        for keyword in decorator.keywords
+    )

@@ -1,0 +1,101 @@
+"""What a plugin puts in place of an engine's functions, methods and classes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.decorators import is_static
+from backend_caps.compatibility.instances import Instances
+from backend_caps.compatibility.overrides import sites_of_method, supplied
+from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.results import results
+from backend_caps.compatibility.sites import Site
+from backend_caps.engines.source.guards import Function, condition
+from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.module import ClassDef, Module
+
+
+def patches(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
+    """Look for what the plugin replaces, and compare what it puts there with its calls."""
+    match place.node:
+        case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value):
+            pass
+        case ast.Call(
+            func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), value]
+        ):
+            pass
+        case _:
+            return
+    for target in pair.resolve(owner, place):
+        match target:
+            case Module(name=source, path=path) if pair.is_engines(path):
+                is_there, whole = pair.has(source, name), f"{source}.{name}"
+            case ClassDef() if pair.is_engines(target.module.path):
+                is_there, whole = pair.has_member(target, name), f"{target.name}.{name}"
+            case _:
+                continue
+        yield _patch(pair, place, whole, is_there)
+        for each in pair.resolve(value, place):
+            if isinstance(each, FunctionDef) and not pair.is_engines(each.module.path):
+                yield from _compared(pair, instances, each, target, name)
+                break
+        return
+
+
+def _patch(pair: Pair, place: Place, whole: str, is_there: bool | None) -> Contact:
+    verdict, why = Verdict.of(is_there), ""
+    if verdict is Verdict.BREAKS:  # an attribute that the plugin adds for something to read
+        is_added = pair.texts.is_read(whole.rpartition(".")[2])
+        verdict = Verdict.HOLDS if is_added else Verdict.UNUSED
+        why = "" if is_added else f"{whole} is not there, so that nothing takes what is put there"
+    return Contact(
+        kind=ContactKind.PATCH,
+        verdict=verdict,
+        what=whole,
+        at=place.at,
+        why="only running code knows whether it is there" if is_there is None else why,
+        given=condition(place.guards),
+    )
+
+
+def _compared(
+    pair: Pair, instances: Instances, function: FunctionDef, owner: Module | ClassDef, name: str
+) -> Iterator[Contact]:
+    """Compare a function with the engine's calls of the one that it takes the place of."""
+    before = _function(pair, owner, name)
+    if before is None:
+        return
+    what = f"patch of {owner.name}.{name}"
+    if isinstance(owner, ClassDef):
+        order = pair.classes.ancestors(owner)
+        bases = [each for each in order if pair.is_engines(each.module.path)]
+        sites = [*sites_of_method(pair, instances, owner, bases, name)]
+        function = replace(function, owner=None if is_static(before) else owner)
+        module = owner.module
+    else:
+        sites, module = [*_calls(pair, owner, name)], owner
+    yield supplied(pair, what, function, sites)
+    yield from results(pair, what, function, sites, before, module)
+
+
+def _function(pair: Pair, owner: Module | ClassDef, name: str) -> Function | None:
+    """Return the engine's function of a name."""
+    if isinstance(owner, ClassDef):
+        definer = pair.classes.definer(owner, name)
+        return None if definer is None else definer.methods[name]
+    meanings = [each for _, each in owner.scope.get(name, ())]
+    return next((each for each in meanings if isinstance(each, Function)), None)
+
+
+def _calls(pair: Pair, owner: Module, name: str) -> Iterator[Site]:
+    """List the engine's calls of a function of a module, by its bare name."""
+    for path in pair.texts.engine_files(f"{name}("):
+        for site in pair.sites_in(path).get(name, ()):
+            if isinstance(site.call.func, ast.Name):
+                targets = pair.resolve(site.call.func, site.place)
+                if any(isinstance(e, FunctionDef) and e.module is owner for e in targets):
+                    yield site

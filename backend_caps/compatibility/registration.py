@@ -1,0 +1,166 @@
+"""Classes that reach an engine by registration, or by a path that a method returns."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from backend_caps.compatibility.constructors import constructor_of
+from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.decorators import is_property
+from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.signatures import Arguments, Signature
+from backend_caps.compatibility.sites import Site
+from backend_caps.engines.source.guards import Function, returns
+from backend_caps.engines.source.module import ClassDef, Module
+
+
+@dataclass
+class Registrations:
+    """The classes that a plugin gives an engine."""
+
+    pair: Pair
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The classes that stand in for one of the engine's, by their names."""
+        nodes = (node for module in self.pair.modules() for node in ast.walk(module.tree))
+        return frozenset(name for node in nodes for name in _registered(node))
+
+    @cached_property
+    def getters(self) -> Mapping[str, Sequence[str]]:
+        """The methods of the plugin that return the path of a class, by that path."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for module in self.pair.modules():
+            for definition in module.classes:
+                for name, function in definition.methods.items():
+                    for path in _paths(function):
+                        found[path].append(name)
+        return {path: [*dict.fromkeys(names)] for path, names in found.items()}
+
+    def constructors(self, definition: ClassDef) -> Iterator[Contact]:
+        """Compare the constructor of a class with the engine's calls that make instances of it."""
+        constructor = self.pair.own_methods(definition).get("__init__")
+        signature = constructor_of(self.pair, definition)
+        if constructor is None or signature is None:
+            return
+        fault, engine_at = None, None
+        for module, call in self._constructions(definition):
+            arguments = Arguments.of(call)
+            fault = arguments.fault(signature)
+            if fault is not None:
+                engine_at = module.at(call)
+                fault = f"{signature} {fault}; it is made with {arguments}"
+                break
+        yield Contact(
+            kind=ContactKind.CONSTRUCTOR,
+            verdict=Verdict.of(fault is None),
+            what=f"{definition.name}.__init__",
+            at=definition.module.at(constructor),
+            why=fault or "",
+            engine_at=engine_at,
+        )
+
+    def _constructions(self, definition: ClassDef) -> Iterator[tuple[Module, ast.Call]]:
+        """List the engine's calls that construct a class of the plugin."""
+        bases = self.pair.engine_bases(definition)
+        if bases and definition.name in self.names:
+            for path in self.pair.texts.constructing.get(bases[0].name, ()):
+                for site in self.pair.sites_in(path).get(bases[0].name, ()):
+                    yield site.module, site.call
+        for getter in self.getters.get(definition.path, ()):
+            for site in self.pair.sites(getter):
+                yield from ((site.module, call) for call in _of_variable(site))
+
+    def members(self, definition: ClassDef) -> Iterator[Contact]:
+        """Find what the engine calls of a class that has no class of the engine above it.
+
+        A method of the plugin returns its path; the engine's own methods of that name return
+        paths of classes whose root has the methods that are called.
+        """
+        order = self.pair.classes.ancestors(definition)
+        if self.pair.engine_bases(definition):
+            return
+        own = {name for each in order for name in (*each.methods, *each.statements)}
+        for getter in self.getters.get(definition.path, ()):
+            for root in self._roots(getter):
+                for name in root.methods.keys() - own:
+                    if name.startswith("_") or is_property(root.methods[name]):
+                        continue
+                    site = self._call(root, name)
+                    if site is not None:
+                        yield _missing(definition, root, name, site)
+
+    def _call(self, root: ClassDef, name: str) -> Site | None:
+        """Return a call of a method outside of its class's own family, if there is one."""
+        for site in self.pair.sites(name):
+            if site.owner is not root.node and self.pair.is_only_family(root, name):
+                return site
+        return None
+
+    def _roots(self, getter: str) -> Iterator[ClassDef]:
+        """List the roots of the classes whose paths the engine's methods of a name return."""
+        seen: set[ClassDef] = set()
+        for module in self.pair.index.modules(self.pair.texts.defining.get(getter, ())):
+            functions = [each.methods.get(getter) for each in module.classes]
+            nodes = (node for f in functions if f is not None for node in ast.walk(f))
+            for node in nodes:
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found = self.pair.class_at(node.value)
+                    root = None if found is None else self.pair.classes.ancestors(found)[-1]
+                    if root is not None and root not in seen:
+                        seen.add(root)
+                        yield root
+
+
+def _missing(definition: ClassDef, root: ClassDef, name: str, site: Site) -> Contact:
+    signature = Signature.of(root.methods[name], is_bound=False)
+    return Contact(
+        kind=ContactKind.MEMBER,
+        verdict=Verdict.BREAKS,
+        what=f"{definition.name}.{name}",
+        at=definition.at,
+        why=f"{site.caller} calls it; the class has none, and no {root.name} to inherit it from",
+        engine_at=site.at,
+        remedy=f"define {name}{signature}, or derive from {root.name}",
+    )
+
+
+def _registered(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.ClassDef(name=name, decorator_list=decorators):
+            if any("register" in ast.unparse(each) for each in decorators):
+                yield name
+        case ast.Call(func=ast.Attribute(attr=attr)) if "register" in attr:
+            yield from (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+        case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=name)):
+            yield name
+
+
+def _paths(function: Function) -> Iterator[str]:
+    for case in returns(function):
+        match case.value:
+            case ast.Constant(value=str(path)) if "." in path:
+                yield path
+
+
+def _of_variable(site: Site) -> Iterator[ast.Call]:
+    """List the calls of a variable that a call's result, or what is made of it, is assigned to."""
+    if not site.functions:
+        return
+    nodes = [*ast.walk(site.functions[0])]
+    names: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                inner = [*ast.walk(value)]
+                mentioned = {each.id for each in inner if isinstance(each, ast.Name)}
+                if site.call in inner or not mentioned.isdisjoint(names):
+                    names.add(name)
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in names:
+                yield node

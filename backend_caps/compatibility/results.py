@@ -1,0 +1,84 @@
+"""What a plugin's functions return, beside what an engine makes of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.signatures import result_lengths
+from backend_caps.compatibility.sites import Site
+from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.module import Module
+
+_SCALARS = frozenset({"None", "float", "int", "bool", "str"})
+
+
+def results(
+    pair: Pair,
+    what: str,
+    function: FunctionDef,
+    sites: list[Site],
+    base: Function | None,
+    base_module: Module,
+) -> Iterator[Contact]:
+    """Compare what a function returns with what is unpacked, and with the base's annotation."""
+    lengths = result_lengths(function.node)
+    for site in sites if lengths else ():
+        if site.unpacked is not None and site.unpacked not in lengths:
+            words = " or ".join(map(str, sorted(lengths)))
+            yield _result(
+                what,
+                function,
+                f"returns {words} values; {site.caller} unpacks {site.unpacked}",
+                site.at,
+            )
+            return
+    own, wanted = function.node.returns, None if base is None else base.returns
+    if base is None or own is None or wanted is None or not _is_used(pair, function, sites):
+        return
+    if _is_other(ast.unparse(own), ast.unparse(wanted)):
+        yield _result(
+            what,
+            function,
+            f"returns {ast.unparse(own)}; the engine takes {ast.unparse(wanted)}",
+            base_module.at(base),
+        )
+
+
+def _is_used(pair: Pair, function: FunctionDef, sites: Iterable[Site]) -> bool:
+    """Return whether the engine uses a result; it may call the function by its name's text."""
+    return any(each.is_used for each in sites) or pair.texts.is_quoted(function.node.name)
+
+
+def _result(what: str, function: FunctionDef, why: str, engine_at: str) -> Contact:
+    return Contact(
+        kind=ContactKind.RESULT,
+        verdict=Verdict.BREAKS,
+        what=what,
+        at=function.at,
+        why=why,
+        engine_at=engine_at,
+    )
+
+
+def _is_other(own: str, wanted: str) -> bool:
+    """Return whether annotations state different values: a scalar for another, or other tuples."""
+    own, wanted = own.strip("'\""), wanted.strip("'\"")
+    if own == wanted or "Any" in {own, wanted} or wanted.startswith("Optional"):
+        return False
+    alternatives = {each.strip() for each in wanted.split("|")}
+    if own in _SCALARS:
+        return own not in alternatives and "object" not in alternatives
+    return _length(own) is not None and _length(wanted) not in {None, _length(own)}
+
+
+def _length(annotation: str) -> int | None:
+    """Return how many values a tuple's annotation has; None where it is open, or no tuple."""
+    match ast.parse(annotation, mode="eval").body:
+        case ast.Subscript(value=ast.Name(id="tuple" | "Tuple"), slice=ast.Tuple(elts=parts)):
+            is_open = any(isinstance(e, ast.Constant) and e.value is ... for e in parts)
+            return None if is_open else len(parts)
+    return None
