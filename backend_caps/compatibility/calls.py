@@ -14,7 +14,7 @@ from backend_caps.compatibility.decorators import (
     is_static,
     keeps_signature,
 )
-from backend_caps.compatibility.instances import Instances, class_around
+from backend_caps.compatibility.instances import class_around
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.signatures import Arguments, Signature, result_lengths
@@ -23,12 +23,14 @@ from backend_caps.engines.source.index import FunctionDef, Value
 from backend_caps.engines.source.module import ClassDef
 
 
-def calls(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
+def calls(pair: Pair, place: Place) -> Iterator[Contact]:
     """Compare the arguments of a call with the parameters of what it calls."""
     node = place.node
     if not isinstance(node, ast.Call):
         return
-    for target in called(pair, instances, node.func, place):
+    for target in called(pair, node.func, place):
+        if pair.replacements.has(target):
+            return
         signature = _signature(pair, target)
         fault, arguments = None, _arguments(pair, node, place)
         if signature is not None:
@@ -83,7 +85,7 @@ def _arguments(pair: Pair, call: ast.Call, place: Place) -> Arguments:
     return given
 
 
-def unpackings(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
+def unpackings(pair: Pair, place: Place) -> Iterator[Contact]:
     """Compare how many names a result is unpacked into with how many values there are."""
     match place.node:
         case ast.Assign(
@@ -93,7 +95,7 @@ def unpackings(pair: Pair, instances: Instances, place: Place) -> Iterator[Conta
             pass
         case _:
             return
-    for target in called(pair, instances, func, place):
+    for target in called(pair, func, place):
         if isinstance(target, FunctionDef):
             lengths = result_lengths(target.node)
             name = _name(target)
@@ -112,9 +114,7 @@ def unpackings(pair: Pair, instances: Instances, place: Place) -> Iterator[Conta
             return
 
 
-def called(
-    pair: Pair, instances: Instances, func: ast.expr, place: Place
-) -> Iterator[FunctionDef | ClassDef]:
+def called(pair: Pair, func: ast.expr, place: Place) -> Iterator[FunctionDef | ClassDef]:
     """List the functions and classes of the engine that a call may be of, the likeliest first."""
     owner = class_around(place)
     match func:
@@ -130,7 +130,7 @@ def called(
             case FunctionDef() | ClassDef() if pair.is_engines(target.module.path):
                 yield target
             case Value(module=module, node=ast.Attribute(value=saved, attr=name) as kept) if (
-                kept is not func
+                ast.unparse(kept) != ast.unparse(func)
             ):  # an original that the plugin keeps: its first argument is the instance
                 owners = pair.resolve(saved, Place(module, kept))
                 for each in _methods(pair, [o for o in owners if isinstance(o, ClassDef)], name):
@@ -140,7 +140,7 @@ def called(
         for found in _methods(pair, classes, func.attr):
             # `Base.method(self, …)` is called with its instance.
             yield found if is_of_class(found.node) else replace(found, owner=None)
-        yield from _methods(pair, instances.classes(func.value, place), func.attr)
+        yield from _methods(pair, pair.instances.classes(func.value, place), func.attr)
 
 
 def _methods(pair: Pair, owners: list[ClassDef], name: str) -> Iterator[FunctionDef]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from backend_caps.compatibility.attributes import left_out
 from backend_caps.compatibility.calls import calls, unpackings
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
-from backend_caps.compatibility.instances import Instances
 from backend_caps.compatibility.names import imports, reads
 from backend_caps.compatibility.overrides import hooks, overrides
 from backend_caps.compatibility.pair import Pair
@@ -28,17 +27,17 @@ def contacts(pair: Pair, only: Collection[str] | None = None) -> list[Contact]:
 
 
 def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
-    instances, registrations = Instances(pair), Registrations(pair)
+    registrations = Registrations(pair)
     for module in pair.modules():
         if only is not None and module.path not in only:
             continue
         for place in Places(module, pair.conditions.truth):
             yield from imports(pair, place)
             for look in (reads, patches, calls, unpackings):
-                yield from look(pair, instances, place)
+                yield from look(pair, place)
         for definition in pair.plugin_classes(module):
-            yield from overrides(pair, instances, definition)
-            yield from hooks(pair, instances, definition)
+            yield from overrides(pair, definition)
+            yield from hooks(pair, definition)
             yield from left_out(pair, definition)
             yield from registrations.constructors(definition)
             yield from registrations.members(definition)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef
+
+if TYPE_CHECKING:
+    from backend_caps.compatibility.pair import Pair
 
 _DEEPEST = 6
 """The longest chain of attributes and assignments that is followed."""
@@ -39,9 +42,26 @@ class Instances:
             return []
         self._depth += 1
         try:
-            return list(dict.fromkeys(self._classes(node, place)))
+            checked = self._checked(node, place)
+            return checked or list(dict.fromkeys(self._classes(node, place)))
         finally:
             self._depth -= 1
+
+    def _checked(self, node: ast.expr, place: Place) -> list[ClassDef]:
+        """List the classes that a condition around a place, `isinstance`, states of a value."""
+        if not place.guards:
+            return []
+        words, found = ast.unparse(node), []
+        tests = [part for guard in place.guards for part in _conjuncts(guard)]
+        for test in tests:
+            match test:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[value, kinds]) if (
+                    ast.unparse(value) == words
+                ):
+                    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                    targets = [target for kind in each for target in self.pair.resolve(kind, place)]
+                    found += [target for target in targets if isinstance(target, ClassDef)]
+        return found
 
     def _classes(self, node: ast.expr, place: Place) -> Iterator[ClassDef]:
         match node:
@@ -128,6 +148,15 @@ class Instances:
             case ast.Name() | ast.Attribute():
                 targets = self.pair.resolve(node, Place(place.module, node))
                 yield from (each for each in targets if isinstance(each, ClassDef))
+
+
+def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+    """List the conditions that all hold where a condition holds."""
+    match test:
+        case ast.BoolOp(op=ast.And(), values=values):
+            yield from (part for value in values for part in _conjuncts(value))
+        case _:
+            yield test
 
 
 def class_around(place: Place) -> ClassDef | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterator
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
-from backend_caps.compatibility.instances import Instances, class_around
+from backend_caps.compatibility.instances import class_around
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import condition
@@ -16,7 +15,6 @@ from backend_caps.engines.source.module import ClassDef, Module
 _CATCHING = frozenset(
     {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
 )
-_OF_EVERY_OBJECT = frozenset(dir(builtins.object)) | {"__dict__", "__name__", "__qualname__"}
 _BUILT = ("_version", "version", "commit_id")
 """Modules that a build writes, so that a checkout or an sdist may lack them."""
 
@@ -102,10 +100,10 @@ def _import_of(pair: Pair, name: str) -> str:
     return f"from {found[0].name} import {name}" if len(found) == 1 else ""
 
 
-def reads(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
+def reads(pair: Pair, place: Place) -> Iterator[Contact]:
     """Look for an attribute that the plugin reads of a module, a class or an object."""
     match place.node:
-        case ast.Attribute(value=owner, attr=name, ctx=ast.Load()) if name not in _OF_EVERY_OBJECT:
+        case ast.Attribute(value=owner, attr=name, ctx=ast.Load()) if not name.startswith("__"):
             pass
         case _:
             return
@@ -120,19 +118,19 @@ def reads(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
                 whole, is_there = f"{target.name}.{name}", pair.has_member(target, name)
                 yield _read(pair, place, whole, is_there, target)
                 return
-    for definition in _owners(pair, instances, owner, place):
+    for definition in _owners(pair, owner, place):
         whole, is_there = f"{definition.name}.{name}", pair.has_member(definition, name)
         yield _read(pair, place, whole, is_there, definition)
         return
 
 
-def _owners(pair: Pair, instances: Instances, owner: ast.expr, place: Place) -> Iterator[ClassDef]:
+def _owners(pair: Pair, owner: ast.expr, place: Place) -> Iterator[ClassDef]:
     """List the classes of an object whose attribute is read, those with a class of the engine."""
     if isinstance(owner, ast.Name) and owner.id == "cls":
         around = class_around(place)
         found = [] if around is None else [around]
     else:
-        found = instances.classes(owner, place)
+        found = pair.instances.classes(owner, place)
     for each in found:
         if pair.is_engines(each.module.path) or pair.engine_bases(each):
             yield each
@@ -142,8 +140,9 @@ def _read(
     pair: Pair, place: Place, whole: str, is_there: bool | None, owner: ClassDef | None
 ) -> Contact:
     name = whole.rpartition(".")[2]
-    if is_there is False and pair.texts.is_assigned(name):
-        is_there = None  # something assigns it from outside
+    is_added = owner is not None and pair.replacements.adds(owner, name)
+    if is_there is False and (is_added or pair.texts.is_assigned(name)):
+        is_there = None
     verdict = Verdict.of(is_there)
     handler = catching(place) if verdict is Verdict.BREAKS else None
     why = {True: "", False: f"{whole} is not there", None: "only running code knows it"}[is_there]

@@ -13,7 +13,6 @@ from backend_caps.compatibility.decorators import (
     keeps_signature,
     names_of,
 )
-from backend_caps.compatibility.instances import Instances
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.results import results
 from backend_caps.compatibility.signatures import Arguments, Signature
@@ -23,7 +22,7 @@ from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef
 
 
-def overrides(pair: Pair, instances: Instances, definition: ClassDef) -> Iterator[Contact]:
+def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
     """Compare the methods of a plugin's class with the engine's calls of its bases' ones."""
     bases = pair.engine_bases(definition)
     for name, function in pair.own_methods(definition).items() if bases else ():
@@ -42,11 +41,19 @@ def overrides(pair: Pair, instances: Instances, definition: ClassDef) -> Iterato
                 engine_at=owner.module.at(owner.methods[name]),
             )
         elif not is_property(function):
-            sites = [*sites_of_method(pair, instances, definition, bases, name)]
+            sites = [*sites_of_method(pair, definition, bases, name)]
+            sites = [each for each in sites if fits(pair, owner, name, each)]
             yield supplied(pair, what, method, sites)
             yield from results(pair, what, method, sites, owner.methods[name], owner.module)
         else:
             yield Contact(kind=ContactKind.OVERRIDE, verdict=Verdict.HOLDS, what=what, at=method.at)
+
+
+def fits(pair: Pair, owner: ClassDef, name: str, site: Site) -> bool:
+    """Return whether the engine's own method takes a call: one that it does not is of others."""
+    method = FunctionDef(owner.module, owner.methods[name], owner)
+    signature = Signature.of(method.node, is_bound=not is_static(method.node))
+    return Arguments.of(site.call).fault(signature) is None or not keeps_signature(pair, method)
 
 
 def _other_kind(own: Function, base: Function) -> str | None:
@@ -109,7 +116,7 @@ def _of_instance(function: FunctionDef, site: Site) -> str | None:
 
 
 def sites_of_method(
-    pair: Pair, instances: Instances, definition: ClassDef, bases: list[ClassDef], name: str
+    pair: Pair, definition: ClassDef, bases: list[ClassDef], name: str
 ) -> Iterator[Site]:
     """List the calls of the engine that may be of a method of a plugin's class."""
     root = [base for base in bases if name in base.methods][-1]
@@ -129,13 +136,12 @@ def sites_of_method(
             case _ if pair.is_only_family(root, name):
                 yield site
             case receiver:
-                for each in instances.classes(receiver, site.place):
-                    if each in bases or root in pair.classes.ancestors(each):
-                        yield site
-                        break
+                stated = pair.instances.classes(receiver, site.place)
+                if not nodes.keys().isdisjoint(each.node for each in stated):
+                    yield site
 
 
-def hooks(pair: Pair, instances: Instances, definition: ClassDef) -> Iterator[Contact]:
+def hooks(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
     """Find methods that the engine calls, and that a class neither has nor inherits."""
     bases = pair.engine_bases(definition)
     seen: set[str] = set()
@@ -145,7 +151,7 @@ def hooks(pair: Pair, instances: Instances, definition: ClassDef) -> Iterator[Co
                 continue
             seen.add(name)
             if pair.classes.definer(definition, name) is base and _only_raises(method):
-                site = next(sites_of_method(pair, instances, definition, bases, name), None)
+                site = next(sites_of_method(pair, definition, bases, name), None)
                 if site is not None:
                     yield Contact(
                         kind=ContactKind.MEMBER,

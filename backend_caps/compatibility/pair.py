@@ -9,12 +9,15 @@ from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
+from backend_caps.compatibility.instances import Instances
 from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.plugin import Plugin
+from backend_caps.compatibility.reach import reached_files
+from backend_caps.compatibility.replacements import Replacements
 from backend_caps.compatibility.sites import Site, Sites, sites_of
 from backend_caps.compatibility.text_search import TextSearch
 from backend_caps.compatibility.versions import Conditions
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Function, Guards, decided
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target
 from backend_caps.engines.source.module import ClassDef, Module, Scope
@@ -29,8 +32,7 @@ class Pair:
 
     index: Index
     """The files of both."""
-    plugin: Tree
-    """The plugin's files alone."""
+    plugin: Plugin
     _scopes: dict[Function, Scope] = field(default_factory=dict)
     _resolved: dict[tuple[str, str, tuple[Function, ...]], list[Target]] = field(
         default_factory=dict
@@ -63,6 +65,16 @@ class Pair:
         return Conditions(self)
 
     @cached_property
+    def instances(self) -> Instances:
+        """What values are instances of."""
+        return Instances(self)
+
+    @cached_property
+    def replacements(self) -> Replacements:
+        """What the plugin puts in place of the engine's own."""
+        return Replacements(self)
+
+    @cached_property
     def texts(self) -> TextSearch:
         """The text of both."""
         return TextSearch(self.index.tree.files, self.is_engines)
@@ -71,11 +83,16 @@ class Pair:
         """Return whether a file is the engine's."""
         return path.startswith(f"{self.engine}/")
 
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """The plugin's files that its entry points lead to; all of them where it states none."""
+        return reached_files(self.index, self.plugin)
+
     def modules(self) -> Iterator[Module]:
-        """Parse the plugin's files that name the engine, or whose classes are derived here."""
+        """Parse those of the plugin's files that are reached and name the engine."""
         word = self.engine.encode()
-        for path, text in sorted(self.plugin.files.items()):
-            if word in text and (module := self.index.parse(path)) is not None:
+        for path in sorted(self.reached):
+            if word in self.plugin.files[path] and (module := self.index.parse(path)) is not None:
                 yield module
 
     # Names

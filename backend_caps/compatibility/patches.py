@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_static
-from backend_caps.compatibility.instances import Instances
-from backend_caps.compatibility.overrides import sites_of_method, supplied
+from backend_caps.compatibility.overrides import fits, sites_of_method, supplied
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.replacements import assigned
 from backend_caps.compatibility.results import results
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, condition
@@ -19,17 +19,12 @@ from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef, Module
 
 
-def patches(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]:
+def patches(pair: Pair, place: Place) -> Iterator[Contact]:
     """Look for what the plugin replaces, and compare what it puts there with its calls."""
-    match place.node:
-        case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value):
-            pass
-        case ast.Call(
-            func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), value]
-        ):
-            pass
-        case _:
-            return
+    found = assigned(place.node)
+    if found is None:
+        return
+    owner, name, value = found
     for target in pair.resolve(owner, place):
         match target:
             case Module(name=source, path=path) if pair.is_engines(path):
@@ -41,7 +36,7 @@ def patches(pair: Pair, instances: Instances, place: Place) -> Iterator[Contact]
         yield _patch(pair, place, whole, is_there)
         for each in pair.resolve(value, place):
             if isinstance(each, FunctionDef) and not pair.is_engines(each.module.path):
-                yield from _compared(pair, instances, each, target, name)
+                yield from _compared(pair, each, target, name)
                 break
         return
 
@@ -63,7 +58,7 @@ def _patch(pair: Pair, place: Place, whole: str, is_there: bool | None) -> Conta
 
 
 def _compared(
-    pair: Pair, instances: Instances, function: FunctionDef, owner: Module | ClassDef, name: str
+    pair: Pair, function: FunctionDef, owner: Module | ClassDef, name: str
 ) -> Iterator[Contact]:
     """Compare a function with the engine's calls of the one that it takes the place of."""
     before = _function(pair, owner, name)
@@ -73,7 +68,9 @@ def _compared(
     if isinstance(owner, ClassDef):
         order = pair.classes.ancestors(owner)
         bases = [each for each in order if pair.is_engines(each.module.path)]
-        sites = [*sites_of_method(pair, instances, owner, bases, name)]
+        calls = sites_of_method(pair, owner, bases, name)
+        definer = next(each for each in bases if name in each.methods)
+        sites = [each for each in calls if fits(pair, definer, name, each)]
         function = replace(function, owner=None if is_static(before) else owner)
         module = owner.module
     else:

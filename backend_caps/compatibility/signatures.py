@@ -116,7 +116,9 @@ class Arguments:
 
     def misplaced(self, signature: Signature) -> str | None:
         """Say which argument by position goes to another parameter than that of its name."""
+        given = dict(zip(self.parameters(signature), self.positional, strict=False))
         own = {each.name for each in signature.parameters}
+        own -= {name for name, words in given.items() if name in words}  # these got theirs
         for words, parameter in zip(self.positional, signature.positional, strict=False):
             name = words.rpartition(".")[2]
             if name in own and name != parameter.name and parameter.name not in words:

@@ -1,0 +1,73 @@
+"""The files of a plugin that its entry points lead to, by imports and by paths in texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from backend_caps.compatibility.plugin import Plugin
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.module import Module
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_LOADERS = frozenset({"import_module", "resolve_obj_by_qualname", "__import__"})
+"""Functions that import a module by a text."""
+
+
+def reached_files(index: Index, plugin: Plugin) -> frozenset[str]:
+    """List the files that are loaded, or may be, once the engine loads the plugin.
+
+    Returns:
+        All of its files where it states no entry point, and where a module is imported by a
+        name that only running code knows.
+    """
+    reach = _Reach(index, plugin)
+    for each in plugin.entry_points:
+        reach.add(each.module)
+    return frozenset(plugin.files) if reach.is_open or not reach.files else reach.files
+
+
+class _Reach:
+    def __init__(self, index: Index, plugin: Plugin) -> None:
+        self._index, self._plugin = index, plugin
+        self._packages = {path.partition("/")[0] for path in plugin.files}
+        self._seen: set[str] = set()
+        self._files: set[str] = set()
+        self.is_open = False
+
+    @property
+    def files(self) -> frozenset[str]:
+        return frozenset(self._files)
+
+    def add(self, name: str) -> None:
+        """Follow a dotted name: its module, the packages around it, and what these import."""
+        pending = [name]
+        while pending:
+            words = pending.pop().split(".")
+            for end in range(1, len(words) + 1):
+                part = ".".join(words[:end])
+                if part in self._seen or words[0] not in self._packages:
+                    continue
+                self._seen.add(part)
+                module = self._index.module(part)
+                if module is not None:
+                    self._files.add(module.path)
+                    pending += self._named(module)
+
+    def _named(self, module: Module) -> Iterator[str]:
+        """List the dotted names of modules that a module imports, or has as texts."""
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.ImportFrom():
+                    source = module.absolute(node)
+                    yield source
+                    yield from (f"{source}.{alias.name}" for alias in node.names)
+                case ast.Import():
+                    yield from (alias.name for alias in node.names)
+                case ast.Constant(value=str(text)) if "." in text:
+                    yield from _DOTTED.findall(text)
+                case ast.Call(func=func, args=[first, *_]) if (
+                    ast.unparse(func).rpartition(".")[2] in _LOADERS
+                ):
+                    self.is_open |= isinstance(first, ast.JoinedStr | ast.BinOp)
