@@ -14,6 +14,7 @@ from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.patches import patches
 from backend_caps.compatibility.places import Places
 from backend_caps.compatibility.registration import Registrations
+from backend_caps.engines.source.module import Module
 
 
 def contacts(pair: Pair, only: Collection[str] | None = None) -> list[Contact]:
@@ -28,19 +29,23 @@ def contacts(pair: Pair, only: Collection[str] | None = None) -> list[Contact]:
 
 def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     registrations = Registrations(pair)
-    for module in pair.modules():
-        if only is not None and module.path not in only:
-            continue
-        for place in Places(module, pair.conditions.truth):
-            yield from imports(pair, place)
-            for look in (reads, patches, calls, unpackings):
-                yield from look(pair, place)
+    modules = [each for each in pair.modules() if only is None or each.path in only]
+    found = [each for module in modules for each in _at_places(pair, module)]
+    yield from found
+    called = {each.engine_at for each in found if each.kind is ContactKind.CALL} - {None}
+    for module in modules:
         for definition in pair.plugin_classes(module):
             yield from overrides(pair, definition)
-            yield from hooks(pair, definition)
+            yield from hooks(pair, definition, called)
             yield from left_out(pair, definition)
             yield from registrations.constructors(definition)
             yield from registrations.members(definition)
+
+
+def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:
+    for place in Places(module, pair.conditions.truth):
+        for look in (imports, reads, patches, calls, unpackings):
+            yield from look(pair, place)
 
 
 def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
@@ -53,7 +58,10 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
     before = {each.key: each for each in old}
     for each in new:
         earlier = before.get(each.key)
-        if each.verdict.is_finding:
+        if each.kind is ContactKind.MEMBER and earlier is None:
+            is_open = each.verdict is Verdict.NOT_CHECKED
+            yield replace(each, verdict=Verdict.CHANGED) if is_open else each
+        elif each.verdict.is_finding:
             if earlier is None or earlier.verdict is not each.verdict:
                 yield each
         elif earlier is not None and _is_shifted(earlier.parameters, each.parameters):

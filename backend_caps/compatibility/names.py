@@ -140,8 +140,7 @@ def _read(
     pair: Pair, place: Place, whole: str, is_there: bool | None, owner: ClassDef | None
 ) -> Contact:
     name = whole.rpartition(".")[2]
-    is_added = owner is not None and pair.replacements.adds(owner, name)
-    if is_there is False and (is_added or pair.texts.is_assigned(name)):
+    if is_there is False and (pair.texts.is_assigned(name) or _is_added(pair, owner, name)):
         is_there = None
     verdict = Verdict.of(is_there)
     handler = catching(place) if verdict is Verdict.BREAKS else None
@@ -157,4 +156,14 @@ def _read(
         why=why,
         engine_at=None if owner is None else owner.at,
         given=condition(place.guards),
+    )
+
+
+def _is_added(pair: Pair, owner: ClassDef | None, name: str) -> bool:
+    """Return whether a subclass may have an attribute, or the plugin assigns it to the class."""
+    if owner is None:
+        return False
+    others = pair.subclasses(owner)
+    return pair.replacements.adds(owner, name) or any(
+        pair.has_member(each, name) is not False for each in others
     )

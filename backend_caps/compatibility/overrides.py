@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import (
@@ -141,27 +141,35 @@ def sites_of_method(
                     yield site
 
 
-def hooks(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
-    """Find methods that the engine calls, and that a class neither has nor inherits."""
+def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator[Contact]:
+    """Find methods that the engine calls, and that a class neither has nor inherits.
+
+    Args:
+        pair: both.
+        definition: a class of the plugin.
+        called: the places of the engine's functions that the plugin calls. A call elsewhere
+            counts as not checked: whether the plugin gets there, only running code knows.
+    """
     bases = pair.engine_bases(definition)
-    seen: set[str] = set()
     for base in bases:
         for name, method in base.methods.items():
-            if name in seen or name.startswith("__"):
+            is_own = pair.classes.definer(definition, name) is base
+            if not is_own or name.startswith("__") or not _only_raises(method):
                 continue
-            seen.add(name)
-            if pair.classes.definer(definition, name) is base and _only_raises(method):
-                site = next(sites_of_method(pair, definition, bases, name), None)
-                if site is not None:
-                    yield Contact(
-                        kind=ContactKind.MEMBER,
-                        verdict=Verdict.CHANGED,
-                        what=f"{definition.name}.{name}",
-                        at=definition.at,
-                        why=f"{site.caller} calls it, and {base.name}.{name} only raises",
-                        engine_at=site.at,
-                        remedy=f"define {name}{Signature.of(method, is_bound=False)}",
-                    )
+            sites = [*sites_of_method(pair, definition, bases, name)]
+            if not sites:
+                continue
+            reached = [each for each in sites if each.caller_at in called]
+            site = (reached or sites)[0]
+            yield Contact(
+                kind=ContactKind.MEMBER,
+                verdict=Verdict.BREAKS if reached else Verdict.NOT_CHECKED,
+                what=f"{definition.name}.{name}",
+                at=definition.at,
+                why=f"{site.caller} calls it, and {base.name}.{name} only raises",
+                engine_at=site.at,
+                remedy=f"define {name}{Signature.of(method, is_bound=not is_static(method))}",
+            )
 
 
 def _only_raises(function: Function) -> bool:

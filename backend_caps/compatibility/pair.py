@@ -40,6 +40,7 @@ class Pair:
     _sites: dict[str, Sites] = field(default_factory=dict)
     _families: dict[tuple[ClassDef, str], bool] = field(default_factory=dict)
     _members: dict[ClassDef, frozenset[str]] = field(default_factory=dict)
+    _subclasses: dict[ClassDef, list[ClassDef]] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -191,6 +192,17 @@ class Pair:
         return self._members[definition]
 
     # Classes
+
+    def subclasses(self, definition: ClassDef) -> list[ClassDef]:
+        """List the classes, of both, that derive from a class."""
+        if definition not in self._subclasses:
+            files = self.index.heads.files_below([definition.name])
+            self._subclasses[definition] = [
+                each
+                for each in self.index.classes_of(files)
+                if each is not definition and definition in self.classes.ancestors(each)
+            ]
+        return self._subclasses[definition]
 
     def engine_bases(self, definition: ClassDef) -> list[ClassDef]:
         """List the engine's classes among the bases of a class, in the order of resolution."""

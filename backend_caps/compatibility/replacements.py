@@ -48,25 +48,8 @@ class Replacements:
         return f"{owner}.{target.node.name}" in self._names
 
     def adds(self, definition: ClassDef, name: str) -> bool:
-        """Return whether the plugin gives a class an attribute, or a subclass that has it."""
-        if f"{definition.path}.{name}" in self._names:
-            return True
-        for each in self._subclasses:
-            if definition in self.pair.classes.ancestors(each):
-                own = (
-                    name in each.methods,
-                    name in each.statements,
-                    name in self.pair.members(each),
-                )
-                if any(own):
-                    return True
-        return False
-
-    @cached_property
-    def _subclasses(self) -> list[ClassDef]:
-        """The plugin's classes that derive from the engine's."""
-        found = (each for module in self.pair.modules() for each in module.classes)
-        return [each for each in found if self.pair.engine_bases(each)]
+        """Return whether the plugin assigns an attribute of a class."""
+        return f"{definition.path}.{name}" in self._names
 
 
 def assigned(node: ast.AST) -> tuple[ast.expr, str, ast.expr] | None:

@@ -47,6 +47,11 @@ class Site:
         return ".".join(names) or self.module.name
 
     @property
+    def caller_at(self) -> str | None:
+        """`file:line` of the method or function around it; None outside of all."""
+        return self.module.at(self.functions[-1]) if self.functions else None
+
+    @property
     def compares_signatures(self) -> bool:
         """Whether the function around it looks at a signature first."""
         text = ast.unparse(self.functions[-1]) if self.functions else ""
