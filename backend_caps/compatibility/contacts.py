@@ -32,7 +32,8 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     modules = [each for each in pair.modules() if only is None or each.path in only]
     found = [each for module in modules for each in _at_places(pair, module)]
     yield from found
-    called = {each.engine_at for each in found if each.kind is ContactKind.CALL} - {None}
+    calls = (each.engine_at for each in found if each.kind is ContactKind.CALL)
+    called = frozenset(filter(None, calls))
     for module in modules:
         for definition in pair.plugin_classes(module):
             yield from overrides(pair, definition)
