@@ -25,6 +25,7 @@ _LATER = {
     "diff": "diff:diff",
     "dry-run": "dry_run:dry_run",
     "explain": "plan:explain",
+    "fits": "fits:fits",
     "facts": "facts:facts",
     "generate": "generate:generate",
     "lock": "lock:lock",
