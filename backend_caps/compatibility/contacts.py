@@ -44,7 +44,7 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
 
 
 def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:
-    for place in Places(module, pair.conditions.truth):
+    for place in Places(module, pair.conditions):
         for look in (imports, reads, patches, calls, unpackings):
             yield from look(pair, place)
 

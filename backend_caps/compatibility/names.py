@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.instances import class_around
 from backend_caps.compatibility.pair import Pair
-from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.places import Place, caught_by
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.module import ClassDef, Module
 
@@ -47,7 +47,7 @@ def _imported(
         lost = whole if pair.is_module(source) else source
         why = f"{lost} is not there"
         if (handler := catching(place)) is not None:
-            is_replaced = _assigns(handler, alias.asname or alias.name)
+            is_replaced = _replaces(handler, alias.asname or alias.name, pair.engine)
             verdict = Verdict.HOLDS if is_replaced else Verdict.CHANGED
             why = "" if is_replaced else f"{why}, and line {handler.lineno} catches the error"
     return Contact(
@@ -72,17 +72,17 @@ def is_built(whole: str) -> bool:
 def catching(place: Place) -> ast.ExceptHandler | None:
     """Return the innermost handler that catches the loss of a name."""
     for handler in reversed(place.handlers):
-        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        names = {"Exception" if each is None else ast.unparse(each) for each in kinds}
-        if names & _CATCHING:
+        if caught_by(handler) & _CATCHING:
             return handler
     return None
 
 
-def _assigns(handler: ast.ExceptHandler, name: str) -> bool:
-    """Return whether a handler gives a name another value."""
+def _replaces(handler: ast.ExceptHandler, name: str, engine: str) -> bool:
+    """Return whether a handler gives a name another value, or imports another of the engine's."""
     for node in ast.walk(handler):
         match node:
+            case ast.ImportFrom(module=str(source)) if source.partition(".")[0] == engine:
+                return True
             case ast.alias() if (node.asname or node.name) == name:
                 return True
             case ast.Name(id=own, ctx=ast.Store()) if own == name:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from backend_caps.engines.source.guards import Function, decided, negated
+from backend_caps.engines.source.guards import Function, as_expression, decided, negated
 from backend_caps.engines.source.module import Module
 
-Truth = Callable[[ast.expr, "Place"], bool | None]
-"""Returns whether a condition holds with the engine; None where only running code knows."""
+_OF_IMPORTS = frozenset({"ImportError", "ModuleNotFoundError"})
+
+
+class Decisions(Protocol):
+    """What an engine decides of a plugin's conditions; None where only running code knows."""
+
+    def truth(self, test: ast.expr, place: Place) -> bool | None:
+        """Return whether a condition holds."""
+        ...
+
+    def imports_hold(self, body: Sequence[ast.stmt], place: Place) -> bool | None:
+        """Return whether every import in a body finds what it names."""
+        ...
+
+
+_ANY = as_expression("BaseException")
 _LEAVING = ast.Return | ast.Raise | ast.Continue | ast.Break
 
 
@@ -43,8 +58,8 @@ class Place:
 class Places:
     """Walks a file."""
 
-    def __init__(self, module: Module, truth: Truth) -> None:
-        self._module, self._truth = module, truth
+    def __init__(self, module: Module, decisions: Decisions) -> None:
+        self._module, self._decisions = module, decisions
 
     def __iter__(self) -> Iterator[Place]:
         """List the statements and expressions that may run, in the order of the text."""
@@ -63,6 +78,8 @@ class Places:
             yield from self._expressions(_heads(statement), around)
             for inner, place in _bodies(statement, around):
                 yield from self._body(inner, place)
+            if isinstance(statement, ast.Try | ast.TryStar):
+                yield from self._handlers(statement, around)
             if isinstance(statement, _LEAVING):
                 return
 
@@ -75,6 +92,19 @@ class Places:
         if holds is not True:
             tests = () if holds is False else (negated(statement.test),)
             yield from self._body(statement.orelse, around.under(*tests))
+
+    def _handlers(self, statement: ast.Try | ast.TryStar, around: Place) -> Iterator[Place]:
+        """List the places of handlers, but for those of an import that is not lost."""
+        for handler in statement.handlers:
+            if caught_by(handler) <= _OF_IMPORTS:
+                hold = self._decisions.imports_hold(statement.body, around)
+                if hold:
+                    continue
+                if hold is None:
+                    tests = (as_expression(f"except {ast.unparse(handler.type or _ANY)}"),)
+                    yield from self._body(handler.body, around.under(*tests))
+                    continue
+            yield from self._body(handler.body, around)
 
     def _after(self, statement: ast.If, around: Place) -> Place | None:
         """Return the place after an `if`; None where control never gets there."""
@@ -89,7 +119,7 @@ class Places:
         return around.under(statement.test) if orelse else around
 
     def _holds(self, test: ast.expr, around: Place) -> bool | None:
-        return decided(test, lambda part: self._truth(part, around))
+        return decided(test, lambda part: self._decisions.truth(part, around))
 
     def _expressions(self, nodes: Iterable[ast.expr], around: Place) -> Iterator[Place]:
         for node in nodes:
@@ -124,6 +154,12 @@ class Places:
                 around = around.under(value if is_and else negated(value))
 
 
+def caught_by(handler: ast.ExceptHandler) -> set[str]:
+    """List the names of the exceptions that a handler catches."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {"BaseException" if each is None else ast.unparse(each) for each in kinds}
+
+
 def _heads(statement: ast.stmt) -> Iterable[ast.expr]:
     """List the expressions that a statement evaluates itself."""
     match statement:
@@ -151,8 +187,6 @@ def _bodies(statement: ast.stmt, around: Place) -> Iterator[tuple[Sequence[ast.s
         case ast.Try() | ast.TryStar():
             handlers = (*around.handlers, *statement.handlers)
             yield statement.body, replace(around, handlers=handlers)
-            for handler in statement.handlers:
-                yield handler.body, around
             yield statement.orelse, around
             yield statement.finalbody, around
         case ast.With() | ast.AsyncWith():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -54,6 +54,24 @@ class Conditions:
             case ast.Name() | ast.Attribute():
                 return self._of_value(test, place)
         return None
+
+    def imports_hold(self, body: Sequence[ast.stmt], place: Place) -> bool | None:
+        """Return whether every import in a body finds what it names; None if others may fail."""
+        found: list[bool | None] = []
+        for node in body:
+            match node:
+                case ast.ImportFrom():
+                    source = place.module.absolute(node)
+                    found += [self._has_name(source, alias.name) for alias in node.names]
+                case ast.Import():
+                    found += [self._has_name(alias.name, None) for alias in node.names]
+        return False if False in found else (None if None in found or not found else True)
+
+    def _has_name(self, source: str, name: str | None) -> bool | None:
+        if source.partition(".")[0] != self._pair.engine:
+            return None
+        is_there = self._pair.is_module(source)
+        return self._pair.has(source, name) if is_there and name not in {None, "*"} else is_there
 
     def _of_value(self, test: ast.expr, place: Place) -> bool | None:
         """Decide a name whose one value is a condition."""
