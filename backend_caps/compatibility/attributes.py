@@ -15,7 +15,7 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
     """Find attributes that a constructor which calls no base's leaves out."""
     own = pair.own_methods(definition).get("__init__")
     bases = pair.engine_bases(definition)
-    if own is None or not bases or _calls_base(own, {each.name for each in bases}):
+    if own is None or not bases or _calls_constructor(own):
         return
     order = pair.classes.ancestors(definition)
     has = {name for each in order if each not in bases for name in pair.members(each)}
@@ -48,15 +48,15 @@ def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[s
                     yield name, node
 
 
-def _calls_base(function: Function, bases: set[str]) -> bool:
-    """Return whether a constructor calls that of a base."""
+def _calls_constructor(function: Function) -> bool:
+    """Return whether a constructor calls that of a base, or of another class for its instance."""
     for node in ast.walk(function):
         match node:
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"):
-                return True
-            case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name), attr="__init__"):
-                if name in bases:
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
+                if name == "__init__":
                     return True
+            case ast.Call(func=ast.Attribute(attr="__init__"), args=[ast.Name(id="self"), *_]):
+                return True
     return False
 
 

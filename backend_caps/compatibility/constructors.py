@@ -48,7 +48,9 @@ def constructor_of(pair: Pair, definition: ClassDef) -> Signature | None:
 
 def _makes_instances(definition: ClassDef) -> bool:
     """Return whether a class makes its instances itself, or its metaclass does."""
-    return "__new__" in definition.methods or bool(definition.node.keywords)
+    new = definition.methods.get("__new__")
+    takes_all = new is not None and new.args.vararg is not None and new.args.kwarg is not None
+    return bool(definition.node.keywords) or (new is not None and not takes_all)
 
 
 def _is_dataclass(pair: Pair, definition: ClassDef) -> bool:

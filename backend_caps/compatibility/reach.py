@@ -25,7 +25,19 @@ def reached_files(index: Index, plugin: Plugin) -> frozenset[str]:
     reach = _Reach(index, plugin)
     for each in plugin.entry_points:
         reach.add(each.module)
-    return frozenset(plugin.files) if reach.is_open or not reach.files else reach.files
+    for name in _named_by_engine(index, plugin):
+        reach.add(name)
+    is_whole = reach.is_open or not plugin.entry_points or not reach.files
+    return frozenset(plugin.files) if is_whole else reach.files
+
+
+def _named_by_engine(index: Index, plugin: Plugin) -> Iterator[str]:
+    """List the dotted names of the plugin's that the engine has, as those of known platforms."""
+    for package in {path.partition("/")[0] for path in plugin.files}:
+        pattern = re.compile(rf"\b{package}(?:\.\w+)+".encode())
+        for path, text in index.tree.files.items():
+            if path not in plugin.files and package.encode() in text:
+                yield from (name.decode() for name in pattern.findall(text))
 
 
 class _Reach:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.pair import Pair
@@ -72,13 +73,25 @@ def _is_other(own: str, wanted: str) -> bool:
     alternatives = {each.strip() for each in wanted.split("|")}
     if own in _SCALARS:
         return own not in alternatives and "object" not in alternatives
-    return _length(own) is not None and _length(wanted) not in {None, _length(own)}
+    ours, theirs = _elements(own), _elements(wanted)
+    if ours is None or theirs is None or not theirs.is_fixed:
+        return False
+    if ours.is_fixed:
+        return len(ours.kinds) != len(theirs.kinds)
+    # `tuple[T, ...]`, where one of the engine's elements is a scalar and T is none.
+    return any(each in _SCALARS for each in theirs.kinds) and ours.kinds[0] not in _SCALARS
 
 
-def _length(annotation: str) -> int | None:
-    """Return how many values a tuple's annotation has; None where it is open, or no tuple."""
+class _Elements(NamedTuple):
+    kinds: tuple[str, ...]
+    is_fixed: bool
+    """Whether the tuple has just these; `tuple[T, ...]` has any number."""
+
+
+def _elements(annotation: str) -> _Elements | None:
+    """Return the elements of a tuple's annotation; None for another one."""
     match ast.parse(annotation, mode="eval").body:
         case ast.Subscript(value=ast.Name(id="tuple" | "Tuple"), slice=ast.Tuple(elts=parts)):
-            is_open = any(isinstance(e, ast.Constant) and e.value is ... for e in parts)
-            return None if is_open else len(parts)
+            kinds = tuple(ast.unparse(each) for each in parts)
+            return _Elements(kinds, is_fixed="..." not in kinds)
     return None
