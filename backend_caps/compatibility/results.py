@@ -50,8 +50,13 @@ def results(
 
 
 def _is_used(pair: Pair, function: FunctionDef, sites: Iterable[Site]) -> bool:
-    """Return whether the engine uses a result; it may call the function by its name's text."""
-    return any(each.is_used for each in sites) or pair.texts.is_quoted(function.node.name)
+    """Return whether the engine uses a result; it may call the function by its name's text.
+
+    The base's annotation holds for each call of a name, whatever it is called of.
+    """
+    name = function.node.name
+    every = (*sites, *pair.sites(name))
+    return any(each.is_used for each in every) or pair.texts.is_quoted(name)
 
 
 def _result(what: str, function: FunctionDef, why: str, engine_at: str) -> Contact:
