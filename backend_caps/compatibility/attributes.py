@@ -38,11 +38,12 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
 
 
 def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[str, ast.Attribute]]:
-    """List what those methods of a base read of `self` that a class inherits."""
+    """List what those methods of a base read of `self` that run for a class."""
+    runs = pair.running.methods(definition)
     for name, method in base.methods.items():
-        if name == "__init__" or pair.classes.definer(definition, name) is not base:
+        if name == "__init__" or (base, name) not in runs:
             continue
-        for node in ast.walk(method) if pair.runs_for(definition, base, name) else ():
+        for node in ast.walk(method):
             match node:
                 case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Load()):
                     yield name, node

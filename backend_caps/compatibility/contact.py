@@ -45,6 +45,8 @@ class ContactKind(Enum):
     """A call of one of the engine's functions or classes."""
     RESULT = "result"
     """A result that is unpacked or returned, on either side."""
+    CLASS = "class"
+    """A class that derives from one of the engine's."""
     OVERRIDE = "override"
     """A method in the place of one of the engine's."""
     CONSTRUCTOR = "constructor"

@@ -36,6 +36,13 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     called = frozenset(filter(None, calls))
     for module in modules:
         for definition in pair.plugin_classes(module):
+            if pair.engine_bases(definition):
+                yield Contact(
+                    kind=ContactKind.CLASS,
+                    verdict=Verdict.HOLDS,
+                    what=definition.name,
+                    at=definition.at,
+                )
             yield from overrides(pair, definition)
             yield from hooks(pair, definition, called)
             yield from left_out(pair, definition)
@@ -69,12 +76,16 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
             one, other = ", ".join(earlier.parameters), ", ".join(each.parameters)
             why = f"its arguments by position went to {one}, and go to {other}"
             yield replace(each, verdict=Verdict.BREAKS, why=why)
-    kept = {(each.kind, each.what) for each in new}
+    # The plugin is the same: a place of it says more than a name, which the engine may alias.
+    kept = {(each.kind, each.at) for each in new}
+    derived = {each.what for each in new if each.kind is ContactKind.CLASS}
     for each in old:
-        if each.kind is ContactKind.OVERRIDE and (each.kind, each.what) not in kept:
-            yield replace(
-                each, verdict=Verdict.UNUSED, why="the engine has no such method any more"
-            )
+        if each.kind is ContactKind.OVERRIDE and (each.kind, each.at) not in kept:
+            owner = each.what.rpartition(".")[0]
+            if owner in derived or owner.startswith("patch of "):
+                yield replace(
+                    each, verdict=Verdict.UNUSED, why="the engine has no such method any more"
+                )
 
 
 def _is_shifted(before: Sequence[str], after: Sequence[str]) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, returns
 from backend_caps.engines.source.index import FunctionDef
+
+if TYPE_CHECKING:
+    from backend_caps.compatibility.pair import Pair
 
 _PROPERTIES = frozenset(
     {"property", "cached_property", "abstractproperty", "setter", "getter", "classproperty"}

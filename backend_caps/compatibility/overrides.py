@@ -19,8 +19,11 @@ from backend_caps.compatibility.results import results
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, returns
-from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
+
+_SEVERAL = 2
+"""One class of an engine's without a method may stand for what is unknown, or not in use."""
 
 
 def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
@@ -152,18 +155,26 @@ def sites_of_method(
             case ast.Name(id="self" | "cls"):
                 owner = nodes.get(site.owner) if site.owner is not None else None
                 around = site.functions[-1].name if site.functions else ""
-                if owner is not None and pair.runs_for(definition, owner, around):
+                if owner is not None and (owner, around) in pair.running.methods(definition):
                     yield site
             case ast.Call(func=ast.Name(id="super")):
                 continue
             case ast.Name(id=own) | ast.Attribute(attr=own) if own[:1].isupper():
                 continue  # a class of the engine's, by its name
+            case receiver if _is_external(pair, receiver, site):
+                continue
             case _ if pair.is_only_family(root, name):
                 yield site
             case receiver:
                 stated = pair.instances.classes(receiver, site.place)
                 if not nodes.keys().isdisjoint(each.node for each in stated):
                     yield site
+
+
+def _is_external(pair: Pair, receiver: ast.expr, site: Site) -> bool:
+    """Return whether a call is of a module or class of another package, such as `torch.cuda`."""
+    targets = pair.resolve(receiver, site.place)
+    return bool(targets) and all(isinstance(each, External) for each in targets)
 
 
 def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator[Contact]:
@@ -182,19 +193,41 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
             if not is_own or name.startswith("__") or not _only_raises(method):
                 continue
             sites = [*sites_of_method(pair, definition, bases, name)]
-            if not sites:
-                continue
-            reached = [each for each in sites if each.caller_at in called]
-            site = (reached or sites)[0]
-            yield Contact(
-                kind=ContactKind.MEMBER,
-                verdict=Verdict.BREAKS if reached else Verdict.NOT_CHECKED,
-                what=f"{definition.name}.{name}",
-                at=definition.at,
-                why=f"{site.caller} calls it, and {base.name}.{name} only raises",
-                engine_at=site.at,
-                remedy=f"define {name}{Signature.of(method, is_bound=not is_static(method))}",
-            )
+            sites = [each for each in sites if not _passes_on(pair, each, base, name)]
+            if sites and not _is_optional(pair, base, name):
+                yield _hook(definition, base, name, sites, called)
+
+
+def _hook(
+    definition: ClassDef, base: ClassDef, name: str, sites: list[Site], called: Collection[str]
+) -> Contact:
+    reached = [each for each in sites if each.caller_at in called]
+    site, method = (reached or sites)[0], base.methods[name]
+    return Contact(
+        kind=ContactKind.MEMBER,
+        verdict=Verdict.BREAKS if reached else Verdict.NOT_CHECKED,
+        what=f"{definition.name}.{name}",
+        at=definition.at,
+        why=f"{site.caller} calls it, and {base.name}.{name} only raises",
+        engine_at=site.at,
+        remedy=f"define {name}{Signature.of(method, is_bound=not is_static(method))}",
+    )
+
+
+def _passes_on(pair: Pair, site: Site, base: ClassDef, name: str) -> bool:
+    """Return whether a method of the same name passes a call on to others of its family."""
+    if site.owner is None or not site.functions or site.functions[-1].name != name:
+        return False
+    owner = site.module.definitions.get(site.owner)
+    return owner is not None and base in pair.classes.ancestors(owner)
+
+
+def _is_optional(pair: Pair, base: ClassDef, name: str) -> bool:
+    """Return whether several of the engine's own classes do without a method."""
+    family = [each for each in pair.subclasses(base) if pair.is_engines(each.module.path)]
+    last = [each for each in family if not pair.subclasses(each)]
+    num_without = sum(pair.classes.definer(each, name) is base for each in last)
+    return num_without >= _SEVERAL
 
 
 def _only_raises(function: Function) -> bool:

@@ -14,6 +14,7 @@ from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.plugin import Plugin
 from backend_caps.compatibility.reach import reached_files
 from backend_caps.compatibility.replacements import Replacements
+from backend_caps.compatibility.running import Running
 from backend_caps.compatibility.sites import Site, Sites, sites_of
 from backend_caps.compatibility.text_search import TextSearch
 from backend_caps.compatibility.versions import Conditions
@@ -74,6 +75,11 @@ class Pair:
     def replacements(self) -> Replacements:
         """What the plugin puts in place of the engine's own."""
         return Replacements(self)
+
+    @cached_property
+    def running(self) -> Running:
+        """The methods that run for instances of classes."""
+        return Running(self)
 
     @cached_property
     def texts(self) -> TextSearch:
@@ -224,15 +230,6 @@ class Pair:
             if (found := [f for guards, f in alternatives if self.may_hold(guards, place)])
         }
 
-    def runs_for(self, definition: ClassDef, owner: ClassDef, name: str) -> bool:
-        """Return whether a base's method runs for instances of a class that may override it."""
-        for each in self.classes.ancestors(definition):
-            if each is owner:
-                return True
-            if name in each.methods and not _calls_base(each.methods[name], name):
-                return False
-        return False
-
     def is_only_family(self, root: ClassDef, name: str) -> bool:
         """Return whether every method or function of a name is of subclasses of one class."""
         key = (root, name)
@@ -287,13 +284,3 @@ def _assigned(node: ast.ClassDef) -> Iterator[str]:
                 yield name
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
-
-
-def _calls_base(function: Function, name: str) -> bool:
-    """Return whether a method calls that of a base: by `super()`, or by the base's name."""
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
-        for node in ast.walk(function)
-    )

@@ -56,7 +56,7 @@ def _is_used(pair: Pair, function: FunctionDef, sites: Iterable[Site]) -> bool:
     """
     name = function.node.name
     every = (*sites, *pair.sites(name))
-    return any(each.is_used for each in every) or pair.texts.is_quoted(name)
+    return any(each.is_used for each in every) or name in pair.texts.quoted
 
 
 def _result(what: str, function: FunctionDef, why: str, engine_at: str) -> Contact:

@@ -10,7 +10,9 @@ from functools import cached_property
 
 _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 _CALLED = re.compile(rb"\.(\w+)\(")
-_CONSTRUCTED = re.compile(rb"\b([A-Z]\w+)\(")
+_CALLED_OF = re.compile(rb"(?:\b(self|cls)|(super\(\)))?\.(\w+)\(")
+_CONSTRUCTED = re.compile(rb"(?<!class )\b([A-Z]\w+)\(")
+_QUOTED = re.compile(rb"[\"'](\w+)[\"']")
 
 
 @dataclass
@@ -38,6 +40,27 @@ class TextSearch:
         """The engine's files that call a name with a capital letter first, by the name."""
         return self._files_with(_CONSTRUCTED)
 
+    @cached_property
+    def called_of_others(self) -> frozenset[str]:
+        """The attributes that the engine calls of something other than `self` and its class."""
+        return frozenset(
+            name.decode("utf-8", "replace")
+            for path, text in self.files.items()
+            if self.is_engines(path)
+            for own, base, name in set(_CALLED_OF.findall(text))
+            if not own and not base
+        )
+
+    @cached_property
+    def quoted(self) -> frozenset[str]:
+        """The words that the engine has as texts, as remote calls name methods."""
+        return frozenset(
+            word.decode("utf-8", "replace")
+            for path, text in self.files.items()
+            if self.is_engines(path)
+            for word in set(_QUOTED.findall(text))
+        )
+
     def _files_with(self, pattern: re.Pattern[bytes]) -> Mapping[str, Sequence[str]]:
         found: dict[str, list[str]] = defaultdict(list)
         for path, text in self.files.items():
@@ -57,12 +80,6 @@ class TextSearch:
         """Return whether any file assigns an attribute of an object other than `self`."""
         of_other = rf"(?<!self)\.{name}\b(?::[^=\n]+)?\s*=[^=]"
         return self._has(name, rf"{of_other}|setattr\([^,]+,\s*[\"']{name}[\"']")
-
-    def is_quoted(self, name: str) -> bool:
-        """Return whether the engine has a name as a text, as remote calls do."""
-        words = (f'"{name}"'.encode(), f"'{name}'".encode())
-        texts = (self.files[path] for path in self.engine_files(name))
-        return any(word in text for text in texts for word in words)
 
     def _has(self, name: str, pattern: str) -> bool:
         if pattern not in self._found:

@@ -1,0 +1,95 @@
+"""The methods of an engine's classes that run for instances of a plugin's class."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from backend_caps.compatibility.decorators import is_property
+from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.module import ClassDef
+
+if TYPE_CHECKING:
+    from backend_caps.compatibility.pair import Pair
+
+Method = tuple[ClassDef, str]
+"""The class that defines a method, and its name."""
+
+
+class _Uses(NamedTuple):
+    """The names of attributes that a method reads."""
+
+    own: frozenset[str]
+    """Of `self` or `cls`."""
+    of_base: frozenset[str]
+    """Of `super()`."""
+    of_class: frozenset[str]
+    """Of a class, by its name."""
+
+
+@dataclass
+class Running:
+    """Follows a class from the methods that the engine calls to those that they call."""
+
+    pair: Pair
+    _methods: dict[ClassDef, frozenset[Method]] = field(default_factory=dict)
+    _uses: dict[Function, _Uses] = field(default_factory=dict)
+
+    def methods(self, definition: ClassDef) -> frozenset[Method]:
+        """List the methods, a class's own and its bases', that may run for its instances."""
+        if definition not in self._methods:
+            self._methods[definition] = self._followed(definition)
+        return self._methods[definition]
+
+    def _followed(self, definition: ClassDef) -> frozenset[Method]:
+        order = self.pair.classes.ancestors(definition)
+        definers: dict[str, list[ClassDef]] = {}
+        for each in order:
+            for name in each.methods:
+                definers.setdefault(name, []).append(each)
+        pending = [(f[0], name) for name, f in definers.items() if self._is_entered(f[0], name)]
+        found: set[Method] = set()
+        while pending:
+            method = pending.pop()
+            if method not in found:
+                found.add(method)
+                pending += self._called(method, definers)
+        return frozenset(found)
+
+    def _is_entered(self, owner: ClassDef, name: str) -> bool:
+        """Return whether something other than the instance may call a method."""
+        return (
+            not self.pair.is_engines(owner.module.path)
+            or name.startswith("__")
+            or is_property(owner.methods[name])
+            or name in self.pair.texts.called_of_others
+            or name in self.pair.texts.quoted
+        )
+
+    def _called(self, method: Method, definers: dict[str, list[ClassDef]]) -> Iterator[Method]:
+        owner, name = method
+        uses = self._used(owner.methods[name])
+        for each in uses.own & definers.keys():
+            yield definers[each][0], each
+        for each in uses.of_base & definers.keys():
+            order = definers[each]
+            after = order[order.index(owner) + 1 :] if owner in order else order
+            yield from ((base, each) for base in after[:1])
+        for each in uses.of_class & definers.keys():
+            yield from ((base, each) for base in definers[each])
+
+    def _used(self, function: Function) -> _Uses:
+        if function not in self._uses:
+            own, of_base, of_class = set(), set(), set()
+            for node in ast.walk(function):
+                match node:
+                    case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
+                        own.add(name)
+                    case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                        of_base.add(name)
+                    case ast.Attribute(value=ast.Name(id=named), attr=name) if named[:1].isupper():
+                        of_class.add(name)
+            self._uses[function] = _Uses(*map(frozenset, (own, of_base, of_class)))
+        return self._uses[function]
