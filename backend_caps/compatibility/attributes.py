@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.module import ClassDef
@@ -43,7 +44,7 @@ def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[s
     for name, method in base.methods.items():
         if name == "__init__" or (base, name) not in runs:
             continue
-        for node in ast.walk(method):
+        for node in walk(method):
             match node:
                 case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Load()):
                     yield name, node
@@ -51,7 +52,7 @@ def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[s
 
 def _calls_constructor(function: Function) -> bool:
     """Return whether a constructor calls that of a base, or of another class for its instance."""
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
                 if name == "__init__":
@@ -62,7 +63,7 @@ def _calls_constructor(function: Function) -> bool:
 
 
 def _assigned(function: Function) -> Iterator[str]:
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
                 yield name

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, returns
 from backend_caps.engines.source.index import FunctionDef
@@ -64,7 +65,7 @@ def _is_transparent(decorator: FunctionDef) -> bool:
     The function that it returns may be a decorator, where it takes arguments of its own.
     """
     own = {each.arg for each in decorator.node.args.args}
-    inner = [each for each in ast.walk(decorator.node) if isinstance(each, Function)]
+    inner = [each for each in walk(decorator.node) if isinstance(each, Function)]
     for function in inner:
         own |= {each.arg for each in function.args.args}
     wrappers = {each.name for each in inner[1:] if _takes_all(each)}

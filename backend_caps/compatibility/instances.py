@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
-from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.guards import Function, Guards
 from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef
 
 if TYPE_CHECKING:
     from backend_caps.compatibility.pair import Pair
 
-_DEEPEST = 6
+_DEEPEST = 30
 """The longest chain of attributes and assignments that is followed."""
 
 
@@ -34,34 +35,51 @@ class Instances:
 
     pair: Pair
     _given: dict[ClassDef, Mapping[str, _Statement]] = field(default_factory=dict)
+    _found: dict[tuple[ast.expr | str, tuple[Function, ...]], list[ClassDef]] = field(
+        default_factory=dict
+    )
+    """By the value, or its name in a function, and the functions around it."""
+    _checks: dict[Guards, list[tuple[str, ast.expr]]] = field(default_factory=dict)
     _depth: int = 0
 
     def classes(self, node: ast.expr, place: Place) -> list[ClassDef]:
         """List the classes that a value may be an instance of; empty where nothing states it."""
-        if self._depth > _DEEPEST:
-            return []
-        self._depth += 1
-        try:
-            checked = self._checked(node, place)
-            return checked or list(dict.fromkeys(self._classes(node, place)))
-        finally:
+        if checked := self._checked(node, place):
+            return checked
+        name = node.id if isinstance(node, ast.Name) and place.functions else node
+        key = name, place.functions
+        if key not in self._found and self._depth < _DEEPEST:
+            self._found[key] = []  # while it is followed: a name may be assigned from itself
+            self._depth += 1
+            self._found[key] = list(dict.fromkeys(self._classes(node, place)))
             self._depth -= 1
+        return self._found.get(key, [])
 
     def _checked(self, node: ast.expr, place: Place) -> list[ClassDef]:
         """List the classes that a condition around a place, `isinstance`, states of a value."""
-        if not place.guards:
+        tests = self._checks_of(place.guards) if place.guards else ()
+        name = dotted(node) if tests else None
+        if name is None:
             return []
-        words, found = ast.unparse(node), []
-        tests = [part for guard in place.guards for part in _conjuncts(guard)]
-        for test in tests:
-            match test:
-                case ast.Call(func=ast.Name(id="isinstance"), args=[value, kinds]) if (
-                    ast.unparse(value) == words
-                ):
-                    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
-                    targets = [target for kind in each for target in self.pair.resolve(kind, place)]
-                    found += [target for target in targets if isinstance(target, ClassDef)]
+        found: list[ClassDef] = []
+        for kinds in [kinds for value, kinds in tests if value == name]:
+            each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+            targets = [target for kind in each for target in self.pair.resolve(kind, place)]
+            found += [target for target in targets if isinstance(target, ClassDef)]
         return found
+
+    def _checks_of(self, guards: Guards) -> list[tuple[str, ast.expr]]:
+        """List the names that conditions check by `isinstance`, each with the classes."""
+        if guards not in self._checks:
+            found: list[tuple[str, ast.expr]] = []
+            for test in (part for guard in guards for part in _conjuncts(guard)):
+                match test:
+                    case ast.Call(func=ast.Name(id="isinstance"), args=[value, kinds]) if (
+                        name := dotted(value)
+                    ):
+                        found.append((name, kinds))
+            self._checks[guards] = found
+        return self._checks[guards]
 
     def _classes(self, node: ast.expr, place: Place) -> Iterator[ClassDef]:
         match node:
@@ -79,6 +97,8 @@ class Instances:
                 yield from self.classes(value, place)
 
     def _of_name(self, name: str, place: Place) -> Iterator[ClassDef]:
+        # What a name means in a function is kept for all its places, whatever their conditions.
+        place = Place(place.module, place.node, functions=place.functions, owner=place.owner)
         for function in place.functions:
             own = function.args
             for each in (*own.posonlyargs, *own.args, *own.kwonlyargs):
@@ -179,7 +199,7 @@ def _statements_of(definition: ClassDef) -> Iterator[tuple[str, _Statement]]:
 
 
 def _assignments(function: Function, place: Place) -> Iterator[tuple[str, _Statement]]:
-    for node in ast.walk(function):
+    for node in walk(function):
         match node:
             case ast.AnnAssign(
                 target=ast.Attribute(value=ast.Name(id="self"), attr=name),

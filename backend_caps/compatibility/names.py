@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.instances import class_around
+from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place, caught_by
 from backend_caps.engines.source.guards import condition
@@ -79,7 +80,7 @@ def catching(place: Place) -> ast.ExceptHandler | None:
 
 def _replaces(handler: ast.ExceptHandler, name: str, engine: str) -> bool:
     """Return whether a handler gives a name another value, or imports another of the engine's."""
-    for node in ast.walk(handler):
+    for node in walk(handler):
         match node:
             case ast.ImportFrom(module=str(source)) if source.partition(".")[0] == engine:
                 return True
@@ -140,7 +141,7 @@ def _read(
     pair: Pair, place: Place, whole: str, is_there: bool | None, owner: ClassDef | None
 ) -> Contact:
     name = whole.rpartition(".")[2]
-    if is_there is False and (pair.texts.is_assigned(name) or _is_added(pair, owner, name)):
+    if is_there is False and (name in pair.texts.assigned or _is_added(pair, owner, name)):
         is_there = None
     verdict = Verdict.of(is_there)
     handler = catching(place) if verdict is Verdict.BREAKS else None

@@ -149,7 +149,10 @@ def sites_of_method(
     """List the calls of the engine that may be of a method of a plugin's class."""
     root = [base for base in bases if name in base.methods][-1]
     nodes = {each.node: each for each in bases}
-    for site in pair.sites(name):
+    is_only_family = pair.is_only_family(root, name)
+    # The class of another receiver is told by a file that names it.
+    mentioning = None if is_only_family else [each.name for each in bases]
+    for site in pair.sites(name, mentioning):
         assert isinstance(site.call.func, ast.Attribute), "the sites are calls of an attribute"
         match site.call.func.value:
             case ast.Name(id="self" | "cls"):
@@ -163,7 +166,7 @@ def sites_of_method(
                 continue  # a class of the engine's, by its name
             case receiver if _is_external(pair, receiver, site):
                 continue
-            case _ if pair.is_only_family(root, name):
+            case _ if is_only_family:
                 yield site
             case receiver:
                 stated = pair.instances.classes(receiver, site.place)

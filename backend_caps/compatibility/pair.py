@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
 from backend_caps.compatibility.instances import Instances
+from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.plugin import Plugin
 from backend_caps.compatibility.reach import reached_files
@@ -112,12 +113,9 @@ class Pair:
 
     def resolve(self, node: ast.expr, place: Place) -> list[Target]:
         """List what a name, or names joined by dots, may mean; nothing for another expression."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(root, ast.Name):
+        if (name := dotted(node)) is None:
             return []
-        key = (place.module.path, ast.unparse(node), place.functions)
+        key = (place.module.path, name, place.functions)
         if key not in self._resolved:
             scopes = [self.scope(place.module, each) for each in place.functions]
             found = self.index.resolve(node, place.module, scopes)
@@ -245,9 +243,19 @@ class Pair:
 
     # Calls
 
-    def sites(self, name: str) -> Iterator[Site]:
-        """List the engine's calls of an attribute of a name."""
-        for path in self.texts.calling.get(name, ()):
+    def sites(self, name: str, mentioning: Collection[str] | None = None) -> Iterator[Site]:
+        """List the engine's calls of an attribute of a name.
+
+        Args:
+            name: of the attribute.
+            mentioning: the classes of which one is named in the text of each file that is looked
+                at; all files if None.
+        """
+        paths = self.texts.calling.get(name, ())
+        if mentioning is not None:
+            mentions = {path for each in mentioning for path in self.texts.mentioning.get(each, ())}
+            paths = [path for path in paths if path in mentions]
+        for path in paths:
             for site in self.sites_in(path).get(name, ()):
                 if isinstance(site.call.func, ast.Attribute):
                     yield site
@@ -273,12 +281,12 @@ def _globals(module: Module) -> set[str]:
     """List the names that the functions of a module declare global."""
     if b"global " not in module.text:
         return set()
-    nodes = ast.walk(module.tree)
+    nodes = walk(module.tree)
     return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
 
 
 def _assigned(node: ast.ClassDef) -> Iterator[str]:
-    for inner in ast.walk(node):
+    for inner in walk(node):
         match inner:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 yield name

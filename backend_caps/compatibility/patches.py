@@ -44,7 +44,7 @@ def patches(pair: Pair, place: Place) -> Iterator[Contact]:
 def _patch(pair: Pair, place: Place, whole: str, is_there: bool | None) -> Contact:
     verdict, why = Verdict.of(is_there), ""
     if verdict is Verdict.BREAKS:  # an attribute that the plugin adds for something to read
-        is_added = pair.texts.is_read(whole.rpartition(".")[2])
+        is_added = pair.texts.is_read(whole)
         verdict = Verdict.HOLDS if is_added else Verdict.UNUSED
         why = "" if is_added else f"{whole} is not there, so that nothing takes what is put there"
     return Contact(
@@ -68,7 +68,9 @@ def _compared(
     if isinstance(owner, ClassDef):
         order = pair.classes.ancestors(owner)
         bases = [each for each in order if pair.is_engines(each.module.path)]
-        calls = sites_of_method(pair, owner, bases, name)
+        calls = _constructions(pair, owner) if name == "__init__" else ()
+        if not name.startswith("__"):
+            calls = sites_of_method(pair, owner, bases, name)
         definer = next(each for each in bases if name in each.methods)
         sites = [each for each in calls if fits(pair, definer, name, each)]
         function = replace(function, owner=None if is_static(before) else owner)
@@ -77,6 +79,14 @@ def _compared(
         sites, module = [*_calls(pair, owner, name)], owner
     yield supplied(pair, what, function, sites)
     yield from results(pair, what, function, sites, before, module)
+
+
+def _constructions(pair: Pair, owner: ClassDef) -> Iterator[Site]:
+    """List the engine's calls that construct a class, by its bare name."""
+    for path in pair.texts.constructing.get(owner.name, ()):
+        for site in pair.sites_in(path).get(owner.name, ()):
+            if owner in pair.resolve(site.call.func, site.place):
+                yield site
 
 
 def _function(pair: Pair, owner: Module | ClassDef, name: str) -> Function | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from backend_caps.compatibility.nodes import children
 from backend_caps.engines.source.guards import Function, as_expression, decided, negated
 from backend_caps.engines.source.module import Module
 
@@ -50,6 +51,10 @@ class Place:
         assert isinstance(self.node, ast.stmt | ast.expr), "only those are places"
         return self.module.at(self.node)
 
+    def of(self, node: ast.AST) -> Place:
+        """Return the place of another node that runs under the same conditions."""
+        return Place(self.module, node, self.guards, self.handlers, self.functions, self.owner)
+
     def under(self, *tests: ast.expr) -> Place:
         """Return the place with conditions more."""
         return replace(self, guards=(*self.guards, *tests)) if tests else self
@@ -62,7 +67,10 @@ class Places:
         self._module, self._decisions = module, decisions
 
     def __iter__(self) -> Iterator[Place]:
-        """List the statements and expressions that may run, in the order of the text."""
+        """List the statements and expressions that may run, in the order of the text.
+
+        A name or a constant alone is left out.
+        """
         return self._body(self._module.tree.body, Place(self._module, self._module.tree))
 
     def _body(self, body: Iterable[ast.stmt], around: Place) -> Iterator[Place]:
@@ -74,7 +82,7 @@ class Places:
                     return
                 around = after
                 continue
-            yield replace(around, node=statement)
+            yield around.of(statement)
             yield from self._expressions(_heads(statement), around)
             for inner, place in _bodies(statement, around):
                 yield from self._body(inner, place)
@@ -127,6 +135,8 @@ class Places:
 
     def _expression(self, node: ast.expr, around: Place) -> Iterator[Place]:
         match node:
+            case ast.Name() | ast.Constant():  # an attribute's place says more
+                return
             case ast.BoolOp(op=op, values=values):
                 yield from self._joined(values, around, is_and=isinstance(op, ast.And))
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -138,7 +148,7 @@ class Places:
                     tests = () if holds is False else (negated(test),)
                     yield from self._expression(orelse, around.under(*tests))
             case _:
-                yield replace(around, node=node)
+                yield around.of(node)
                 yield from self._expressions(_parts(node), around)
 
     def _joined(
@@ -172,8 +182,7 @@ def _heads(statement: ast.stmt) -> Iterable[ast.expr]:
             return filter(None, (statement.value, statement.target))
         case ast.With() | ast.AsyncWith():
             return [item.context_expr for item in statement.items]
-    children = ast.iter_child_nodes(statement)
-    return [child for child in children if isinstance(child, ast.expr)]
+    return [child for child in children(statement) if isinstance(child, ast.expr)]
 
 
 def _bodies(statement: ast.stmt, around: Place) -> Iterator[tuple[Sequence[ast.stmt], Place]]:
@@ -202,7 +211,7 @@ def _bodies(statement: ast.stmt, around: Place) -> Iterator[tuple[Sequence[ast.s
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
     """List the expressions in an expression."""
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         match child:
             case ast.expr():
                 yield child

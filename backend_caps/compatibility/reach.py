@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.plugin import Plugin
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import Module
@@ -69,7 +70,7 @@ class _Reach:
 
     def _named(self, module: Module) -> Iterator[str]:
         """List the dotted names of modules that a module imports, or has as texts."""
-        for node in ast.walk(module.tree):
+        for node in walk(module.tree):
             match node:
                 case ast.ImportFrom():
                     source = module.absolute(node)

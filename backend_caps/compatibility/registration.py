@@ -11,6 +11,7 @@ from functools import cached_property
 from backend_caps.compatibility.constructors import constructor_of
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_property
+from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
@@ -27,7 +28,7 @@ class Registrations:
     @cached_property
     def names(self) -> frozenset[str]:
         """The classes that stand in for one of the engine's, by their names."""
-        nodes = (node for module in self.pair.modules() for node in ast.walk(module.tree))
+        nodes = (node for module in self.pair.modules() for node in walk(module.tree))
         return frozenset(name for node in nodes for name in _registered(node))
 
     @cached_property
@@ -106,7 +107,7 @@ class Registrations:
         seen: set[ClassDef] = set()
         for module in self.pair.index.modules(self.pair.texts.defining.get(getter, ())):
             functions = [each.methods.get(getter) for each in module.classes]
-            nodes = (node for f in functions if f is not None for node in ast.walk(f))
+            nodes = (node for f in functions if f is not None for node in walk(f))
             for node in nodes:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found = self.pair.class_at(node.value)
@@ -135,7 +136,7 @@ def _registered(node: ast.AST) -> Iterator[str]:
             if any("register" in ast.unparse(each) for each in decorators):
                 yield name
         case ast.Call(func=ast.Attribute(attr=attr)) if "register" in attr:
-            yield from (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+            yield from (each.id for each in walk(node) if isinstance(each, ast.Name))
         case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=name)):
             yield name
 
@@ -151,12 +152,12 @@ def _of_variable(site: Site) -> Iterator[ast.Call]:
     """List the calls of a variable that a call's result, or what is made of it, is assigned to."""
     if not site.functions:
         return
-    nodes = [*ast.walk(site.functions[0])]
+    nodes = [*walk(site.functions[0])]
     names: set[str] = set()
     for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                inner = [*ast.walk(value)]
+                inner = [*walk(value)]
                 mentioned = {each.id for each in inner if isinstance(each, ast.Name)}
                 if site.call in inner or not mentioned.isdisjoint(names):
                     names.add(name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from backend_caps.compatibility.nodes import children
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef, Module
@@ -68,7 +69,7 @@ def _statements(
     node: ast.AST, functions: tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]
 ) -> Iterator[tuple[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...], ast.AST]]:
     """List the assignments and calls of a file, each with the functions around it."""
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         inner = functions
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = (child, *functions)

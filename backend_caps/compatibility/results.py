@@ -38,9 +38,9 @@ def results(
             )
             return
     own, wanted = function.node.returns, None if base is None else base.returns
-    if base is None or own is None or wanted is None or not _is_used(pair, function, sites):
+    if base is None or own is None or wanted is None:
         return
-    if _is_other(ast.unparse(own), ast.unparse(wanted)):
+    if _is_other(ast.unparse(own), ast.unparse(wanted)) and _is_used(pair, function, sites):
         yield _result(
             what,
             function,

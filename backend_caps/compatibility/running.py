@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_caps.compatibility.decorators import is_property
+from backend_caps.compatibility.nodes import walk
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.module import ClassDef
 
@@ -83,7 +84,7 @@ class Running:
     def _used(self, function: Function) -> _Uses:
         if function not in self._uses:
             own, of_base, of_class = set(), set(), set()
-            for node in ast.walk(function):
+            for node in walk(function):
                 match node:
                     case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
                         own.add(name)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from backend_caps.compatibility.nodes import children
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.module import Module
@@ -101,4 +102,4 @@ def _walked(module: Module) -> Iterator[Site]:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions = (node, *functions)
         around = parent if isinstance(node, ast.Await) else node
-        pending += [(child, around, owner, functions) for child in ast.iter_child_nodes(node)]
+        pending += [(child, around, owner, functions) for child in children(node)]

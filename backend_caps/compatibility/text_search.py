@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 _CALLED = re.compile(rb"\.(\w+)\(")
-_CALLED_OF = re.compile(rb"(?:\b(self|cls)|(super\(\)))?\.(\w+)\(")
+_CALLED_OF_OTHERS = re.compile(rb"(?<!\bself)(?<!\bcls)(?<!\bsuper\(\))\.(\w+)\(")
 _CONSTRUCTED = re.compile(rb"(?<!class )\b([A-Z]\w+)\(")
+_ASSIGNED = re.compile(
+    rb"(?<!self)\.(\w+)\b(?::[^=\n]+)?\s*=[^=]|setattr\([^,]+,\s*[\"'](\w+)[\"']"
+)
+_CLASS_NAME = re.compile(rb"\b_*[A-Z]\w+")
 _QUOTED = re.compile(rb"[\"'](\w+)[\"']")
 
 
@@ -23,7 +27,6 @@ class TextSearch:
     """By path."""
     is_engines: Callable[[str], bool]
     """Returns whether the file of a path is the engine's."""
-    _found: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
     def defining(self) -> Mapping[str, Sequence[str]]:
@@ -47,8 +50,7 @@ class TextSearch:
             name.decode("utf-8", "replace")
             for path, text in self.files.items()
             if self.is_engines(path)
-            for own, base, name in set(_CALLED_OF.findall(text))
-            if not own and not base
+            for name in set(_CALLED_OF_OTHERS.findall(text))
         )
 
     @cached_property
@@ -72,21 +74,35 @@ class TextSearch:
         """List the engine's files with a text."""
         return filter(self.is_engines, self._containing(text))
 
-    def is_read(self, name: str) -> bool:
-        """Return whether any file reads an attribute, or has its name as a text."""
-        return self._has(name, rf"(?m)^[^#\n]*(?:\.{name}\b(?!\s*=[^=])|[\"']{name}[\"'])")
+    @cached_property
+    def mentioning(self) -> Mapping[str, Sequence[str]]:
+        """The engine's files with a word that may name a class, by the word."""
+        return self._files_with(_CLASS_NAME)
 
-    def is_assigned(self, name: str) -> bool:
-        """Return whether any file assigns an attribute of an object other than `self`."""
-        of_other = rf"(?<!self)\.{name}\b(?::[^=\n]+)?\s*=[^=]"
-        return self._has(name, rf"{of_other}|setattr\([^,]+,\s*[\"']{name}[\"']")
+    def is_read(self, whole: str) -> bool:
+        """Return whether any file reads `owner.name` of a dotted name, or has the name as a text.
 
-    def _has(self, name: str, pattern: str) -> bool:
-        if pattern not in self._found:
-            compiled = re.compile(pattern.encode())
-            texts = (self.files[path] for path in self._containing(name))
-            self._found[pattern] = any(map(compiled.search, texts))
-        return self._found[pattern]
+        The functions of a module read its names bare, but for a name that it does not define.
+        """
+        owner, _, name = whole.rpartition(".")
+        owner = owner.rpartition(".")[2]
+        of_owner = "" if owner[:1].isupper() else rf"\b{owner}"  # an instance has any name
+        words = rf"{of_owner}\.{name}\b(?!\s*=[^=])|[\"']{name}[\"']"
+        pattern = re.compile(rf"(?m)^[^#\n]*(?:{words})".encode())
+        return any(pattern.search(self.files[path]) for path in self._containing(name))
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The attributes that any file assigns of an object other than `self`."""
+        return self._words(_ASSIGNED)
+
+    def _words(self, pattern: re.Pattern[bytes]) -> frozenset[str]:
+        return frozenset(
+            word.decode("utf-8", "replace")
+            for text in self.files.values()
+            for words in set(pattern.findall(text))
+            for word in words
+        )
 
     def _containing(self, text: str) -> Iterator[str]:
         word = text.encode()
