@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backend_caps.compatibility.nodes import dotted, walk
+from backend_caps.compatibility.bindings import (
+    Element,
+    Statement,
+    element_of,
+    elements_named,
+    statements_of,
+)
+from backend_caps.compatibility.nodes import dotted
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, Guards
 from backend_caps.engines.source.index import FunctionDef
@@ -20,25 +27,20 @@ _DEEPEST = 30
 """The longest chain of attributes and assignments that is followed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
-    """What gives an attribute its value."""
-
-    place: Place
-    annotation: ast.expr | None
-    value: ast.expr | None
-
-
 @dataclass
 class Instances:
     """Finds the engine's classes of values."""
 
     pair: Pair
-    _given: dict[ClassDef, Mapping[str, _Statement]] = field(default_factory=dict)
+    _given: dict[ClassDef, Mapping[str, Statement]] = field(default_factory=dict)
     _found: dict[tuple[ast.expr | str, tuple[Function, ...]], list[ClassDef]] = field(
         default_factory=dict
     )
     """By the value, or its name in a function, and the functions around it."""
+    _contained: dict[tuple[ast.expr, tuple[Function, ...], bool], list[ClassDef]] = field(
+        default_factory=dict
+    )
+    _elements: dict[Function, Mapping[str, Element]] = field(default_factory=dict)
     _checks: dict[Guards, list[tuple[str, ast.expr]]] = field(default_factory=dict)
     _depth: int = 0
 
@@ -87,7 +89,9 @@ class Instances:
                 if (owner := class_around(place)) is not None:
                     yield owner
             case ast.Name(id=name):
-                yield from self._of_name(name, place)
+                # What a name means is kept for all its places, whatever their conditions.
+                around = Place(place.module, node, functions=place.functions, owner=place.owner)
+                yield from self._of_variable(name, around)
             case ast.Attribute(value=value, attr=name):
                 for definition in self.classes(value, place):
                     yield from self.of_attribute(definition, name)
@@ -95,40 +99,136 @@ class Instances:
                 yield from self._made(node, place)
             case ast.Await(value=value):
                 yield from self.classes(value, place)
+            case ast.Subscript(value=value):
+                yield from self.elements(value, place, is_value=True)
 
-    def _of_name(self, name: str, place: Place) -> Iterator[ClassDef]:
-        # What a name means in a function is kept for all its places, whatever their conditions.
-        place = Place(place.module, place.node, functions=place.functions, owner=place.owner)
+    def _of_variable(self, name: str, place: Place) -> Iterator[ClassDef]:
+        for each in self._loops(name, place):
+            yield from self.elements(each.of, place, is_value=each.is_value)
+        for statement in self._of_name(name, place):
+            yield from self._of_statement(statement)
+
+    def elements(self, node: ast.expr, place: Place, *, is_value: bool) -> list[ClassDef]:
+        """List the classes of what a container has.
+
+        Args:
+            node: a list, a tuple, a mapping or something else that is iterated over.
+            place: where.
+            is_value: whether a mapping's values are meant; its keys otherwise.
+        """
+        key = node, place.functions, is_value
+        if key not in self._contained and self._depth < _DEEPEST:
+            self._contained[key] = []
+            self._depth += 1
+            self._contained[key] = list(dict.fromkeys(self._inside(node, place, is_value)))
+            self._depth -= 1
+        return self._contained.get(key, [])
+
+    def _inside(self, node: ast.expr, place: Place, is_value: bool) -> Iterator[ClassDef]:
+        match node:
+            case ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values):
+                yield from (found for each in values for found in self.classes(each, place))
+            case ast.ListComp(elt=value) | ast.GeneratorExp(elt=value) | ast.SetComp(elt=value):
+                yield from self.classes(value, place)
+            case ast.Call(func=ast.Name(id="list" | "tuple" | "set" | "sorted"), args=[inner, *_]):
+                yield from self.elements(inner, place, is_value=is_value)
+            case ast.Call(func=ast.Attribute(value=inner, attr="values"), args=[]):
+                yield from self.elements(inner, place, is_value=True)
+            case ast.Name(id=name):
+                for statement in self._of_name(name, place):
+                    yield from self._elements_of(statement, is_value=is_value)
+            case ast.Attribute(value=value, attr=name):
+                for definition in self.classes(value, place):
+                    for statement in self._of_member(definition, name):
+                        yield from self._elements_of(statement, is_value=is_value)
+
+    def _loops(self, name: str, place: Place) -> list[Element]:
+        """List what a name stands for an element of, in a loop or a comprehension."""
+        for function in place.functions:
+            if function not in self._elements:
+                self._elements[function] = elements_named(function)
+            if name in self._elements[function]:
+                return [self._elements[function][name]]
+        return []
+
+    def _of_name(self, name: str, place: Place) -> Iterator[Statement]:
+        """List what gives a name its value in a function."""
         for function in place.functions:
             own = function.args
             for each in (*own.posonlyargs, *own.args, *own.kwonlyargs):
+                if each.arg == name and each.annotation is not None:
+                    yield Statement(place, each.annotation, None)
+                    return
                 if each.arg == name:
-                    yield from self._annotated(each.annotation, place)
+                    yield from self._of_parameter(name, function, place)
                     return
             if name in (scope := self.pair.scope(place.module, function)):
                 # Of several assignments each may be the last.
                 for _, meaning in scope[name]:
-                    if isinstance(meaning, ast.Call | ast.Attribute):
-                        yield from self.classes(meaning, place)
+                    if isinstance(meaning, ast.expr):
+                        yield Statement(place, None, meaning)
                 return
+
+    def _of_parameter(self, name: str, function: Function, place: Place) -> Iterator[Statement]:
+        """List what a parameter of a method without an annotation is, by its base or its calls."""
+        owner = class_around(place)
+        if owner is None or owner.methods.get(function.name) is not function:
+            return
+        base = self.pair.classes.definer(owner, function.name, after=owner)
+        if base is not None:
+            arguments = base.methods[function.name].args
+            for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                if each.arg == name and each.annotation is not None:
+                    around = Place(base.module, base.methods[function.name])
+                    yield Statement(around, each.annotation, None)
+                    return
+        names = [each.arg for each in function.args.args[1:]]
+        at = names.index(name) if name in names else None
+        for site in self.pair.sites_in(place.module.path).get(function.name, ()):
+            if site.owner is not owner.node or site.receiver != "self":
+                continue
+            given = {each.arg: each.value for each in site.call.keywords}
+            positional = site.call.args
+            if (value := given.get(name)) is not None:
+                yield Statement(site.place, None, value)
+            elif at is not None and not any(
+                isinstance(each, ast.Starred) for each in positional[: at + 1]
+            ):
+                yield from (Statement(site.place, None, each) for each in positional[at : at + 1])
 
     def of_attribute(self, owner: ClassDef, name: str) -> list[ClassDef]:
         """List the classes that an attribute of an instance may be an instance of."""
+        members = self._of_member(owner, name)
+        return [each for statement in members for each in self._of_statement(statement)]
+
+    def _of_member(self, owner: ClassDef, name: str) -> Iterator[Statement]:
+        """List what gives an attribute of an instance its value, as the nearest class states it."""
         for base in self.pair.classes.ancestors(owner):
             if (statement := self._statements(base).get(name)) is not None:
-                if statement.annotation is not None:
-                    return [*self._annotated(statement.annotation, statement.place)]
-                if statement.value is not None:
-                    return self.classes(statement.value, statement.place)
+                yield statement
+                return
             method = base.methods.get(name)
             if method is not None:  # a property
-                return [*self._annotated(method.returns, Place(base.module, method))]
-        return []
+                yield Statement(Place(base.module, method), method.returns, None)
+                return
 
-    def _statements(self, definition: ClassDef) -> Mapping[str, _Statement]:
+    def _of_statement(self, statement: Statement) -> Iterator[ClassDef]:
+        if statement.annotation is not None:
+            yield from self._annotated(statement.annotation, statement.place)
+        elif statement.value is not None:
+            yield from self.classes(statement.value, statement.place)
+
+    def _elements_of(self, statement: Statement, *, is_value: bool) -> Iterator[ClassDef]:
+        if statement.annotation is not None:
+            for each in element_of(statement.annotation, is_value=is_value):
+                yield from self._annotated(each, statement.place)
+        elif statement.value is not None:
+            yield from self.elements(statement.value, statement.place, is_value=is_value)
+
+    def _statements(self, definition: ClassDef) -> Mapping[str, Statement]:
         if definition not in self._given:
-            found: dict[str, _Statement] = {}
-            for name, statement in _statements_of(definition):
+            found: dict[str, Statement] = {}
+            for name, statement in statements_of(definition):
                 known = found.get(name)
                 if known is None or (known.annotation is None and statement.annotation is not None):
                     found[name] = statement
@@ -184,30 +284,3 @@ def class_around(place: Place) -> ClassDef | None:
     if place.owner is None or not place.functions:
         return None
     return place.module.definitions.get(place.owner)
-
-
-def _statements_of(definition: ClassDef) -> Iterator[tuple[str, _Statement]]:
-    """List what gives instances of a class their attributes, in the order of the text."""
-    module, own = definition.module, definition.node
-    for node in own.body:
-        match node:
-            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
-                yield name, _Statement(Place(module, node, owner=own), annotation, value)
-    for function in definition.methods.values():
-        place = Place(module, function, functions=(function,), owner=own)
-        yield from _assignments(function, place)
-
-
-def _assignments(function: Function, place: Place) -> Iterator[tuple[str, _Statement]]:
-    for node in walk(function):
-        match node:
-            case ast.AnnAssign(
-                target=ast.Attribute(value=ast.Name(id="self"), attr=name),
-                annotation=annotation,
-                value=value,
-            ):
-                yield name, _Statement(place, annotation, value)
-            case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value
-            ):
-                yield name, _Statement(place, None, value)

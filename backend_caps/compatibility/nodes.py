@@ -10,7 +10,7 @@ _NO_NODES = frozenset(
     | {"type_comment", "type_ignores", "kind", "rest", "conversion", "simple", "is_async"}
 )
 """Fields with texts and numbers, operators and contexts."""
-_NO_CHILDREN = frozenset({ast.Name, ast.Constant, ast.Global, ast.Nonlocal})
+_NO_CHILDREN = frozenset({ast.Name, ast.Constant, ast.Global, ast.Nonlocal, ast.MatchSingleton})
 
 
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):

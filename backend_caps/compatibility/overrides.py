@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import (
@@ -48,33 +47,10 @@ def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
             sites = [*sites_of_method(pair, definition, bases, name)]
             sites = [each for each in sites if fits(pair, owner, name, each)]
             contact = supplied(pair, what, method, sites)
-            if not sites and contact.verdict is Verdict.HOLDS:
-                contact = _beside_base(pair, contact, method, owner)
             yield contact
             yield from results(pair, what, method, sites, owner.methods[name], owner.module)
         else:
             yield Contact(kind=ContactKind.OVERRIDE, verdict=Verdict.HOLDS, what=what, at=method.at)
-
-
-def _beside_base(pair: Pair, contact: Contact, method: FunctionDef, owner: ClassDef) -> Contact:
-    """Compare a method with what its base requires, which each call gives, wherever it is."""
-    base = FunctionDef(owner.module, owner.methods[method.node.name], owner)
-    if not keeps_signature(pair, base) or not any(pair.sites(method.node.name)):
-        return contact
-    wanted = Signature.of(base.node, is_bound=not is_static(base.node))
-    required = [each for each in wanted.parameters if each.is_required]
-    arguments = Arguments(
-        tuple(each.name for each in required if each.is_positional),
-        frozenset(each.name for each in required if not each.is_positional),
-        has_sequence=wanted.takes_more,
-        has_mapping=wanted.takes_any_name,
-    )
-    own = Signature.of(method.node, is_bound=not is_static(method.node))
-    fault = arguments.fault(own)
-    if fault is None:
-        return contact
-    why = f"{own} {fault}; {owner.name}.{method.node.name} requires {arguments}"
-    return replace(contact, verdict=Verdict.BREAKS, why=why, engine_at=base.at)
 
 
 def fits(pair: Pair, owner: ClassDef, name: str, site: Site) -> bool:

@@ -171,7 +171,8 @@ class Pair:
         """Return whether a class has an attribute; None where only running code knows."""
         for base in self.classes.order(definition):
             if isinstance(base, External):
-                if not base.path.startswith(_PLAIN_BASES):
+                # A protocol states what is needed; an object of it may have more.
+                if not base.path.startswith(_PLAIN_BASES) or base.path.endswith(".Protocol"):
                     return None
             elif name in base.statements or name in base.methods or name in self.members(base):
                 return True

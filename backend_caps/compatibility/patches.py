@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
-from backend_caps.compatibility.decorators import is_static
+from backend_caps.compatibility.decorators import is_of_class
 from backend_caps.compatibility.overrides import fits, sites_of_method, supplied
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
@@ -73,7 +73,7 @@ def _compared(
             calls = sites_of_method(pair, owner, bases, name)
         definer = next(each for each in bases if name in each.methods)
         sites = [each for each in calls if fits(pair, definer, name, each)]
-        function = replace(function, owner=None if is_static(before) else owner)
+        function = replace(function, owner=None if is_of_class(before) else owner)
         module = owner.module
     else:
         sites, module = [*_calls(pair, owner, name)], owner

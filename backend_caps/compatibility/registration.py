@@ -71,7 +71,8 @@ class Registrations:
         if bases and definition.name in self.names:
             for path in self.pair.texts.constructing.get(bases[0].name, ()):
                 for site in self.pair.sites_in(path).get(bases[0].name, ()):
-                    yield site.module, site.call
+                    if bases[0] in self.pair.resolve(site.call.func, site.place):
+                        yield site.module, site.call
         for getter in self.getters.get(definition.path, ()):
             for site in self.pair.sites(getter):
                 yield from ((site.module, call) for call in _of_variable(site))

@@ -40,6 +40,14 @@ class Site:
         return Place(self.module, self.call, functions=self.functions, owner=self.owner)
 
     @property
+    def receiver(self) -> str | None:
+        """The name of what an attribute is called of; None for another expression."""
+        match self.call.func:
+            case ast.Attribute(value=ast.Name(id=name)):
+                return name
+        return None
+
+    @property
     def caller(self) -> str:
         """The method or function around it, for a reader; the module outside of all."""
         names = [each.name for each in self.functions[-1:]]
