@@ -153,7 +153,12 @@ def sites_of_method(
 def _is_external(pair: Pair, receiver: ast.expr, site: Site) -> bool:
     """Return whether a call is of a module or class of another package, such as `torch.cuda`."""
     targets = pair.resolve(receiver, site.place)
-    return bool(targets) and all(isinstance(each, External) for each in targets)
+    # A name of the engine's that only running code knows, as a module's `__getattr__` does, may be
+    # anything.
+    own = f"{pair.engine}."
+    return bool(targets) and all(
+        isinstance(each, External) and not each.path.startswith(own) for each in targets
+    )
 
 
 def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator[Contact]:
