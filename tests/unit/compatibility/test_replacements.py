@@ -32,8 +32,8 @@ REPLACED = [
     pytest.param("from engine.worker import Worker\nWorker.step = own", ["step"], id="a method"),
     pytest.param("from engine.worker import Worker as W\nsetattr(W, 'step', own)", ["step"],
                  id="by setattr"),
-    pytest.param("def patch():\n  import engine.worker as w\n  if x: w.load = w.Worker.step = own",
-                 ["load", "step"], id="in a function"),
+    pytest.param("def patch():\n  import engine.worker as w\n  if x: w.load = own",
+                 ["load"], id="in a function"),
     pytest.param("import engine.worker as w\nclass A:\n  async def f(self): w.load = own", ["load"],
                  id="in a method"),
     pytest.param("from engine import worker\nworker.gone = own\nworker.load()", [], id="another"),
@@ -67,24 +67,22 @@ def test_an_assigned_attribute_of_a_class_is_added() -> None:
 
 
 ASSIGNED = [
-    pytest.param("a.b.c = d", [("a.b", "c", "d")], id="an attribute"),
-    pytest.param("a.b = c.d = e", [("a", "b", "e"), ("c", "d", "e")], id="two of them"),
-    pytest.param("x = a.b = c", [("a", "b", "c")], id="a name too"),
-    pytest.param("a.b: T = c", [("a", "b", "c")], id="with a type"),
-    pytest.param("a.b: T", [], id="a type alone"),
-    pytest.param("setattr(a, 'b', c)", [("a", "b", "c")], id="by setattr"),
-    pytest.param("setattr(a, b, c)", [], id="by a name of an attribute"),
-    pytest.param("f(a, 'b', c)", [], id="another call"),
-    pytest.param("a = b", [], id="a name"),
+    pytest.param("a.b.c = d", ("a.b", "c", "d"), id="an attribute"),
+    pytest.param("setattr(a, 'b', c)", ("a", "b", "c"), id="by setattr"),
+    pytest.param("setattr(a, b, c)", None, id="of a name"),
+    pytest.param("f(a, 'b', c)", None, id="another call"),
+    pytest.param("a = b", None, id="a name"),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), ASSIGNED)
 def test_an_assignment_has_an_owner_a_name_and_a_value(
-    text: str, expected: list[tuple[str, str, str]]
+    text: str, expected: tuple[str, str, str] | None
 ) -> None:
-    """Those of attributes do, and of `setattr` with a text."""
+    """One of an attribute has, and `setattr` with a text."""
     [statement] = ast.parse(text).body
     node = statement.value if isinstance(statement, ast.Expr) else statement
 
-    assert [(ast.unparse(o), n, ast.unparse(v)) for o, n, v in assigned(node)] == expected
+    found = assigned(node)
+
+    assert expected == (found and (ast.unparse(found[0]), found[1], ast.unparse(found[2])))
