@@ -9,6 +9,7 @@ import pytest
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.replacements import assigned
 from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.module import ClassDef
 from tests.unit.compatibility.pairs import class_of, function_of, pair_of
 
 ENGINE = {
@@ -47,7 +48,7 @@ REPLACED = [
 def test_an_assigned_name_of_the_engine_is_replaced(text: str, expected: list[str]) -> None:
     """Functions, methods and classes are, by the module or class that has their name."""
     pair = pair_of(ENGINE, {"m": text})
-    own = {
+    own: dict[str, FunctionDef | ClassDef] = {
         "load": function_of(pair, "load", "engine.worker"),
         "Worker": class_of(pair, "Worker", "engine.worker"),
         "step": _method(pair),
