@@ -13,7 +13,7 @@ from typing import IO, ClassVar
 
 from backend_caps.errors import CodedError
 
-_READ = (".py", ".toml", ".cfg", "PKG-INFO", "entry_points.txt")
+_READ = (".py", ".toml", "PKG-INFO", "entry_points.txt", "requires.txt")
 """The ends of the names of files that are read."""
 _LARGEST_BYTES = 2 * 10**9
 """The most bytes of an unpacked archive: vLLM 0.33.0 has 130 MB."""
@@ -73,7 +73,7 @@ def _unpack(file: IO[bytes], mode: str, folder: Path, name: str) -> Path:
     try:
         with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
             for member in archive:
-                if member.offset > _LARGEST_BYTES:
+                if member.offset_data + member.size > _LARGEST_BYTES:
                     raise tarfile.ReadError(f"it has more than {_LARGEST_BYTES:,} bytes")
                 if member.isfile() and member.name.endswith(_READ):
                     archive.extract(member, folder, filter="data")

@@ -39,9 +39,9 @@ def constructor_of(pair: Pair, definition: ClassDef) -> Signature | None:
             is_plain = keeps_signature(pair, function)
             return Signature.of(method, is_bound=True) if is_plain else None
         if _is_dataclass(pair, base):
-            bases = [each for each in order if isinstance(each, ClassDef)]
-            return _of_fields([each for each in bases if _is_dataclass(pair, each)])
-        if base.node.decorator_list:
+            if not _has_option(base, "init", value=False):
+                return _of_fields(pair, base)
+        elif base.node.decorator_list:
             return None
     return Signature(()) if pair.has_member(definition, "__init__") is False else None
 
@@ -60,21 +60,24 @@ def _is_dataclass(pair: Pair, definition: ClassDef) -> bool:
     for node in definition.node.decorator_list:
         called = node.func if isinstance(node, ast.Call) else node
         for target in pair.resolve(called, Place(definition.module, node)):
-            if isinstance(target, FunctionDef):
-                return "dataclass_transform" in names_of(target.node)
+            if isinstance(target, FunctionDef) and "dataclass_transform" in names_of(target.node):
+                return True
     return False
 
 
-def _of_fields(order: list[ClassDef]) -> Signature:
-    """Read the fields of dataclasses, the subclass first."""
+def _of_fields(pair: Pair, definition: ClassDef) -> Signature | None:
+    """Read the fields of a dataclass and of those among its bases."""
+    if pair.has_member(definition, "__init__") is None:
+        return None  # for a base that is not in the tree may have fields
     fields: dict[str, Parameter] = {}
-    for base in reversed(order):
-        fields |= {each.name: each for each in _fields(base)}
+    for base in reversed(pair.classes.ancestors(definition)):
+        if _is_dataclass(pair, base):
+            fields |= {each.name: each for each in _fields(base)}
     return Signature(tuple(sorted(fields.values(), key=lambda each: not each.is_positional)))
 
 
 def _fields(definition: ClassDef) -> Iterator[Parameter]:
-    is_named = _is_keyword_only(definition)
+    is_named = _has_option(definition, "kw_only", value=True)
     for node in definition.node.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -104,9 +107,12 @@ def _settings(value: ast.expr | None) -> tuple[dict[str | None, ast.expr], bool]
     return {}, value is not None
 
 
-def _is_keyword_only(definition: ClassDef) -> bool:
+def _has_option(definition: ClassDef, name: str, *, value: bool) -> bool:
+    """Return whether a decorator of a class is given an option."""
     return any(
-        keyword.arg == "kw_only" and isinstance(keyword.value, ast.Constant) and keyword.value.value
+        keyword.arg == name
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is value
         for decorator in definition.node.decorator_list
         if isinstance(decorator, ast.Call)
         for keyword in decorator.keywords

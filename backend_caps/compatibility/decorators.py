@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.signatures import inner_nodes
 from backend_caps.engines.source.guards import Function, returns
 from backend_caps.engines.source.index import FunctionDef
 
@@ -54,30 +54,31 @@ def keeps_signature(pair: Pair, function: FunctionDef) -> bool:
         if name in _TRANSPARENT | _PROPERTIES:
             continue
         targets = pair.resolve(called, Place(function.module, node))
-        if not any(isinstance(each, FunctionDef) and _is_transparent(each) for each in targets):
+        functions = [each.node for each in targets if isinstance(each, FunctionDef)]
+        if not any(map(_is_transparent, functions)):
             return False
     return True
 
 
-def _is_transparent(decorator: FunctionDef) -> bool:
-    """Return whether a decorator returns its argument, or what takes any arguments.
+def _is_transparent(decorator: Function) -> bool:
+    """Return whether a decorator returns its argument, or a function that takes any arguments.
 
     The function that it returns may be a decorator, where it takes arguments of its own.
     """
-    own = {each.arg for each in decorator.node.args.args}
-    inner = [each for each in walk(decorator.node) if isinstance(each, Function)]
-    for function in inner:
-        own |= {each.arg for each in function.args.args}
-    wrappers = {each.name for each in inner[1:] if _takes_all(each)}
-    decorators = {each.name for each in inner[1:]}
-    results = [
-        case.value.id
-        for each in inner
-        if each.name not in wrappers
-        for case in returns(each)
-        if isinstance(case.value, ast.Name)
-    ]
-    return bool(results) and all(each in own | wrappers | decorators for each in results)
+    kept = {each.arg for each in ast.walk(decorator.args) if isinstance(each, ast.arg)}
+    for each in inner_nodes(decorator):
+        if isinstance(each, Function) and (_takes_all(each) or _is_transparent(each)):
+            kept.add(each.name)
+    results = {_name(case.value) for case in returns(decorator)} - {None}
+    return bool(results) and results <= kept
+
+
+def _name(value: ast.expr) -> str | None:
+    """Return the name that a decorator returns; None for another expression."""
+    match value:
+        case ast.Name(id=name) | ast.Call(func=ast.Name(id="cast"), args=[_, ast.Name(id=name)]):
+            return name
+    return None
 
 
 def _takes_all(function: Function) -> bool:

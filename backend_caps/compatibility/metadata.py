@@ -11,6 +11,7 @@ from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 
 from backend_caps.compatibility.plugin import EntryPoint
+from backend_caps.engines.source.files import UnparsedError, parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,9 @@ def metadata_of(source: Path) -> Metadata:
     """Read the metadata of a wheel, or of a project's folder.
 
     A folder without an `egg-info` is read by its `pyproject.toml` and `setup.py`; nothing runs.
+
+    Raises:
+        ValueError, OSError, zipfile.BadZipFile: one of the files cannot be read.
     """
     if not source.is_dir():
         with zipfile.ZipFile(source) as archive:
@@ -36,18 +40,19 @@ def metadata_of(source: Path) -> Metadata:
                 return Metadata(name=source.stem)
             path = zipfile.Path(archive, f"{found[0]}/")
             return of_distribution(PathDistribution(path), found[0])
-    built = [*source.glob("*.egg-info"), *source.glob("src/*.egg-info")]
-    return (
-        of_distribution(PathDistribution(built[0]), built[0].name) if built else _of_project(source)
-    )
+    built = sorted([*source.glob("*.egg-info"), *source.glob("src/*.egg-info")])
+    if not built:
+        return _of_project(source)
+    return of_distribution(PathDistribution(built[0]), built[0].name)
 
 
 def of_distribution(distribution: Distribution, folder: str) -> Metadata:
     """Read the metadata of a distribution, whose folder is named."""
     text = distribution.read_text("entry_points.txt") or ""
+    stated = distribution.metadata
     return Metadata(
-        name=distribution.metadata["Name"] or folder,
-        version=distribution.metadata["Version"],
+        name=stated.get_all("Name", [folder])[0],
+        version=stated.get_all("Version", [None])[0],
         entry_points=tuple(_of_ini(text, f"{folder}/entry_points.txt")),
         requires=tuple(distribution.requires or ()),
     )
@@ -77,7 +82,7 @@ def _of_project(folder: Path) -> Metadata:
         )
         points += _of_table(groups, text)
     if (file := folder / "setup.py").is_file():
-        points += _of_setup(ast.parse(file.read_text(encoding="utf-8")))
+        points += _of_setup(file.read_bytes())
     stated = project.get("dependencies")
     version = project.get("version")
     return Metadata(
@@ -91,15 +96,21 @@ def _of_project(folder: Path) -> Metadata:
 def _of_table(groups: object, text: str) -> Iterator[EntryPoint]:
     lines = text.splitlines()
     for group, entries in groups.items() if isinstance(groups, dict) else ():
-        for name, value in entries.items():
+        for name, value in entries.items() if isinstance(entries, dict) else ():
+            if not isinstance(value, str):
+                continue
             found = (at for at, line in enumerate(lines, 1) if name in line and value in line)
             at = f"pyproject.toml:{next(found, 1)}"
             yield EntryPoint(group=group, name=name, value=value, at=at)
 
 
-def _of_setup(tree: ast.Module) -> Iterator[EntryPoint]:
-    """List the entry points that a `setup.py` writes out."""
-    for node in ast.walk(tree):
+def _of_setup(text: bytes) -> Iterator[EntryPoint]:
+    """List the entry points that a `setup.py` writes out; none where it is no Python."""
+    try:
+        nodes = [*ast.walk(parsed(text))]
+    except UnparsedError:
+        nodes = []
+    for node in nodes:
         match node:
             case ast.keyword(arg="entry_points", value=ast.Dict(keys=groups, values=lists)):
                 for group, entries in zip(groups, lists, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from backend_caps.compatibility.nodes import children
+from backend_caps.compatibility.nodes import children, walk
 from backend_caps.engines.source.guards import Function, as_expression, decided, negated
 from backend_caps.engines.source.module import Module
 
@@ -26,7 +26,6 @@ class Decisions(Protocol):
         ...
 
 
-_ANY = as_expression("BaseException")
 _LEAVING = ast.Return | ast.Raise | ast.Continue | ast.Break
 
 
@@ -67,7 +66,7 @@ class Places:
         self._module, self._decisions = module, decisions
 
     def __iter__(self) -> Iterator[Place]:
-        """List the statements and expressions that may run, in the order of the text.
+        """List what may run: statements in the order of the text, each before what is in it.
 
         A name or a constant alone is left out.
         """
@@ -84,10 +83,10 @@ class Places:
                 continue
             yield around.of(statement)
             yield from self._expressions(_heads(statement), around)
+            if isinstance(statement, ast.Try | ast.TryStar):
+                yield from self._try(statement, around)
             for inner, place in _bodies(statement, around):
                 yield from self._body(inner, place)
-            if isinstance(statement, ast.Try | ast.TryStar):
-                yield from self._handlers(statement, around)
             if isinstance(statement, _LEAVING):
                 return
 
@@ -101,27 +100,35 @@ class Places:
             tests = () if holds is False else (negated(statement.test),)
             yield from self._body(statement.orelse, around.under(*tests))
 
-    def _handlers(self, statement: ast.Try | ast.TryStar, around: Place) -> Iterator[Place]:
-        """List the places of handlers, but for those of an import that is not lost."""
+    def _try(self, statement: ast.Try | ast.TryStar, around: Place) -> Iterator[Place]:
+        handlers = (*around.handlers, *statement.handlers)
+        yield from self._body(statement.body, replace(around, handlers=handlers))
         for handler in statement.handlers:
-            if caught_by(handler) <= _OF_IMPORTS:
-                hold = self._decisions.imports_hold(statement.body, around)
-                if hold:
-                    continue
-                if hold is None:
-                    tests = (as_expression(f"except {ast.unparse(handler.type or _ANY)}"),)
-                    yield from self._body(handler.body, around.under(*tests))
-                    continue
-            yield from self._body(handler.body, around)
+            yield from self._handler(handler, statement.body, around)
+        yield from self._body(statement.orelse, around)
+        yield from self._body(statement.finalbody, around)
+
+    def _handler(
+        self, handler: ast.ExceptHandler, body: Sequence[ast.stmt], around: Place
+    ) -> Iterator[Place]:
+        """List the places of a handler, unless it is of imports that are not lost."""
+        yield from self._expressions(filter(None, [handler.type]), around)
+        if handler.type is not None and caught_by(handler) <= _OF_IMPORTS:
+            hold = self._decisions.imports_hold(body, around)
+            if hold:
+                return
+            if hold is None:
+                around = around.under(as_expression(f"except {ast.unparse(handler.type)}"))
+        yield from self._body(handler.body, around)
 
     def _after(self, statement: ast.If, around: Place) -> Place | None:
         """Return the place after an `if`; None where control never gets there."""
         holds = self._holds(statement.test, around)
         body, orelse = _leaves(statement.body), _leaves(statement.orelse)
-        if (holds is not False and body) and (holds is not True and orelse):
-            return None
         if holds is not None:
             return None if (body if holds else orelse) else around
+        if body and orelse:
+            return None
         if body:
             return around.under(negated(statement.test))
         return around.under(statement.test) if orelse else around
@@ -174,14 +181,16 @@ def _heads(statement: ast.stmt) -> Iterable[ast.expr]:
     """List the expressions that a statement evaluates itself."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            defaults = (*statement.args.defaults, *filter(None, statement.args.kw_defaults))
-            return (*statement.decorator_list, *defaults)
+            return (*statement.decorator_list, *_parts(statement.args))
         case ast.ClassDef():
-            return (*statement.decorator_list, *statement.bases)
+            keywords = (each.value for each in statement.keywords)
+            return (*statement.decorator_list, *statement.bases, *keywords)
         case ast.AnnAssign():  # an annotation is no code that runs
             return filter(None, (statement.value, statement.target))
         case ast.With() | ast.AsyncWith():
             return [item.context_expr for item in statement.items]
+        case ast.Match(subject=subject, cases=cases):
+            return (subject, *(each for case in cases for each in _tests(case)))
     return [child for child in children(statement) if isinstance(child, ast.expr)]
 
 
@@ -193,11 +202,6 @@ def _bodies(statement: ast.stmt, around: Place) -> Iterator[tuple[Sequence[ast.s
             yield statement.body, replace(around, functions=functions, handlers=())
         case ast.ClassDef():
             yield statement.body, replace(around, owner=statement)
-        case ast.Try() | ast.TryStar():
-            handlers = (*around.handlers, *statement.handlers)
-            yield statement.body, replace(around, handlers=handlers)
-            yield statement.orelse, around
-            yield statement.finalbody, around
         case ast.With() | ast.AsyncWith():
             handlers = (*around.handlers, *_suppressing(statement))
             yield statement.body, replace(around, handlers=handlers)
@@ -209,8 +213,16 @@ def _bodies(statement: ast.stmt, around: Place) -> Iterator[tuple[Sequence[ast.s
                 yield case.body, around
 
 
-def _parts(node: ast.expr) -> Iterator[ast.expr]:
-    """List the expressions in an expression."""
+def _tests(case: ast.match_case) -> Iterator[ast.expr]:
+    """List the expressions that a case compares with, and its guard."""
+    for node in walk(case.pattern):
+        if isinstance(node, ast.pattern):
+            yield from _parts(node)
+    yield from filter(None, [case.guard])
+
+
+def _parts(node: ast.AST) -> Iterator[ast.expr]:
+    """List the expressions in a node."""
     for child in children(node):
         match child:
             case ast.expr():
@@ -220,6 +232,8 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
             case ast.comprehension(iter=iterable, ifs=tests):
                 yield iterable
                 yield from tests
+            case ast.arguments():  # of a lambda
+                yield from _parts(child)
 
 
 def _suppressing(statement: ast.With | ast.AsyncWith) -> Iterator[ast.ExceptHandler]:

@@ -20,7 +20,7 @@ class EntryPoint:
     @property
     def module(self) -> str:
         """The module that it names."""
-        return self.value.partition(":")[0].strip()
+        return self.value.partition(":")[0].partition("[")[0].strip()
 
     @property
     def attribute(self) -> str:

@@ -20,8 +20,8 @@ def reached_files(index: Index, plugin: Plugin) -> frozenset[str]:
     """List the files that are loaded, or may be, once the engine loads the plugin.
 
     Returns:
-        All of its files where it states no entry point, and where a module is imported by a
-        name that only running code knows.
+        All of its files where it states no entry point, where one of the files cannot be parsed,
+        and where a module is imported by a name that only running code knows.
     """
     reach = _Reach(index, plugin)
     for each in plugin.entry_points:
@@ -67,6 +67,12 @@ class _Reach:
                 if module is not None:
                     self._files.add(module.path)
                     pending += self._named(module)
+                self.is_open |= module is None and self._has(part)
+
+    def _has(self, name: str) -> bool:
+        """Return whether the plugin has the file of a module, which may be no Python."""
+        base = name.replace(".", "/")
+        return not self._plugin.files.keys().isdisjoint({f"{base}.py", f"{base}/__init__.py"})
 
     def _named(self, module: Module) -> Iterator[str]:
         """List the dotted names of modules that a module imports, or has as texts."""
@@ -84,3 +90,11 @@ class _Reach:
                     ast.unparse(func).rpartition(".")[2] in _LOADERS
                 ):
                     self.is_open |= isinstance(first, ast.JoinedStr | ast.BinOp)
+                    if isinstance(first, ast.Constant) and str(first.value).startswith("."):
+                        yield _absolute(module, str(first.value))
+
+
+def _absolute(module: Module, name: str) -> str:
+    """Return the whole name of a module that is named from the package around a file."""
+    relative = name.lstrip(".")
+    return module.absolute(ast.ImportFrom(relative, [], level=len(name) - len(relative)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from packaging.requirements import Requirement
@@ -65,7 +66,8 @@ class Releases:
         """
         package = canonicalize_name(wanted.name)
         found = {each.version: each for each in self._local(package)}
-        known = [each for each in found if wanted.specifier.contains(each)]
+        takes_candidates = _takes_candidates(wanted)
+        known = [each for each in found if wanted.specifier.contains(each, takes_candidates)]
         if self.is_offline or (known and is_exact(wanted)):
             versions = known
         else:
@@ -96,7 +98,8 @@ class Releases:
         return sorted(older, key=lambda each: each.version, reverse=True)
 
     def _local(self, package: str) -> Iterator[Release]:
-        for folder in (*self.folders, self.cache):
+        """List what is in the folders, the last of a version to be taken: of the first folder."""
+        for folder in (self.cache, *reversed(self.folders)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 name, version = _named(path.name)
                 if name == package and version is not None:
@@ -105,8 +108,10 @@ class Releases:
     def _remote(self, wanted: Requirement) -> dict[Version, Package]:
         """List what the index has; of each release the source distribution, if there is one."""
         found: dict[Version, Package] = {}
+        finder = self._finder()
         try:
-            for each in self._finder().find_matches(wanted):
+            matches = finder.find_matches(wanted, allow_prereleases=_takes_candidates(wanted))
+            for each in matches:
                 version = Version(each.version or "0")
                 if version not in found or not each.link.is_wheel:
                     found[version] = each
@@ -121,9 +126,14 @@ class Releases:
         return PackageFinder(index_urls=[self.index_url], ignore_compatibility=True)
 
     def _downloaded(self, package: str, version: Version, found: Package) -> Release:
-        self.cache.mkdir(parents=True, exist_ok=True)
+        finder = self._finder()
         try:
-            path = self._finder().download(found.link, self.cache)
+            self.cache.mkdir(parents=True, exist_ok=True)
+            # A download that is cut off leaves nothing that looks like a release.
+            with TemporaryDirectory(dir=self.cache) as folder:
+                path = finder.download(found.link, folder)
+                if path.parent == Path(folder):
+                    path = path.rename(self.cache / path.name)
         except Exception as error:
             raise self._not_downloaded(f"{package} {version}", error) from error
         return Release(package=package, version=version, path=path)
@@ -151,6 +161,11 @@ def is_exact(wanted: Requirement) -> bool:
     """Return whether a requirement takes one version alone."""
     specifiers = [*wanted.specifier]
     return len(specifiers) == 1 and specifiers[0].operator == "==" and "*" not in str(specifiers[0])
+
+
+def _takes_candidates(wanted: Requirement) -> bool:
+    """Return whether a requirement names a pre-release; without it, none is taken."""
+    return bool(wanted.specifier.prereleases)
 
 
 def _named(file: str) -> tuple[str, Version | None]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 from backend_caps.engines.source.guards import Function, returns
 
@@ -68,7 +69,7 @@ class Arguments:
     """What a call gives."""
 
     positional: tuple[str, ...]
-    """The arguments by position, in the source's words."""
+    """The arguments by position, in the source's words, up to an unpacked sequence."""
     names: frozenset[str]
     """The names of the others."""
     has_sequence: bool = False
@@ -84,7 +85,7 @@ class Arguments:
     @classmethod
     def of(cls, call: ast.Call) -> Arguments:
         """Read what a call gives."""
-        positional = [each for each in call.args if not isinstance(each, ast.Starred)]
+        positional = [*takewhile(lambda each: not isinstance(each, ast.Starred), call.args)]
         named = [each.arg for each in call.keywords]
         return cls(
             tuple(map(ast.unparse, positional)),
@@ -105,14 +106,18 @@ class Arguments:
             return f"takes no {_listed(unknown)}"
         if twice := sorted(self.names & filled & known):
             return f"gets {_listed(twice)} by position and by name"
-        if self.has_sequence or self.has_mapping:
-            return None
+        filled |= self.names & known
         missing = [
             each.name
             for each in signature.parameters
-            if each.is_required and each.name not in filled | self.names
+            if each.is_required and each.name not in filled and not self._may_fill(each)
         ]
         return f"needs {_listed(missing)}, and does not get it" if missing else None
+
+    def _may_fill(self, parameter: Parameter) -> bool:
+        """Return whether what is unpacked may have a parameter's argument."""
+        by_position = self.has_sequence and parameter.is_positional
+        return by_position or (self.has_mapping and parameter.is_named)
 
     def misplaced(self, signature: Signature) -> str | None:
         """Say which argument by position goes to another parameter than that of its name."""
@@ -138,8 +143,9 @@ def result_lengths(function: Function) -> frozenset[int]:
     """List how many values a function may return; empty where its text does not say."""
     if is_generator(function):
         return frozenset()
-    lengths = {_length(case.value) for case in returns(function)}
-    return frozenset() if None in lengths else frozenset(filter(None, lengths))
+    lengths = [_length(case.value) for case in returns(function)]
+    known = frozenset(each for each in lengths if each is not None)
+    return frozenset() if None in lengths else known
 
 
 def _length(value: ast.expr) -> int | None:

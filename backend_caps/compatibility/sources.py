@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -37,7 +38,7 @@ class SourceError(CodedError):
         "engine-spelled-wrong": "what stands after an engine's name is no version, path or range",
         "plugin-empty": "a plugin's source has no package in it",
         "plugin-not-found": "a plugin that was named is no path, and nothing installed",
-        "plugin-unreadable": "a plugin's wheel cannot be read",
+        "plugin-unreadable": "a plugin's wheel or its metadata cannot be read",
     }
 
 
@@ -64,7 +65,8 @@ class EngineSource:
             tree = open_tree(self.package, path)
             if tree.version is None and path.is_dir():
                 tree.version = metadata_of(path).version or _stated(path)
-        return replace(tree, source=self.path.name)
+        name = self.path.resolve().name
+        return replace(tree, source=name if self.revision is None else f"{name}@{self.revision}")
 
 
 def is_engine(word: str) -> bool:
@@ -88,8 +90,8 @@ def engine_sources(word: str, releases: Releases) -> list[EngineSource]:
         SourceError: the word is none of these.
         ReleaseError, MissingExtraError: a release cannot be had.
     """
-    package, has_place, place = word.partition("@")
-    if not has_place and package not in ENGINES:
+    package, _, place = word.partition("@")
+    if package not in ENGINES:
         return _matching(word, releases)
     if place in _INSTALLED:
         return [EngineSource(package=package)]
@@ -150,16 +152,31 @@ def open_plugin(word: str, engines: Sequence[str] = ENGINES) -> Plugin:
             return _installed(word, engines)
         path, revision = Path(folder), stated
     with unpacked(path, revision) as root:
-        return _opened(root, _packages(root, engines), metadata_of(root))
+        with _reading(word):
+            packages, metadata = _packages(root, engines), metadata_of(root)
+        return _opened(word, packages, metadata)
 
 
-def _opened(root: Path, packages: Sequence[tuple[str, Path]], metadata: Metadata) -> Plugin:
+@contextmanager
+def _reading(word: str) -> Iterator[None]:
+    """Raise a SourceError for a file that cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SourceError(
+            "plugin-unreadable",
+            f"{word} cannot be read: {error}; expected a folder, a wheel or a source distribution, "
+            "with metadata that can be parsed. Build or download it again.",
+        ) from error
+
+
+def _opened(word: str, packages: Sequence[tuple[str, Path]], metadata: Metadata) -> Plugin:
     trees = [open_tree(name, place) for name, place in packages]
     files = {path: text for tree in trees for path, text in tree.files.items()}
     if not files:
         raise SourceError(
             "plugin-empty",
-            f"{root} has no package in it; expected a folder, a wheel or a source distribution "
+            f"{word} has no package in it; expected a folder, a wheel or a source distribution "
             "with a folder that has an __init__.py, at its top or in src/.",
         )
     versions = [metadata.version, *(tree.version for tree in trees)]
@@ -182,15 +199,8 @@ def _packages(source: Path, engines: Sequence[str]) -> list[tuple[str, Path]]:
         folders = [each for place in places for each in sorted(place.iterdir())]
         is_package = [each for each in folders if (each / "__init__.py").is_file()]
         return [(each.name, each.parent) for each in is_package if each.name not in left_out]
-    try:
-        with zipfile.ZipFile(source) as archive:
-            paths = [each for each in archive.namelist() if each.endswith("/__init__.py")]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise SourceError(
-            "plugin-unreadable",
-            f"{source} cannot be read: {error}; expected a folder, a wheel or a source "
-            "distribution. Build or download it again.",
-        ) from error
+    with zipfile.ZipFile(source) as archive:
+        paths = [each for each in archive.namelist() if each.endswith("/__init__.py")]
     names = {each.partition("/")[0] for each in paths if each.count("/") == 1}
     return [(name, source) for name in sorted(names - left_out)]
 
@@ -198,7 +208,7 @@ def _packages(source: Path, engines: Sequence[str]) -> list[tuple[str, Path]]:
 def _installed(name: str, engines: Sequence[str]) -> Plugin:
     try:
         found = distribution(name)
-    except (PackageNotFoundError, ValueError) as error:
+    except PackageNotFoundError as error:
         raise SourceError(
             "plugin-not-found",
             f"no plugin {name!r}: it is no path, and no distribution that is installed here; "
@@ -210,8 +220,9 @@ def _installed(name: str, engines: Sequence[str]) -> Plugin:
     names = {each for each in names if (root / each / "__init__.py").is_file()}
     packages = [(each, root) for each in sorted(names - {*_NO_PACKAGES, *engines})]
     if not packages and (checkout := _checkout(found)) is not None:
-        packages = _packages(checkout, engines)
-    return _opened(root, packages, metadata)
+        with _reading(str(checkout)):
+            packages = _packages(checkout, engines)
+    return _opened(name, packages, metadata)
 
 
 def _checkout(found: Distribution) -> Path | None:
