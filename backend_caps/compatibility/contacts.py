@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from backend_caps.compatibility.attributes import left_out
@@ -12,9 +13,17 @@ from backend_caps.compatibility.names import imports, reads
 from backend_caps.compatibility.overrides import hooks, overrides
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.patches import patches
-from backend_caps.compatibility.places import Places
+from backend_caps.compatibility.places import Place, Places
 from backend_caps.compatibility.registration import Registrations
 from backend_caps.engines.source.module import Module
+
+_LOOKS: Mapping[type[ast.AST], Sequence[Callable[[Pair, Place], Iterator[Contact]]]] = {
+    ast.Import: (imports,),
+    ast.ImportFrom: (imports,),
+    ast.Attribute: (reads,),
+    ast.Assign: (patches, unpackings),
+    ast.Call: (patches, calls),
+}
 
 
 def contacts(pair: Pair, only: Collection[str] | None = None) -> list[Contact]:
@@ -52,7 +61,7 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
 
 def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:
     for place in Places(module, pair.conditions):
-        for look in (imports, reads, patches, calls, unpackings):
+        for look in _LOOKS.get(place.node.__class__, ()):
             yield from look(pair, place)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 _NO_NODES = frozenset(
     {"ctx", "op", "ops", "id", "attr", "arg", "name", "asname", "module", "level"}
     | {"type_comment", "type_ignores", "kind", "rest", "conversion", "simple", "is_async"}
+    | {"kwd_attrs"}
 )
 """Fields with texts and numbers, operators and contexts."""
 _NO_CHILDREN = frozenset({ast.Name, ast.Constant, ast.Global, ast.Nonlocal, ast.MatchSingleton})

@@ -66,10 +66,7 @@ class Places:
         self._module, self._decisions = module, decisions
 
     def __iter__(self) -> Iterator[Place]:
-        """List what may run: statements in the order of the text, each before what is in it.
-
-        A name or a constant alone is left out.
-        """
+        """List what may run: statements in the order of the text, each before what is in it."""
         return self._body(self._module.tree.body, Place(self._module, self._module.tree))
 
     def _body(self, body: Iterable[ast.stmt], around: Place) -> Iterator[Place]:
@@ -142,8 +139,6 @@ class Places:
 
     def _expression(self, node: ast.expr, around: Place) -> Iterator[Place]:
         match node:
-            case ast.Name() | ast.Constant():  # an attribute's place says more
-                return
             case ast.BoolOp(op=op, values=values):
                 yield from self._joined(values, around, is_and=isinstance(op, ast.And))
             case ast.IfExp(test=test, body=body, orelse=orelse):

@@ -55,12 +55,14 @@ def test_files_of_the_engine_are_found_by_a_text() -> None:
 @pytest.mark.parametrize(("name", "expected"), [("build", True), ("call", False), ("plan", False)])
 def test_a_name_is_quoted_where_the_engine_has_it_as_a_text(name: str, expected: bool) -> None:
     """Remote calls name a method by a text; what the plugin quotes is its own."""
-    assert _texts().is_quoted(name) is expected
+    assert (name in _texts().quoted) is expected
 
 
 READS = [
     pytest.param("y = x.size", True, id="read"),
     pytest.param("y = x.size == 1", True, id="compared"),
+    pytest.param("y = a.x.size", True, id="read of a longer name"),
+    pytest.param("y = z.size", False, id="read of another module"),
     pytest.param("getattr(x, 'size')", True, id="by a text"),
     pytest.param('getattr(x, "size")', True, id="by another text"),
     pytest.param("x.size = 1", False, id="assigned"),
@@ -86,13 +88,32 @@ def test_an_attribute_is_read_by_either(text: str, expected: bool, is_engines: b
     files = {"m": f"z = 0\n{text}\n"}
     texts = (pair_of(files) if is_engines else pair_of({}, files)).texts
 
-    assert texts.is_read("size") is expected
+    assert texts.is_read("engine.x.size") is expected
+
+
+def test_an_instance_has_any_name() -> None:
+    """An attribute of a class may be read of whatever holds an instance."""
+    texts = pair_of({"m": "y = anything.size"}).texts
+
+    assert texts.is_read("X.size")
+    assert not texts.is_read("x.size")
+
+
+def test_calls_of_others_are_no_calls_of_the_object_itself() -> None:
+    """`self`, `cls` and `super()` are the object itself."""
+    text = "self.own(); cls.of_class(); super().of_base(); it.other(); f().made(); itself.x()"
+
+    assert pair_of({"m": text}).texts.called_of_others == {"other", "made", "x"}
+
+
+def test_classes_are_mentioned_by_names_with_a_capital_letter() -> None:
+    """A leading underscore is part of a name."""
+    texts = pair_of({"a": "x: _Base = Thing", "b": "Thing()"}).texts
+
+    assert texts.mentioning == {"_Base": ["engine/a.py"], "Thing": ["engine/a.py", "engine/b.py"]}
 
 
 @pytest.mark.parametrize(("text", "expected"), ASSIGNMENTS)
 def test_an_attribute_is_assigned_from_outside(text: str, expected: bool) -> None:
     """What an object assigns to itself is one of its members, and found there."""
-    texts = pair_of({}, {"m": text}).texts
-
-    assert texts.is_assigned("size") is expected
-    assert texts.is_assigned("size") is expected, "as it was found before"
+    assert ("size" in pair_of({}, {"m": text}).texts.assigned) is expected
