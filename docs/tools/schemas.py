@@ -105,11 +105,8 @@ def _describe(part: Schema, title: str) -> None:
             field["default"].sort()  # a set's own order is another in every process
         if name in docs:
             field["description"] = docs[name]
-    members = [
-        f"`{value}`: {docs[value.upper()]}"
-        for value in part.get("enum", ())
-        if value.upper() in docs
-    ]
+    names = {value: value.upper().replace(" ", "_") for value in part.get("enum", ())}
+    members = [f"`{value}`: {docs[name]}" for value, name in names.items() if name in docs]
     if members:
         part["description"] = "\n".join((part["description"], *members))
 
