@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from backend_caps.errors import BackendCapsError
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "fits": ("unearth",),
     "html": ("jinja2",),
     "kit": ("torch", "numpy", "safetensors", "coverage", "jinja2"),
     "metrics": ("prometheus_client",),
