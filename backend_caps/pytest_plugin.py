@@ -318,8 +318,8 @@ class FitsTest(pytest.Item):
     """Whether the plugin in the root folder fits the engine that is the test's name."""
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return the plugin's folder, and the test's name."""
-        return self.config.rootpath, None, self.nodeid
+        """Return the plugin's folder, and a title in which pytest takes no dot for a separator."""
+        return self.config.rootpath, None, f"fits {self.name}"
 
     def runtest(self) -> None:
         """Compare the plugin with the engine, or with each release of a range."""

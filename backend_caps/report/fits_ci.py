@@ -156,13 +156,13 @@ def _result(group: Sequence[_Found]) -> Result:
 
 
 def _sentences(group: Sequence[_Found]) -> Iterator[str]:
-    first = group[0][1]
+    pair, first = group[0]
     yield f"{sentence(first)}."
-    yield f"Compared: {'; '.join(title(pair) for pair, _ in group)}."
+    yield f"Compared: {'; '.join(title(each) for each, _ in group)}."
     if first.given:
         yield f"Where: {first.given}."
     if first.since:
-        yield f"Since {first.since}."
+        yield f"Since {pair.engine} {first.since}."
     if first.remedy:
         yield f"Write: {first.remedy}."
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from backend_caps.compatibility.comparison import Comparison
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
-from backend_caps.report.document import LEFT_OUT, TEXT, Document
+from backend_caps.report.document import LEFT_OUT, Document
 
 
 class ContactDocument(Document):
@@ -66,7 +66,7 @@ class PairDocument(Document):
     """What only running code knows."""
     num_unreached: int
     """The plugin's files that no entry point leads to; they are left out."""
-    problems: tuple[Annotated[str, TEXT], ...]
+    problems: tuple[str, ...]
     """Files that cannot be read."""
 
 
@@ -114,7 +114,7 @@ def pair_document(found: Comparison, located: Located) -> PairDocument:
             if each.verdict is Verdict.NOT_CHECKED
         ),
         num_unreached=found.num_unreached,
-        problems=tuple(map(str, found.problems)),
+        problems=tuple(each.message for each in found.problems),
     )
 
 

@@ -118,7 +118,7 @@ def sentence(contact: ContactDocument) -> str:
     """Say what is wrong with a point of contact."""
     if contact.why.startswith(contact.what):
         return contact.why
-    return f"{contact.what} {contact.why}"
+    return f"{contact.what}: {contact.why}"
 
 
 def summary(pair: PairDocument) -> Iterator[str]:
