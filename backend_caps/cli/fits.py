@@ -43,8 +43,7 @@ _OF_CI = {"junit": fits_junit, "sarif": fits_sarif}
     short_help="Show what of a plugin breaks with a release.",
     epilog=examples(
         "backend-caps fits . vllm@0.33.0",
-        "backend-caps fits ./my_plugin-1.0-py3-none-any.whl vllm@0.32.0 vllm@0.33.0",
-        "backend-caps fits . 'vllm>=0.30' --also findings.sarif",
+        "backend-caps fits my_plugin vllm@0.32.0 vllm@0.33.0 --also findings.sarif",
     ),
 )
 @click.argument("words", nargs=-1, required=True, metavar="PLUGIN... ENGINE [ENGINE]")

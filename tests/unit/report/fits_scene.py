@@ -44,7 +44,7 @@ def write_plugin(folder: Path, source: str = PLUGIN) -> Path:
 
 def write_release(folder: Path, version: str, utils: str, engine: str = "vllm") -> Path:
     """Write a wheel of an engine with one module."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{engine}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(f"{engine}/__init__.py", "")
