@@ -1,5 +1,8 @@
 """`pytest --backend-caps NAME`: run each case of each check of a backend as a test.
 
+`pytest --backend-caps-fits ENGINE` compares the plugin in pytest's root folder with releases of an
+engine, as `backend-caps fits` does: a test an ENGINE, named `backend-caps::fits::ENGINE`.
+
 pytest loads this module in every run where backend-caps is installed, so expensive imports are
 inside the functions that need them. A test is named `backend-caps::NAME::CHECK::CASE`.
 
@@ -11,9 +14,11 @@ cases has an answer fails the session; the process that starts workers decides i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +75,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often each scenario is drawn: 4 unless given",
     )
     group.addoption("--backend-caps-quick", action="store_true", help="try a little of everything")
+    group.addoption(
+        "--backend-caps-fits",
+        action="append",
+        default=[],
+        metavar="ENGINE",
+        help="test that the plugin in the root folder fits this engine or range, such as "
+        "vllm@0.33.0, vllm@latest or 'vllm>=0.30'; repeatable",
+    )
     parser.addini(
         "backend_caps", "backends to check where the command line names no tests", type="args"
     )
@@ -93,8 +106,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Find backends and checks before pytest-xdist starts workers, which find them too.
 
     Raises:
-        UsageError: there is no such backend, check or device, or it cannot be built.
+        UsageError: there is no such backend, check, device or engine, or it cannot be built.
     """
+    _require_engines(session.config.option.backend_caps_fits)
     if session.config.option.backend_caps:
         session.config.stash[_SELECTION] = _selected(session.config)
         session.config.stash[_FAILED] = set()
@@ -110,7 +124,8 @@ def pytest_collection_modifyitems(
     Afterwards sort them back into the order of the checks, which plugins may have shuffled.
     """
     selection = config.stash.get(_SELECTION, None)
-    tests = [] if selection is None else list(_items(session, selection))
+    tests: list[pytest.Item] = list(_fits_items(session))
+    tests += () if selection is None else _items(session, selection)
     items += tests
     yield
     places = {item: place for place, item in enumerate(tests)}
@@ -196,6 +211,27 @@ def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.It
                 yield make_test(name=case.name.partition("/")[2], case=case)
 
 
+def _require_engines(words: Sequence[str]) -> None:
+    if words:
+        from backend_caps.compatibility.sources import is_engine  # noqa: PLC0415 - loads pydantic
+
+        for word in words:
+            if not is_engine(word):
+                raise pytest.UsageError(
+                    f"--backend-caps-fits {word!r} names no engine; expected such as "
+                    "vllm@0.33.0, vllm@latest, sglang@PATH or 'vllm>=0.30'."
+                )
+
+
+def _fits_items(session: pytest.Session) -> Iterator[pytest.Item]:
+    """Build a test for each engine that the plugin has to fit."""
+    if engines := session.config.option.backend_caps_fits:
+        root = Group.from_parent(session, name=_GROUP, nodeid=_GROUP)
+        group = Group.from_parent(root, name="fits")
+        for engine in engines:
+            yield FitsTest.from_parent(group, name=engine)
+
+
 class CaseFailedError(Exception):
     """A case found faults; the message describes all of them."""
 
@@ -270,5 +306,47 @@ class CaseTest(pytest.Item):
         """Return the faults, their lines, and the commands that replay them."""
         del style  # it formats tracebacks, and a finding has none
         if isinstance(excinfo.value, CaseFailedError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+
+class UnfitError(Exception):
+    """A plugin breaks with an engine, or it cannot be said; the message is what `fits` prints."""
+
+
+class FitsTest(pytest.Item):
+    """Whether the plugin in the root folder fits the engine that is the test's name."""
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return the plugin's folder, and a title in which pytest takes no dot for a separator."""
+        return self.config.rootpath, None, f"fits {self.name}"
+
+    def runtest(self) -> None:
+        """Compare the plugin with the engine, or with each release of a range."""
+        # Each loads pydantic.
+        from backend_caps.compatibility.releases import PYPI, Releases, cache_folder  # noqa: PLC0415
+        from backend_caps.errors import BackendCapsError  # noqa: PLC0415
+        from backend_caps.report import terminal  # noqa: PLC0415
+        from backend_caps.report.fits import Question, fits_of  # noqa: PLC0415
+        from backend_caps.report.fits_views import fits_view  # noqa: PLC0415
+
+        index_url = os.environ.get("PIP_INDEX_URL", PYPI)
+        releases = Releases(folders=(), cache=cache_folder(os.environ), index_url=index_url)
+        plugins, engines = [str(self.config.rootpath)], [self.name]
+        try:
+            found = fits_of(Question(plugins=plugins, engines=engines, releases=releases))
+        except BackendCapsError as error:
+            raise UnfitError(f"{error}") from error
+        if found.status != "holds":
+            text = StringIO()
+            terminal.show(fits_view(found), text)
+            raise UnfitError(text.getvalue().strip("\n"))
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
+    ) -> str | TerminalRepr:
+        """Return what breaks, and both lines."""
+        del style  # it formats tracebacks, and a finding has none
+        if isinstance(excinfo.value, UnfitError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)

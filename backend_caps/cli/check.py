@@ -9,7 +9,17 @@ import click
 from click.core import ParameterSource
 
 from backend_caps.cli.invocation import Invocation, PluginSearch, format_option, search_options
-from backend_caps.cli.output import Format, examples, loading_torch, printer, say
+from backend_caps.cli.output import (
+    Format,
+    Writers,
+    also_option,
+    examples,
+    loading_torch,
+    printer,
+    require_writable,
+    say,
+    write_also,
+)
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 from backend_caps.report import check_catalog
@@ -93,14 +103,7 @@ BESIDE = ""
     "and --require-evidence asks for.",
 )
 @format_option(*_OF_CI)
-@click.option(
-    "--also",
-    multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write it to this file too: JSON, Markdown, JUnit or SARIF, by its ending in .json, .md, "
-    ".xml or .sarif. Repeatable.",
-)
+@also_option("JSON, Markdown, JUnit or SARIF, by its ending in .json, .md, .xml or .sarif")
 @click.pass_context
 def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: object) -> None:
     """Check whether what the backend NAME declares is true, by running it.
@@ -142,7 +145,7 @@ def _descriptions(engine: str | None) -> Iterable[check_catalog.CheckDescription
 def _check_one(ctx: click.Context, name: str) -> None:
     """Check a backend, print what was found, and exit with its status."""
     format_, files = ctx.params["format_"], ctx.params["also"]
-    _require_writable(files)
+    require_writable(files, _WRITERS)
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("check"):
         from backend_caps.cli.check_run import CheckOptions, check_backend  # noqa: PLC0415
@@ -172,30 +175,13 @@ def _registry(ctx: click.Context) -> Registry:
     return PluginSearch.from_context(ctx).registry()
 
 
-_WRITERS = {
+_WRITERS: Writers[CheckDocument] = {
     ".json": lambda document: f"{json_text(document, indent=2)}\n",
     ".md": lambda document: markdown(check_view(document)),
     ".sarif": sarif,
     ".xml": junit,
 }
 """What is written to a file of an ending."""
-
-
-def _require_writable(files: Iterable[Path]) -> None:
-    """Refuse files that a check is not written to.
-
-    Raises:
-        UsageError: one has another ending, or lies in a folder that is not there.
-    """
-    for file in files:
-        if file.suffix not in _WRITERS:
-            known = ", ".join(_WRITERS)
-            raise click.UsageError(
-                f"--also {file} does not say what to write; a name that ends in one of {known} "
-                "was expected."
-            )
-        if not file.absolute().parent.is_dir():
-            raise click.UsageError(f"--also {file} lies in a folder that is not there.")
 
 
 def _show_check(document: CheckDocument, format_: str, files: Iterable[Path]) -> None:
@@ -209,12 +195,7 @@ def _show_check(document: CheckDocument, format_: str, files: Iterable[Path]) ->
         printer(Format(format_))(document, check_view(document))
     else:
         say(writer(document))
-    for file in files:
-        try:
-            file.write_text(_WRITERS[file.suffix](document), "utf-8", "backslashreplace")
-        except OSError as error:
-            problem = error.strerror or str(error)
-            raise click.UsageError(f"--also {file} was not written: {problem}.") from error
+    write_also(document, files, _WRITERS)
 
 
 def _show_list(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from pathlib import Path
 from textwrap import indent
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 import click
+from click.decorators import FC
 from pydantic import BaseModel
 
 from backend_caps.errors import CodedError
@@ -75,6 +77,57 @@ def printer(format_: Format) -> Show:
                     click.echo(page(document, sections), nl=False)
 
     return show
+
+
+_Document = TypeVar("_Document", bound=BaseModel)
+Writers: TypeAlias = Mapping[str, Callable[[_Document], str]]
+"""What writes a document to a file, by the file's ending."""
+
+
+def also_option(kinds: str) -> Callable[[FC], FC]:
+    """Make `--also`, the files that a document is written to beside what is printed.
+
+    Args:
+        kinds: the formats and their endings, for the help.
+    """
+    return click.option(
+        "--also",
+        multiple=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"Write it to this file too: {kinds}. Repeatable.",
+    )
+
+
+def require_writable(files: Iterable[Path], endings: Iterable[str]) -> None:
+    """Refuse files that a document is not written to, before it is made.
+
+    Raises:
+        UsageError: one has another ending, or lies in a folder that is not there.
+    """
+    known = tuple(endings)
+    for file in files:
+        if file.suffix not in known:
+            raise click.UsageError(
+                f"--also {file} does not say what to write; a name that ends in one of "
+                f"{', '.join(known)} was expected."
+            )
+        if not file.absolute().parent.is_dir():
+            raise click.UsageError(f"--also {file} lies in a folder that is not there.")
+
+
+def write_also(document: _Document, files: Iterable[Path], writers: Writers[_Document]) -> None:
+    """Write a document to files, each in the format of its ending.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    for file in files:
+        try:
+            file.write_text(writers[file.suffix](document), "utf-8", "backslashreplace")
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise click.UsageError(f"--also {file} was not written: {problem}.") from error
 
 
 def say(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from unearth import Package, PackageFinder
 
 PYPI = "https://pypi.org/simple/"
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder that downloads are kept in: of `XDG_CACHE_HOME`, or `~/.cache`."""
+    stated = Path(environ.get("XDG_CACHE_HOME", ""))
+    root = stated if stated.is_absolute() else Path("~/.cache").expanduser()
+    return root / "backend-caps" / "releases"
 
 
 class ReleaseError(CodedError):

@@ -1,17 +1,8 @@
-"""A check in every format: as sections, as JUnit's XML, and as SARIF 2.1.0.
-
-JUnit has a suite for each check and a test case for each case; code hosts show SARIF's results
-beside the lines that they name.
-"""
+"""A check in every format: as sections, and as what CI systems read."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
-from pathlib import PurePath
-from urllib.parse import quote
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -26,7 +17,15 @@ from backend_caps.report.check_documents import (
     HintDocument,
     LinesDocument,
 )
-from backend_caps.report.document import legible_json
+from backend_caps.report.ci_formats import (
+    Outcome,
+    Place,
+    Result,
+    Suite,
+    SuiteCase,
+    junit_text,
+    sarif_text,
+)
 from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of, titled_table
 from backend_caps.report.words import counted, grouped, words_of
 
@@ -187,94 +186,59 @@ def check_list_view(listed: CheckListDocument) -> Iterator[Section]:
         )
 
 
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
 def junit(checked: CheckDocument) -> str:
-    """Write a check as a JUnit report, which CI systems show as tests."""
+    """Write a check as a JUnit report: a suite for each check, a test case for each case."""
     suites = [_suite(check, checked) for check in checked.checks]
-    root = Element("testsuites", name=f"backend-caps check {checked.backend}")
-    for name in ("tests", "failures", "skipped"):
-        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
-    root.set("errors", "0")
-    root.set("time", f"{sum(check.seconds for check in checked.checks):.3f}")
-    root.extend(suites)
-    indent(root)
-    text = tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+    return junit_text(f"backend-caps check {checked.backend}", suites)
 
 
-def _suite(check: CheckedDocument, checked: CheckDocument) -> Element:
+def _suite(check: CheckedDocument, checked: CheckDocument) -> Suite:
     """Write one check; one that ran no case is skipped, with its reason."""
-    name = f"{checked.backend}.{check.code}"
-    suite = Element("testsuite", name=name, errors="0", time=f"{check.seconds:.3f}")
-    properties = SubElement(suite, "properties")
-    about = {"device": checked.device, "claims": ", ".join(check.claims)}
-    for key, value in {**about, "proves": check.proves, "cannot": check.cannot}.items():
-        SubElement(properties, "property", name=key, value=_xml_text(value))
     failed = grouped((finding.case, finding) for finding in check.findings)
-    for case in check.cases:
-        test = SubElement(suite, "testcase", classname=name, name=case.partition("/")[2])
-        _fail(test, failed.get(case, []))
+    cases = [_case(case.partition("/")[2], failed.get(case, [])) for case in check.cases]
     if check.reason is not None:
-        skipped = SubElement(suite, "testcase", classname=name, name=check.code)
-        SubElement(skipped, "skipped", message=_xml_text(check.reason))
-    suite.set("tests", str(len(check.cases) + (check.reason is not None)))
-    suite.set("failures", str(len(failed)))
-    suite.set("skipped", str(int(check.reason is not None)))
-    return suite
+        cases += [SuiteCase(name=check.code, outcome=Outcome(kind="skipped", message=check.reason))]
+    return Suite(
+        name=f"{checked.backend}.{check.code}",
+        cases=cases,
+        properties={
+            "device": checked.device,
+            "claims": ", ".join(check.claims),
+            "proves": check.proves,
+            "cannot": check.cannot,
+        },
+        seconds=check.seconds,
+    )
 
 
-def _fail(test: Element, findings: list[FindingDocument]) -> None:
+def _case(name: str, findings: Sequence[FindingDocument]) -> SuiteCase:
     """Write a case's findings as one failure: JUnit allows one a test case."""
     if not findings:
-        return
-    first = findings[0]
-    if first.file is not None:
-        test.set("file", first.file)
-        test.set("line", str(first.line))
-    failure = SubElement(test, "failure", message=_xml_text(first.what), type=first.check)
-    lines = []
+        return SuiteCase(name=name)
+    first, lines = findings[0], list[str]()
     for finding in findings:
         place = [] if finding.file is None else [f"at {finding.file}:{finding.line}"]
         claims = ", ".join(finding.claims) or _DUTY
         lines += [finding.what, *place, f"claims: {claims}", f"replay: {finding.replay}"]
-    failure.text = _xml_text("\n".join(lines))
-
-
-def _xml_text(text: str) -> str:
-    """Replace characters that XML cannot hold."""
-    return _NOT_XML.sub("\ufffd", text)
-
-
-_SCHEMA = (
-    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-)
-_ROOT = "%SRCROOT%"
-"""SARIF's name for the folder that relative paths start from: the one the check ran in."""
+    outcome = Outcome(kind="failure", message=first.what, type_=first.check, text="\n".join(lines))
+    return SuiteCase(name=name, outcome=outcome, place=_site(first))
 
 
 def sarif(checked: CheckDocument) -> str:
     """Write a check as a SARIF log of one run: each finding is an error, each hint a note."""
-    findings = [_sarif_finding(finding, checked) for finding in checked.findings]
-    hints = [_sarif_hint(hint, checked) for hint in checked.hints]
-    driver: JsonValue = {
-        "name": "backend-caps",
-        "version": checked.kit_version,
-        "rules": [_rule(check) for check in checked.checks],
-    }
-    run: JsonValue = {
-        "tool": {"driver": driver},
-        "automationDetails": {"id": f"backend-caps/{checked.backend}/{checked.device}"},
-        "columnKind": "unicodeCodePoints",
-        "results": [*findings, *hints],
-        "properties": {"backend": checked.backend, "device": checked.device},
-    }
-    log: JsonValue = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(legible_json(log), indent=2, ensure_ascii=False) + "\n"
+    return sarif_text(
+        f"backend-caps/{checked.backend}/{checked.device}",
+        checked.kit_version,
+        [_rule(check) for check in checked.checks],
+        [
+            *(_sarif_finding(finding, checked) for finding in checked.findings),
+            *(_sarif_hint(hint, checked) for hint in checked.hints),
+        ],
+        properties={"backend": checked.backend, "device": checked.device},
+    )
 
 
-def _rule(check: CheckedDocument) -> JsonValue:
+def _rule(check: CheckedDocument) -> Mapping[str, JsonValue]:
     return {
         "id": check.code,
         "shortDescription": {"text": check.title},
@@ -284,66 +248,42 @@ def _rule(check: CheckedDocument) -> JsonValue:
     }
 
 
-def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> JsonValue:
+def _sarif_finding(finding: FindingDocument, checked: CheckDocument) -> Result:
     claims = ", ".join(finding.claims) or _DUTY
-    return _result(
-        finding,
-        checked,
-        f"{claims}: {finding.what}. Replay: {finding.replay}",
-        partialFingerprints={"case/v1": f"{checked.backend}/{finding.case}"},
-        properties={
-            "backend": checked.backend,
-            "case": finding.case,
-            "claims": [*finding.claims],
-            "replay": finding.replay,
-            "schedule": finding.schedule,
-            "seed": finding.seed,
+    properties: JsonValue = {
+        "backend": checked.backend,
+        "case": finding.case,
+        "claims": [*finding.claims],
+        "replay": finding.replay,
+        "schedule": finding.schedule,
+        "seed": finding.seed,
+    }
+    return Result(
+        rule=finding.check,
+        level="error",
+        text=f"{claims}: {finding.what}. Replay: {finding.replay}",
+        place=_site(finding) or _declared(checked),
+        others={
+            "partialFingerprints": {"case/v1": f"{checked.backend}/{finding.case}"},
+            "properties": properties,
         },
     )
 
 
-def _sarif_hint(hint: HintDocument, checked: CheckDocument) -> JsonValue:
-    text = f"{hint.claim} may be too modest: {hint.what}"
-    claims: list[JsonValue] = [hint.claim]
-    return _result(hint, checked, text, properties={"backend": checked.backend, "claims": claims})
-
-
-def _result(
-    found: FindingDocument | HintDocument, checked: CheckDocument, text: str, **others: JsonValue
-) -> JsonValue:
-    """Write a finding at its line, or what has none at the declaration."""
-    level, place = "note", _place(checked.declared_at)
-    if isinstance(found, FindingDocument):
-        level, place = "error", place if found.file is None else (found.file, found.line)
-    return {
-        "ruleId": found.check,
-        "ruleIndex": [check.code for check in checked.checks].index(found.check),
-        "level": level,
-        "message": {"text": text},
-        "locations": _locations(place),
-        **others,
-    }
-
-
-def _place(declared_at: str | None) -> tuple[str, int | None] | None:
-    """Divide `file:line`; a text without a line is all file."""
-    if declared_at is None:
-        return None
-    file, _, line = declared_at.rpartition(":")
-    return (file, int(line)) if line.isdecimal() and file else (declared_at, None)
-
-
-def _locations(place: tuple[str, int | None] | None) -> list[JsonValue]:
-    if place is None:
-        return []
-    path, line = PurePath(place[0]), place[1]
-    # A path need not be UTF-8: its bytes are escaped as they are.
-    artifact: dict[str, JsonValue] = (
-        {"uri": path.as_uri()}
-        if path.is_absolute()
-        else {"uri": quote(path.as_posix(), errors="surrogateescape"), "uriBaseId": _ROOT}
+def _sarif_hint(hint: HintDocument, checked: CheckDocument) -> Result:
+    return Result(
+        rule=hint.check,
+        level="note",
+        text=f"{hint.claim} may be too modest: {hint.what}",
+        place=_declared(checked),
+        others={"properties": {"backend": checked.backend, "claims": [hint.claim]}},
     )
-    physical: dict[str, JsonValue] = {"artifactLocation": artifact}
-    if line is not None:
-        physical["region"] = {"startLine": line}
-    return [{"physicalLocation": physical}]
+
+
+def _site(finding: FindingDocument) -> Place | None:
+    return None if finding.file is None else Place(file=finding.file, line=finding.line)
+
+
+def _declared(checked: CheckDocument) -> Place | None:
+    """Return the declaration's place: that of what no line of the backend did."""
+    return None if checked.declared_at is None else Place.of(checked.declared_at)

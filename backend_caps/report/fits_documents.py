@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from backend_caps.compatibility.comparison import Comparison
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
-from backend_caps.report.document import LEFT_OUT, TEXT, Document
+from backend_caps.report.document import LEFT_OUT, Document
 
 
 class ContactDocument(Document):
@@ -25,7 +26,7 @@ class ContactDocument(Document):
     why: str
     """What is wrong, or why it was not checked."""
     at: str
-    """`file:line` of the plugin."""
+    """`file:line` of the plugin: from the working directory where it is a folder, else in it."""
     engine_at: Annotated[str | None, LEFT_OUT] = None
     """`file:line` of the engine."""
     given: str = ""
@@ -65,7 +66,7 @@ class PairDocument(Document):
     """What only running code knows."""
     num_unreached: int
     """The plugin's files that no entry point leads to; they are left out."""
-    problems: tuple[Annotated[str, TEXT], ...]
+    problems: tuple[str, ...]
     """Files that cannot be read."""
 
 
@@ -73,14 +74,24 @@ class FitsDocument(Document):
     """Plugins compared with releases of engines."""
 
     schema_: Annotated[Literal["backend-caps/fits@1"], Field(alias="schema")]
+    tool_version: str
+    """The version of backend-caps."""
     pairs: tuple[PairDocument, ...]
     """By plugin, then by release, the oldest first."""
 
+    @property
+    def status(self) -> Literal["holds", "breaks", "cannot say"]:
+        """Whether anything breaks in any pair."""
+        found = {each.status for each in self.pairs}
+        return "breaks" if "breaks" in found else "cannot say" if "cannot say" in found else "holds"
+
 
 _ORDER = (*Verdict,)
+Located: TypeAlias = Callable[[str], str]
+"""Finds a plugin's `file:line` in the place that the plugin was opened from."""
 
 
-def pair_document(found: Comparison) -> PairDocument:
+def pair_document(found: Comparison, located: Located) -> PairDocument:
     """Make the document of a comparison."""
     counts = Counter(each.verdict for each in found.contacts)
     status = "breaks" if found.breaks else ("cannot say" if found.is_open else "holds")
@@ -96,19 +107,26 @@ def pair_document(found: Comparison) -> PairDocument:
         required=found.required,
         is_required=found.is_required,
         counts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
-        findings=tuple(_contact(each, found) for each in worst_first),
+        findings=tuple(_contact(each, found, located) for each in worst_first),
         not_checked=tuple(
-            _contact(each, found) for each in found.contacts if each.verdict is Verdict.NOT_CHECKED
+            _contact(each, found, located)
+            for each in found.contacts
+            if each.verdict is Verdict.NOT_CHECKED
         ),
         num_unreached=found.num_unreached,
-        problems=tuple(map(str, found.problems)),
+        problems=tuple(each.message for each in found.problems),
     )
 
 
-def _contact(contact: Contact, found: Comparison) -> ContactDocument:
-    return ContactDocument.of(contact, since=found.since.get(contact.key))
+def _contact(contact: Contact, found: Comparison, located: Located) -> ContactDocument:
+    since = found.since.get(contact.key)
+    return ContactDocument.of(contact, since=since, at=located(contact.at))
 
 
-def fits_document(found: Sequence[Comparison]) -> FitsDocument:
-    """Make the document of several comparisons."""
-    return FitsDocument(schema_="backend-caps/fits@1", pairs=tuple(map(pair_document, found)))
+def fits_document(found: Sequence[tuple[Comparison, Located]]) -> FitsDocument:
+    """Make the document of comparisons, each with what finds its plugin's files."""
+    return FitsDocument(
+        schema_="backend-caps/fits@1",
+        tool_version=version("backend-caps"),
+        pairs=tuple(pair_document(*each) for each in found),
+    )

@@ -25,6 +25,7 @@ from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
+from backend_caps.report.fits_documents import FitsDocument
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.launches import EngineLayersDocument
 from backend_caps.report.lock import LockDocument
@@ -54,6 +55,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "engine-selection": (EngineSelectionDocument, "serialization"),
     "evidence": (Evidence, "validation"),
     "facts": (FactsDocument, "serialization"),
+    "fits": (FitsDocument, "serialization"),
     "generate": (GenerateDocument, "serialization"),
     "lock": (LockDocument, "validation"),
     "measure": (MeasureDocument, "serialization"),
@@ -103,11 +105,8 @@ def _describe(part: Schema, title: str) -> None:
             field["default"].sort()  # a set's own order is another in every process
         if name in docs:
             field["description"] = docs[name]
-    members = [
-        f"`{value}`: {docs[value.upper()]}"
-        for value in part.get("enum", ())
-        if value.upper() in docs
-    ]
+    names = {value: value.upper().replace(" ", "_") for value in part.get("enum", ())}
+    members = [f"`{value}`: {docs[name]}" for value, name in names.items() if name in docs]
     if members:
         part["description"] = "\n".join((part["description"], *members))
 

@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
+from backend_caps.compatibility.releases import cache_folder
+from tests.unit.report.fits_scene import HOLDS, write_plugin, write_release
 
 WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 DIFFERS = {"diff"}
@@ -52,8 +54,12 @@ EXAMPLES = sorted({line for command in COMMANDS for line in _examples(command)})
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What examples name: two releases of an engine, and locks."""
+    """What examples name: a plugin, releases of engines, and locks."""
     made = tmp_path_factory.mktemp("examples")
+    write_plugin(made)
+    write_plugin(made / "my_plugin")
+    for version in ("0.32.0", "0.33.0"):
+        write_release(cache_folder({"XDG_CACHE_HOME": str(made)}), version, HOLDS)
     for name, version in (("old.whl", "0.5.13"), ("new.whl", "0.5.23")):
         (wheel,) = WHEELS.glob(f"sglang-{version}-*.whl")
         (made / name).symlink_to(wheel)
@@ -103,6 +109,7 @@ def test_example_runs_on_a_plain_terminal(
 ) -> None:
     """It does what it says in 80 columns of ASCII: nothing is wider, escaped, or broken off."""
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
     command, _, file = line.partition(" > ")
 

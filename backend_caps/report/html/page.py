@@ -28,6 +28,8 @@ from backend_caps.report.document import json_of
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict
 from backend_caps.report.engine_plugins import plugin_view
+from backend_caps.report.fits_documents import FitsDocument
+from backend_caps.report.fits_views import headline
 from backend_caps.report.html.grid import Glyph, conditions_view, matrix, side_by_side
 from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
 from backend_caps.report.plans import CauseDocument, PlanDocument, ValueDocument
@@ -181,6 +183,8 @@ def _of_sections(document: BaseModel, content: sections.Sections) -> dict[str, o
     match document:
         case DryRunDocument():
             return {"name": f"{name}: {verdict(document)}", "parts": parts}
+        case FitsDocument():
+            return {"name": ": ".join(headline(document)), "parts": parts}
         case CheckListDocument():
             return {"name": name, "parts": parts}
         case _:

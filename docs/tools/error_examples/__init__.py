@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from backend_caps.cli.output import CommandError
+from backend_caps.compatibility.archives import ArchiveError
+from backend_caps.compatibility.releases import ReleaseError
+from backend_caps.compatibility.sources import SourceError
 from backend_caps.discovery.registry import DiscoveryError
 from backend_caps.engines.reading import EngineError
 from backend_caps.extras import MissingExtraError
@@ -81,6 +84,12 @@ ENGINES = Occasion(
     told="Raised where an engine's source is named and cannot be read, as by `--engine`.",
     coded=(EngineError,),
 )
+FITS = Occasion(
+    title="Plugins and releases",
+    told="Raised by `fits`, and by a test of `pytest --backend-caps-fits`, where a plugin or an "
+    "engine cannot be found or read.",
+    coded=(SourceError, ReleaseError, ArchiveError),
+)
 RELAY = Occasion(
     title="FutureMap",
     told="Raised when a FutureMap is configured or made, and by its calls.",
@@ -137,6 +146,7 @@ BY_OCCASION = (
     EXTRAS,
     LOCKS,
     ENGINES,
+    FITS,
     RELAY,
     RANKS,
     MODELS,

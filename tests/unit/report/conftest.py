@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from backend_caps.report.sections import Section
+from backend_caps.report.sections import Sections
 from backend_caps.report.terminal import show
 from tests.cases import Golden, golden_in
 
 __all__ = ["Golden", "Shown"]
 
-Shown = Callable[[Iterable[Section]], str]
+Shown = Callable[[Sections], str]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
-    def print_them(sections: Iterable[Section]) -> str:
+    def print_them(sections: Sections) -> str:
         show(sections)
         return capsys.readouterr().out
 
