@@ -46,6 +46,7 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
             engine_at=target.at,
             given=condition(place.guards),
             parameters=() if signature is None else arguments.parameters(signature),
+            others=() if signature is None else arguments.others(signature),
         )
         return
 

@@ -73,6 +73,8 @@ class Contact:
     """What to write."""
     parameters: tuple[str, ...] = ()
     """The parameters that the arguments of a call go to by position."""
+    others: tuple[str, ...] = ()
+    """The other parameters of what is called."""
 
     @property
     def key(self) -> tuple[ContactKind, str, str, str]:

@@ -65,7 +65,7 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
         elif each.verdict.is_finding:
             if earlier is None or earlier.verdict is not each.verdict:
                 yield each
-        elif earlier is not None and _is_shifted(earlier.parameters, each.parameters):
+        elif earlier is not None and _is_shifted(earlier, each):
             one, other = ", ".join(earlier.parameters), ", ".join(each.parameters)
             why = f"its arguments by position went to {one}, and go to {other}"
             yield replace(each, verdict=Verdict.BREAKS, why=why)
@@ -77,7 +77,11 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
             )
 
 
-def _is_shifted(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Return whether an argument by position goes to a parameter that stood elsewhere."""
-    pairs = zip(before, after, strict=False)
-    return any(one != other and (one in after or other in before) for one, other in pairs)
+def _is_shifted(before: Contact, after: Contact) -> bool:
+    """Return whether an argument by position goes to a parameter that stood elsewhere.
+
+    A parameter that has another name alone stands nowhere else, before or after.
+    """
+    old, new = {*before.parameters, *before.others}, {*after.parameters, *after.others}
+    pairs = zip(before.parameters, after.parameters, strict=False)
+    return any(one != other and (one in new or other in old) for one, other in pairs)
