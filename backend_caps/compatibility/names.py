@@ -54,7 +54,7 @@ def _imported(
         kind=ContactKind.IMPORT,
         verdict=verdict,
         what=whole,
-        at=place.at,
+        at=f"{place.module.path}:{alias.lineno}",
         why="it may be compiled, or made at run time" if is_there is None else why,
         given=condition(place.guards),
         remedy=_import_of(pair, alias.name) if verdict.is_finding and whole != source else "",
