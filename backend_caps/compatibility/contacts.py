@@ -71,6 +71,8 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
             yield replace(each, verdict=Verdict.BREAKS, why=why)
     kept = {(each.kind, each.what) for each in new}
     for each in old:
+        if each.what.startswith("patch of "):
+            continue  # the assignment itself is found
         if each.kind is ContactKind.OVERRIDE and (each.kind, each.what) not in kept:
             yield replace(
                 each, verdict=Verdict.UNUSED, why="the engine has no such method any more"
