@@ -90,11 +90,11 @@ class Pair:
         return reached_files(self.index, self.plugin)
 
     def modules(self) -> Iterator[Module]:
-        """Parse those of the plugin's files that are reached and name the engine."""
-        word = self.engine.encode()
-        for path in sorted(self.reached):
-            if word in self.plugin.files[path] and (module := self.index.parse(path)) is not None:
-                yield module
+        """Parse those of the plugin's files that are reached.
+
+        One that names no engine may derive from the plugin's own classes, which do.
+        """
+        return self.index.modules(sorted(self.reached))
 
     # Names
 
