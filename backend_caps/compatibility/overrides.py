@@ -181,6 +181,8 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
             is_own = pair.classes.definer(definition, name) is base
             if not is_own or name.startswith("__") or not _only_raises(method):
                 continue
+            if not _is_first_without(pair, definition, base, name):
+                continue
             sites = [*sites_of_method(pair, definition, bases, name)]
             if not sites:
                 continue
@@ -195,6 +197,26 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
                 engine_at=site.at,
                 remedy=f"define {name}{Signature.of(method, is_bound=not is_static(method))}",
             )
+
+
+def _is_first_without(pair: Pair, definition: ClassDef, base: ClassDef, name: str) -> bool:
+    """Return whether a class, and no base of it in the plugin, is to define a base's method.
+
+    One whose subclasses do is none: they are what instances are made of.
+    """
+    bases = [each for each in pair.classes.ancestors(definition)[1:] if base is not each]
+    own = [each for each in bases if not pair.is_engines(each.module.path)]
+    derived = [each for each in own if base in pair.classes.ancestors(each)]
+    return _are_without(pair, definition, base, name) and not any(
+        _are_without(pair, each, base, name) for each in derived
+    )
+
+
+def _are_without(pair: Pair, definition: ClassDef, base: ClassDef, name: str) -> bool:
+    """Return whether no class without subclasses, at a class or below it, has a base's method."""
+    family = [definition, *pair.subclasses(definition)]
+    last = [each for each in family if not pair.subclasses(each)]
+    return all(pair.classes.definer(each, name) is base for each in last)
 
 
 def _only_raises(function: Function) -> bool:
