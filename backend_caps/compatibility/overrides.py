@@ -19,8 +19,11 @@ from backend_caps.compatibility.results import results
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, returns
-from backend_caps.engines.source.index import FunctionDef
+from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
+
+_CHECKING = frozenset({"abc.ABC", "typing.Protocol", "ABCMeta", "abc.ABCMeta"})
+"""Bases and metaclasses that look for abstract methods when an instance is made."""
 
 
 def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
@@ -178,25 +181,35 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
     bases = pair.engine_bases(definition)
     for base in bases:
         for name, method in base.methods.items():
-            is_own = pair.classes.definer(definition, name) is base
-            if not is_own or name.startswith("__") or not _only_raises(method):
+            if name.startswith("__") or not (_is_abstract(method) or _only_raises(method)):
                 continue
             if not _is_first_without(pair, definition, base, name):
                 continue
-            sites = [*sites_of_method(pair, definition, bases, name)]
-            if not sites:
-                continue
-            reached = [each for each in sites if each.caller_at in called]
-            site = (reached or sites)[0]
-            yield Contact(
-                kind=ContactKind.MEMBER,
-                verdict=Verdict.BREAKS if reached else Verdict.NOT_CHECKED,
-                what=f"{definition.name}.{name}",
-                at=definition.at,
-                why=f"{site.caller} calls it, and {base.name}.{name} only raises",
-                engine_at=site.at,
-                remedy=f"define {name}{Signature.of(method, is_bound=not is_static(method))}",
-            )
+            if _is_needed(pair, definition, method):
+                why = f"{base.name}.{name} is abstract: no instance can be made"
+                yield _lacking(definition, method, Verdict.BREAKS, why, base.module.at(method))
+            elif _only_raises(method) and (
+                sites := [*sites_of_method(pair, definition, bases, name)]
+            ):
+                reached = [each for each in sites if each.caller_at in called]
+                site = (reached or sites)[0]
+                verdict = Verdict.BREAKS if reached else Verdict.NOT_CHECKED
+                why = f"{site.caller} calls it, and {base.name}.{name} only raises"
+                yield _lacking(definition, method, verdict, why, site.at)
+
+
+def _lacking(
+    definition: ClassDef, method: Function, verdict: Verdict, why: str, engine_at: str
+) -> Contact:
+    return Contact(
+        kind=ContactKind.MEMBER,
+        verdict=verdict,
+        what=f"{definition.name}.{method.name}",
+        at=definition.at,
+        why=why,
+        engine_at=engine_at,
+        remedy=f"define {method.name}{Signature.of(method, is_bound=not is_static(method))}",
+    )
 
 
 def _is_first_without(pair: Pair, definition: ClassDef, base: ClassDef, name: str) -> bool:
@@ -204,7 +217,7 @@ def _is_first_without(pair: Pair, definition: ClassDef, base: ClassDef, name: st
 
     One whose subclasses do is none: they are what instances are made of.
     """
-    bases = [each for each in pair.classes.ancestors(definition)[1:] if base is not each]
+    bases = pair.classes.ancestors(definition)[1:]
     own = [each for each in bases if not pair.is_engines(each.module.path)]
     derived = [each for each in own if base in pair.classes.ancestors(each)]
     return _are_without(pair, definition, base, name) and not any(
@@ -212,11 +225,37 @@ def _is_first_without(pair: Pair, definition: ClassDef, base: ClassDef, name: st
     )
 
 
+def _is_needed(pair: Pair, definition: ClassDef, method: Function) -> bool:
+    """Return whether an abstract method keeps a class from having instances.
+
+    A backend, of which the class alone is used, has class methods: those are needed when called.
+    """
+    if is_of_class(method) or not _is_abstract(method):
+        return False
+    order = pair.classes.order(definition)
+    words = {each.path for each in order if isinstance(each, External)}
+    for each in order:
+        if isinstance(each, ClassDef):
+            words |= {ast.unparse(keyword.value) for keyword in each.node.keywords}
+    is_checked = not words.isdisjoint(_CHECKING)
+    return is_checked and not any(map(_is_abstract, definition.methods.values()))
+
+
+def _is_abstract(function: Function) -> bool:
+    return any("abstract" in name for name in names_of(function))
+
+
 def _are_without(pair: Pair, definition: ClassDef, base: ClassDef, name: str) -> bool:
     """Return whether no class without subclasses, at a class or below it, has a base's method."""
     family = [definition, *pair.subclasses(definition)]
     last = [each for each in family if not pair.subclasses(each)]
-    return all(pair.classes.definer(each, name) is base for each in last)
+    return all(_setter(pair, each, name) is base for each in last)
+
+
+def _setter(pair: Pair, definition: ClassDef, name: str) -> ClassDef | None:
+    """Return the class that gives a class an attribute, by a method or a value."""
+    order = pair.classes.ancestors(definition)
+    return next((e for e in order if name in e.methods or name in e.statements), None)
 
 
 def _only_raises(function: Function) -> bool:
@@ -228,5 +267,4 @@ def _only_raises(function: Function) -> bool:
     ]
     if [*map(type, body)] == [ast.Raise]:
         return True
-    is_abstract = any("abstractmethod" in name for name in names_of(function))
-    return is_abstract and not returns(function)
+    return _is_abstract(function) and not returns(function)
