@@ -188,14 +188,35 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
             if _is_needed(pair, definition, method):
                 why = f"{base.name}.{name} is abstract: no instance can be made"
                 yield _lacking(definition, method, Verdict.BREAKS, why, base.module.at(method))
-            elif _only_raises(method) and (
-                sites := [*sites_of_method(pair, definition, bases, name)]
-            ):
+                continue
+            sites = [*sites_of_method(pair, definition, bases, name)]
+            sites = [
+                e for e in sites if not any(_is_off(pair, definition, p) for p in e.permissions)
+            ]
+            if _only_raises(method) and sites:
                 reached = [each for each in sites if each.caller_at in called]
                 site = (reached or sites)[0]
                 verdict = Verdict.BREAKS if reached else Verdict.NOT_CHECKED
                 why = f"{site.caller} calls it, and {base.name}.{name} only raises"
                 yield _lacking(definition, method, verdict, why, site.at)
+
+
+def _is_off(pair: Pair, definition: ClassDef, name: str) -> bool:
+    """Return whether an attribute is false in a class's body, and no method assigns another value.
+
+    What the engine calls under such a permission is not called of this class.
+    """
+    owner = _setter(pair, definition, name)
+    if owner is None or name in owner.methods:
+        return False
+    nodes = (node for each in pair.classes.ancestors(definition) for node in ast.walk(each.node))
+    is_assigned = any(
+        isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
+        for node in nodes
+    )
+    values = [each.value for each in owner.statements[name]]
+    is_false = all(isinstance(each, ast.Constant) and not each.value for each in values)
+    return is_false and not is_assigned
 
 
 def _lacking(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend_caps.compatibility.places import Place
-from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.guards import Function, conditions
 from backend_caps.engines.source.module import Module
 
 _COMPARES_SIGNATURES = ("signature(", "supports_kw(", ".parameters")
@@ -50,6 +50,21 @@ class Site:
     def caller_at(self) -> str | None:
         """`file:line` of the method or function around it; None outside of all."""
         return self.module.at(self.functions[-1]) if self.functions else None
+
+    @property
+    def permissions(self) -> Iterator[str]:
+        """List the attributes of what a method is called of that have to be true for the call."""
+        match self.call.func:
+            case ast.Attribute(value=receiver) if self.functions:
+                words = ast.unparse(receiver)
+            case _:
+                return
+        for node in ast.walk(self.functions[-1]):
+            if isinstance(node, ast.If) and any(self.call in ast.walk(each) for each in node.body):
+                for test in conditions([node.test]):
+                    match test:
+                        case ast.Attribute(value=value, attr=name) if ast.unparse(value) == words:
+                            yield name
 
     @property
     def compares_signatures(self) -> bool:
