@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.places import Place, caught_by
 from backend_caps.engines.source.guards import Function, conditions
 from backend_caps.engines.source.module import Module
 
@@ -68,9 +68,23 @@ class Site:
 
     @property
     def compares_signatures(self) -> bool:
-        """Whether the function around it looks at a signature first."""
-        text = ast.unparse(self.functions[-1]) if self.functions else ""
-        return any(words in text for words in _COMPARES_SIGNATURES)
+        """Whether the function around it looks at a signature first, or catches a misfit."""
+        if not self.functions:
+            return False
+        text = ast.unparse(self.functions[-1])
+        return any(words in text for words in _COMPARES_SIGNATURES) or self._is_tried
+
+    @property
+    def _is_tried(self) -> bool:
+        """Whether a handler of `TypeError` around it calls another form of the same name."""
+        name = ast.unparse(self.call.func)
+        for node in ast.walk(self.functions[-1]):
+            if isinstance(node, ast.Try) and any(self.call in ast.walk(e) for e in node.body):
+                for handler in node.handlers:
+                    called = (e.func for e in ast.walk(handler) if isinstance(e, ast.Call))
+                    if "TypeError" in caught_by(handler) and name in map(ast.unparse, called):
+                        return True
+        return False
 
     @property
     def unpacked(self) -> int | None:
