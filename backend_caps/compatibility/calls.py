@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backend_caps.compatibility.constructors import constructor_of
-from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.contact import Contact, ContactKind, Form, Verdict
 from backend_caps.compatibility.decorators import (
     is_of_class,
     is_property,
@@ -47,8 +47,14 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
             given=condition(place.guards),
             parameters=() if signature is None else arguments.parameters(signature),
             others=() if signature is None else arguments.others(signature),
+            form=_form(target),
         )
         return
+
+
+def _form(target: FunctionDef | ClassDef) -> Form:
+    is_async = isinstance(target, FunctionDef) and isinstance(target.node, ast.AsyncFunctionDef)
+    return Form.AWAITED if is_async else Form.CALLED
 
 
 def _name(target: FunctionDef | ClassDef) -> str:

@@ -65,6 +65,8 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
         elif each.verdict.is_finding:
             if earlier is None or earlier.verdict is not each.verdict:
                 yield each
+        elif earlier is not None and (why := _other_form(earlier, each)):
+            yield replace(each, verdict=Verdict.BREAKS, why=why)
         elif earlier is not None and _is_shifted(earlier, each):
             one, other = ", ".join(earlier.parameters), ", ".join(each.parameters)
             why = f"its arguments by position went to {one}, and go to {other}"
@@ -77,6 +79,14 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
             yield replace(
                 each, verdict=Verdict.UNUSED, why="the engine has no such method any more"
             )
+
+
+def _other_form(before: Contact, after: Contact) -> str | None:
+    """Say that a property became a method, or that what was called is awaited now."""
+    if before.form is None or after.form in {None, before.form}:
+        return None
+    assert after.form is not None, "it is in the set"
+    return f"it was {before.form.value}, and is {after.form.value}"
 
 
 def _is_shifted(before: Contact, after: Contact) -> bool:
