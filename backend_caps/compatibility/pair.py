@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,8 +24,14 @@ from backend_caps.engines.source.guards import Function, Guards, decided
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
-_PLAIN_BASES = ("abc.", "typing.", "typing_extensions.", "enum.", "builtins.object")
-"""Bases outside of the tree whose members are no attributes of a plugin's or an engine's."""
+_PLAIN_BASES = ("abc.", "typing.", "typing_extensions.", "enum.", "builtins.")
+"""Bases outside of the tree whose members are known: those of the standard library."""
+_MADE = frozenset(
+    f"{module}.{name}"
+    for module in ("typing", "typing_extensions")
+    for name in ("NamedTuple", "TypedDict")
+)
+"""Bases that put members of their own into a class that is made with them."""
 
 
 @dataclass
@@ -167,8 +175,10 @@ class Pair:
         """Return whether a class has an attribute; None where only running code knows."""
         for base in self.classes.order(definition):
             if isinstance(base, External):
-                if not base.path.startswith(_PLAIN_BASES):
+                if not base.path.startswith(_PLAIN_BASES) or base.path in _MADE:
                     return None
+                if name in _members_of(base.path):
+                    return True
             elif name in base.statements or name in base.methods or name in self.members(base):
                 return True
             elif "__getattr__" in base.methods or "__getattribute__" in base.methods:
@@ -270,6 +280,14 @@ class Pair:
         if definer is None or not self.is_engines(definer.module.path):
             return None
         return FunctionDef(definer.module, definer.methods[name], definer)
+
+
+def _members_of(path: str) -> set[str]:
+    """List the attributes of a class of the standard library."""
+    name = path.rpartition(".")[2]
+    if path.startswith("enum."):
+        return {"name", "value", *dir(getattr(enum, name, enum.Enum)), *dir(str)}
+    return set(dir(getattr(builtins, name, object)))
 
 
 def _globals(module: Module) -> set[str]:
