@@ -38,9 +38,9 @@ def constructor_of(pair: Pair, definition: ClassDef) -> Signature | None:
             function = FunctionDef(base.module, method, base)
             is_plain = keeps_signature(pair, function)
             return Signature.of(method, is_bound=True) if is_plain else None
-        if _is_dataclass(pair, base):
+        if is_dataclass(pair, base):
             bases = [each for each in order if isinstance(each, ClassDef)]
-            return _of_fields([each for each in bases if _is_dataclass(pair, each)])
+            return _of_fields([each for each in bases if is_dataclass(pair, each)])
         if base.node.decorator_list:
             return None
     return Signature(()) if pair.has_member(definition, "__init__") is False else None
@@ -53,7 +53,7 @@ def _makes_instances(definition: ClassDef) -> bool:
     return bool(definition.node.keywords) or (new is not None and not takes_all)
 
 
-def _is_dataclass(pair: Pair, definition: ClassDef) -> bool:
+def is_dataclass(pair: Pair, definition: ClassDef) -> bool:
     """Return whether a decorator makes a class a dataclass; an engine has its own ones too."""
     if "dataclass" in names_of(definition.node):
         return True
