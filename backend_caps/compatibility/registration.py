@@ -12,6 +12,7 @@ from backend_caps.compatibility.constructors import constructor_of
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_property
 from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, returns
@@ -32,14 +33,22 @@ class Registrations:
 
     @cached_property
     def getters(self) -> Mapping[str, Sequence[str]]:
-        """The methods of the plugin that return the path of a class, by that path."""
+        """The methods of the plugin that return a class or its path, by that path."""
         found: dict[str, list[str]] = defaultdict(list)
         for module in self.pair.modules():
             for definition in module.classes:
                 for name, function in definition.methods.items():
-                    for path in _paths(function):
+                    for path in (*_paths(function), *self._returned(definition, function)):
                         found[path].append(name)
         return {path: [*dict.fromkeys(names)] for path, names in found.items()}
+
+    def _returned(self, definition: ClassDef, function: Function) -> Iterator[str]:
+        """List the paths of the classes that a method returns."""
+        place = Place(definition.module, function, functions=(function, *definition.functions))
+        for case in returns(function):
+            for target in self.pair.resolve(case.value, place):
+                if isinstance(target, ClassDef):
+                    yield target.path
 
     def constructors(self, definition: ClassDef) -> Iterator[Contact]:
         """Compare the constructor of a class with the engine's calls that make instances of it."""
@@ -71,9 +80,13 @@ class Registrations:
             for path in self.pair.texts.constructing.get(bases[0].name, ()):
                 for site in self.pair.sites_in(path).get(bases[0].name, ()):
                     yield site.module, site.call
+        base = constructor_of(self.pair, bases[0]) if bases else None
         for getter in self.getters.get(definition.path, ()):
             for site in self.pair.sites(getter):
-                yield from ((site.module, call) for call in _of_variable(site))
+                for call in (*_of_result(site), *_of_variable(site)):
+                    # A call that the base does not take is of another family's classes.
+                    if not bases or (base and Arguments.of(call).fault(base) is None):
+                        yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
         """Find what the engine calls of a class that has no class of the engine above it.
@@ -145,6 +158,13 @@ def _paths(function: Function) -> Iterator[str]:
         match case.value:
             case ast.Constant(value=str(path)) if "." in path:
                 yield path
+
+
+def _of_result(site: Site) -> Iterator[ast.Call]:
+    """List the call of a call's result."""
+    match site.parent:
+        case ast.Call(func=func) if func is site.call:
+            yield site.parent
 
 
 def _of_variable(site: Site) -> Iterator[ast.Call]:
