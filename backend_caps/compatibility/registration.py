@@ -11,11 +11,13 @@ from functools import cached_property
 from backend_caps.compatibility.constructors import constructor_of
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_property
+from backend_caps.compatibility.overrides import fits, supplied
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, returns
+from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef, Module
 
 
@@ -89,7 +91,7 @@ class Registrations:
                         yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
-        """Find what the engine calls of a class that has no class of the engine above it.
+        """Compare a class that has no class of the engine above it with what the engine calls.
 
         A method of the plugin returns its path; the engine's own methods of that name return
         paths of classes whose root has the methods that are called.
@@ -100,19 +102,23 @@ class Registrations:
         own = {name for each in order for name in (*each.methods, *each.statements)}
         for getter in self.getters.get(definition.path, ()):
             for root in self._roots(getter):
-                for name in root.methods.keys() - own:
-                    if name.startswith("_") or is_property(root.methods[name]):
+                for name, method in root.methods.items():
+                    if name.startswith("_") or is_property(method):
                         continue
-                    site = self._call(root, name)
-                    if site is not None:
-                        yield _missing(definition, root, name, site)
+                    sites = self._calls(root, name)
+                    definer = self.pair.classes.definer(definition, name)
+                    if definer is not None:
+                        own_method = FunctionDef(definer.module, definer.methods[name], definer)
+                        sites = [each for each in sites if fits(self.pair, root, name, each)]
+                        yield supplied(self.pair, f"{definition.name}.{name}", own_method, sites)
+                    elif sites and name not in own:
+                        yield _missing(definition, root, name, sites[0])
 
-    def _call(self, root: ClassDef, name: str) -> Site | None:
-        """Return a call of a method outside of its class's own family, if there is one."""
-        for site in self.pair.sites(name):
-            if site.owner is not root.node and self.pair.is_only_family(root, name):
-                return site
-        return None
+    def _calls(self, root: ClassDef, name: str) -> list[Site]:
+        """List the calls of a method outside of its class, if no other family has its name."""
+        if not self.pair.is_only_family(root, name):
+            return []
+        return [each for each in self.pair.sites(name) if each.owner is not root.node]
 
     def _roots(self, getter: str) -> Iterator[ClassDef]:
         """List the roots of the classes whose paths the engine's methods of a name return."""
