@@ -28,6 +28,9 @@ class _Statement:
     value: ast.expr | None
 
 
+_Annotation = tuple[ast.expr | None, Place]
+
+
 @dataclass
 class Instances:
     """Finds the engine's classes of values."""
@@ -117,19 +120,38 @@ class Instances:
 
     def _made(self, call: ast.Call, place: Place) -> Iterator[ClassDef]:
         """List the classes of a call's result: the class that is called, or what is annotated."""
+        for annotation, around in self._returned(call, place):
+            yield from self._annotated(annotation, around)
+        targets = self.pair.resolve(call.func, place)
+        yield from (each for each in targets if isinstance(each, ClassDef))
+        for annotation, around in self._stated(call.func, place):
+            yield from self._annotated(_of_type(annotation), around)
+
+    def _returned(self, call: ast.Call, place: Place) -> Iterator[_Annotation]:
+        """List the annotations of a call's result."""
         match call.func:
             case ast.Attribute(value=owner, attr=name):
                 for definition in self.classes(owner, place):
                     definer = self.pair.classes.definer(definition, name)
                     if definer is not None:
-                        around = Place(definer.module, call)
-                        yield from self._annotated(definer.methods[name].returns, around)
+                        yield definer.methods[name].returns, Place(definer.module, call)
         for target in self.pair.resolve(call.func, place):
-            if isinstance(target, ClassDef):
-                yield target
-            elif isinstance(target, FunctionDef):
-                around = Place(target.module, target.node)
-                yield from self._annotated(target.node.returns, around)
+            if isinstance(target, FunctionDef):
+                yield target.node.returns, Place(target.module, target.node)
+
+    def _stated(self, node: ast.expr, place: Place) -> Iterator[_Annotation]:
+        """List the annotations of a value: of a parameter, or of the call that gives it."""
+        match node:
+            case ast.Call():
+                yield from self._returned(node, place)
+            case ast.Name(id=name) if place.functions:
+                own = place.functions[0].args
+                for each in (*own.posonlyargs, *own.args, *own.kwonlyargs):
+                    if each.arg == name:
+                        yield each.annotation, place
+                for _, meaning in self.pair.scope(place.module, place.functions[0]).get(name, ()):
+                    if isinstance(meaning, ast.Call):
+                        yield from self._returned(meaning, place)
 
     def _annotated(self, node: ast.expr | None, place: Place) -> Iterator[ClassDef]:
         """List the class of the engine that an annotation names alone, None aside."""
@@ -148,6 +170,14 @@ class Instances:
             case ast.Name() | ast.Attribute():
                 targets = self.pair.resolve(node, Place(place.module, node))
                 yield from (each for each in targets if isinstance(each, ClassDef))
+
+
+def _of_type(annotation: ast.expr | None) -> ast.expr | None:
+    """Return what `type[...]` has in it."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="type" | "Type"), slice=inner):
+            return inner
+    return None
 
 
 def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
