@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import FunctionDef
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, Import
 
 if TYPE_CHECKING:
     from backend_caps.compatibility.pair import Pair
@@ -93,7 +93,22 @@ class Instances:
                 for _, meaning in scope[name]:
                     if isinstance(meaning, ast.Call | ast.Attribute):
                         yield from self.classes(meaning, place)
+                    elif isinstance(meaning, Import):
+                        yield from self._imported(meaning)
                 return
+        for _, meaning in place.module.scope.get(name, ()):
+            if isinstance(meaning, Import):
+                yield from self._imported(meaning)
+
+    def _imported(self, meaning: Import) -> Iterator[ClassDef]:
+        """List the classes that a module annotates a name with, which another one imports."""
+        module = self.pair.index.module(meaning.module)
+        if module is None:
+            return
+        for _, node in module.body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name)) if name == meaning.attribute:
+                    yield from self._annotated(node.annotation, Place(module, node))
 
     def of_attribute(self, owner: ClassDef, name: str) -> list[ClassDef]:
         """List the classes that an attribute of an instance may be an instance of."""
