@@ -8,6 +8,7 @@ from dataclasses import replace
 from backend_caps.compatibility.attributes import left_out
 from backend_caps.compatibility.calls import calls, unpackings
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.entry_points import entry_points
 from backend_caps.compatibility.names import imports, reads
 from backend_caps.compatibility.overrides import hooks, overrides
 from backend_caps.compatibility.pair import Pair
@@ -32,6 +33,7 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     modules = [each for each in pair.modules() if only is None or each.path in only]
     found = [each for module in modules for each in _at_places(pair, module)]
     yield from found
+    yield from entry_points(pair)
     calls = (each.engine_at for each in found if each.kind is ContactKind.CALL)
     called = frozenset(filter(None, calls))
     for module in modules:
