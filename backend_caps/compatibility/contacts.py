@@ -13,6 +13,7 @@ from backend_caps.compatibility.names import imports, reads
 from backend_caps.compatibility.overrides import hooks, overrides
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.patches import patches
+from backend_caps.compatibility.paths import class_paths
 from backend_caps.compatibility.places import Places
 from backend_caps.compatibility.registration import Registrations
 from backend_caps.engines.source.module import Module
@@ -47,7 +48,7 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
 
 def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:
     for place in Places(module, pair.conditions):
-        for look in (imports, reads, patches, calls, unpackings):
+        for look in (imports, class_paths, reads, patches, calls, unpackings):
             yield from look(pair, place)
 
 
