@@ -251,7 +251,9 @@ def _is_needed(pair: Pair, definition: ClassDef, method: Function) -> bool:
 
     A backend, of which the class alone is used, has class methods: those are needed when called.
     """
-    if is_of_class(method) or not _is_abstract(method):
+    family = [definition, *pair.subclasses(definition)]
+    is_made = any(each.name in pair.mentioned for each in family if not pair.subclasses(each))
+    if is_of_class(method) or not _is_abstract(method) or not is_made:
         return False
     order = pair.classes.order(definition)
     words = {each.path for each in order if isinstance(each, External)}

@@ -12,6 +12,7 @@ from functools import cached_property
 from packaging.version import InvalidVersion, Version
 
 from backend_caps.compatibility.instances import Instances
+from backend_caps.compatibility.mentions import mentioned
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.plugin import Plugin
 from backend_caps.compatibility.reach import reached_files
@@ -103,6 +104,11 @@ class Pair:
         One that names no engine may derive from the plugin's own classes, which do.
         """
         return self.index.modules(sorted(self.reached))
+
+    @cached_property
+    def mentioned(self) -> frozenset[str]:
+        """The names that the plugin calls, gives or returns; its entry points too."""
+        return mentioned(self.modules()) | {each.attribute for each in self.plugin.entry_points}
 
     # Names
 
