@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backend_caps.compatibility.constructors import constructor_of
-from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.constructors import constructor_of, is_dataclass
+from backend_caps.compatibility.contact import Contact, ContactKind, Form, Verdict
 from backend_caps.compatibility.decorators import (
     is_of_class,
     is_property,
@@ -46,8 +46,15 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
             engine_at=target.at,
             given=condition(place.guards),
             parameters=() if signature is None else arguments.parameters(signature),
+            others=() if signature is None else arguments.others(signature),
+            form=_form(target),
         )
         return
+
+
+def _form(target: FunctionDef | ClassDef) -> Form:
+    is_async = isinstance(target, FunctionDef) and isinstance(target.node, ast.AsyncFunctionDef)
+    return Form.AWAITED if is_async else Form.CALLED
 
 
 def _name(target: FunctionDef | ClassDef) -> str:
@@ -129,6 +136,8 @@ def called(pair: Pair, func: ast.expr, place: Place) -> Iterator[FunctionDef | C
         match target:
             case FunctionDef() | ClassDef() if pair.is_engines(target.module.path):
                 yield target
+            case ClassDef() if _is_made_by_engine(pair, target):
+                yield target
             case Value(module=module, node=ast.Attribute(value=saved, attr=name) as kept) if (
                 ast.unparse(kept) != ast.unparse(func)
             ):  # an original that the plugin keeps: its first argument is the instance
@@ -141,6 +150,14 @@ def called(pair: Pair, func: ast.expr, place: Place) -> Iterator[FunctionDef | C
             # `Base.method(self, …)` is called with its instance.
             yield found if is_of_class(found.node) else replace(found, owner=None)
         yield from _methods(pair, pair.instances.classes(func.value, place), func.attr)
+
+
+def _is_made_by_engine(pair: Pair, definition: ClassDef) -> bool:
+    """Return whether a class of the plugin has a constructor of the engine's, or its fields."""
+    definer = pair.classes.definer(definition, "__init__")
+    if definer is None:
+        return any(is_dataclass(pair, each) for each in pair.engine_bases(definition))
+    return pair.is_engines(definer.module.path)
 
 
 def _methods(pair: Pair, owners: list[ClassDef], name: str) -> Iterator[FunctionDef]:

@@ -11,9 +11,10 @@ from packaging.version import Version
 
 from backend_caps.capability.provenance import Problem
 from backend_caps.compatibility.contact import Contact, Verdict
-from backend_caps.compatibility.contacts import brought, contacts
+from backend_caps.compatibility.contacts import contacts
 from backend_caps.compatibility.plugin import Plugin
 from backend_caps.compatibility.sources import EngineSource, open_pair
+from backend_caps.compatibility.upgrades import brought
 from backend_caps.engines.source.files import Tree
 
 Key = tuple[object, ...]

@@ -38,7 +38,7 @@ def constructor_of(pair: Pair, definition: ClassDef) -> Signature | None:
             function = FunctionDef(base.module, method, base)
             is_plain = keeps_signature(pair, function)
             return Signature.of(method, is_bound=True) if is_plain else None
-        if _is_dataclass(pair, base):
+        if is_dataclass(pair, base):
             if not _has_option(base, "init", value=False):
                 return _of_fields(pair, base)
         elif base.node.decorator_list:
@@ -53,7 +53,7 @@ def _makes_instances(definition: ClassDef) -> bool:
     return bool(definition.node.keywords) or (new is not None and not takes_all)
 
 
-def _is_dataclass(pair: Pair, definition: ClassDef) -> bool:
+def is_dataclass(pair: Pair, definition: ClassDef) -> bool:
     """Return whether a decorator makes a class a dataclass; an engine has its own ones too."""
     if "dataclass" in names_of(definition.node):
         return True
@@ -71,7 +71,7 @@ def _of_fields(pair: Pair, definition: ClassDef) -> Signature | None:
         return None  # for a base that is not in the tree may have fields
     fields: dict[str, Parameter] = {}
     for base in reversed(pair.classes.ancestors(definition)):
-        if _is_dataclass(pair, base):
+        if is_dataclass(pair, base):
             fields |= {each.name: each for each in _fields(base)}
     return Signature(tuple(sorted(fields.values(), key=lambda each: not each.is_positional)))
 

@@ -55,6 +55,14 @@ class ContactKind(Enum):
     """A method or an attribute that the engine asks of a class of the plugin."""
 
 
+class Form(Enum):
+    """How something of an engine is used, whatever its parameters are."""
+
+    VALUE = "a value that is read"
+    CALLED = "called"
+    AWAITED = "called and awaited"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
     """A point of contact."""
@@ -75,6 +83,10 @@ class Contact:
     """What to write."""
     parameters: tuple[str, ...] = ()
     """The parameters that the arguments of a call go to by position."""
+    others: tuple[str, ...] = ()
+    """The other parameters of what is called."""
+    form: Form | None = None
+    """How it is used; None where the source does not tell."""
 
     @property
     def key(self) -> tuple[ContactKind, str, str, str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from backend_caps.compatibility.attributes import left_out
 from backend_caps.compatibility.calls import calls, unpackings
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.entry_points import entry_points
+from backend_caps.compatibility.hooks import hooks
 from backend_caps.compatibility.names import imports, reads
-from backend_caps.compatibility.overrides import hooks, overrides
+from backend_caps.compatibility.overrides import overrides
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.patches import patches
+from backend_caps.compatibility.paths import class_paths
 from backend_caps.compatibility.places import Place, Places
 from backend_caps.compatibility.registration import Registrations
 from backend_caps.engines.source.module import Module
@@ -21,8 +23,12 @@ _LOOKS: Mapping[type[ast.AST], Sequence[Callable[[Pair, Place], Iterator[Contact
     ast.Import: (imports,),
     ast.ImportFrom: (imports,),
     ast.Attribute: (reads,),
-    ast.Assign: (patches, unpackings),
-    ast.Call: (patches, calls),
+    ast.Assign: (class_paths, patches, unpackings),
+    ast.AnnAssign: (class_paths,),
+    ast.Call: (class_paths, patches, calls),
+    ast.Dict: (class_paths,),
+    ast.IfExp: (class_paths,),
+    ast.Return: (class_paths,),
 }
 
 
@@ -41,6 +47,7 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     modules = [each for each in pair.modules() if only is None or each.path in only]
     found = [each for module in modules for each in _at_places(pair, module)]
     yield from found
+    yield from entry_points(pair)
     calls = (each.engine_at for each in found if each.kind is ContactKind.CALL)
     called = frozenset(filter(None, calls))
     for module in modules:
@@ -63,41 +70,3 @@ def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:
     for place in Places(module, pair.conditions):
         for look in _LOOKS.get(place.node.__class__, ()):
             yield from look(pair, place)
-
-
-def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
-    """List what an upgrade of the engine changes for a plugin.
-
-    Args:
-        old: its points of contact with the version before.
-        new: those with the version after.
-    """
-    before = {each.key: each for each in old}
-    for each in new:
-        earlier = before.get(each.key)
-        if each.kind is ContactKind.MEMBER and earlier is None:
-            is_open = each.verdict is Verdict.NOT_CHECKED
-            yield replace(each, verdict=Verdict.CHANGED) if is_open else each
-        elif each.verdict.is_finding:
-            if earlier is None or earlier.verdict is not each.verdict:
-                yield each
-        elif earlier is not None and _is_shifted(earlier.parameters, each.parameters):
-            one, other = ", ".join(earlier.parameters), ", ".join(each.parameters)
-            why = f"its arguments by position went to {one}, and go to {other}"
-            yield replace(each, verdict=Verdict.BREAKS, why=why)
-    # The plugin is the same: a place of it says more than a name, which the engine may alias.
-    kept = {(each.kind, each.at) for each in new}
-    derived = {each.what for each in new if each.kind is ContactKind.CLASS}
-    for each in old:
-        if each.kind is ContactKind.OVERRIDE and (each.kind, each.at) not in kept:
-            owner = each.what.rpartition(".")[0]
-            if owner in derived or owner.startswith("patch of "):
-                yield replace(
-                    each, verdict=Verdict.UNUSED, why="the engine has no such method any more"
-                )
-
-
-def _is_shifted(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Return whether an argument by position goes to a parameter that stood elsewhere."""
-    pairs = zip(before, after, strict=False)
-    return any(one != other and (one in after or other in before) for one, other in pairs)

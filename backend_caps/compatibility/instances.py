@@ -18,13 +18,16 @@ from backend_caps.compatibility.nodes import dotted
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, Guards
 from backend_caps.engines.source.index import FunctionDef
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, Import, Meanings
 
 if TYPE_CHECKING:
     from backend_caps.compatibility.pair import Pair
 
 _DEEPEST = 30
 """The longest chain of attributes and assignments that is followed."""
+
+
+_Annotation = tuple[ast.expr | None, Place]
 
 
 @dataclass
@@ -163,11 +166,27 @@ class Instances:
                     yield from self._of_parameter(name, function, place)
                     return
             if name in (scope := self.pair.scope(place.module, function)):
-                # Of several assignments each may be the last.
-                for _, meaning in scope[name]:
-                    if isinstance(meaning, ast.expr):
-                        yield Statement(place, None, meaning)
+                yield from self._of_scope(scope[name], place)
                 return
+        yield from self._of_scope(place.module.scope.get(name, ()), Place(place.module, place.node))
+
+    def _of_scope(self, meanings: Meanings, place: Place) -> Iterator[Statement]:
+        """List what gives a name its value: of several assignments each may be the last."""
+        for _, meaning in meanings:
+            if isinstance(meaning, ast.expr):
+                yield Statement(place, None, meaning)
+            elif isinstance(meaning, Import):
+                yield from self._imported(meaning)
+
+    def _imported(self, meaning: Import) -> Iterator[Statement]:
+        """List what a module annotates a name with, which another one imports."""
+        module = self.pair.index.module(meaning.module)
+        if module is None:
+            return
+        for _, node in module.body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name)) if name == meaning.attribute:
+                    yield Statement(Place(module, node), node.annotation, None)
 
     def _of_parameter(self, name: str, function: Function, place: Place) -> Iterator[Statement]:
         """List what a parameter of a method without an annotation is, by its base or its calls."""
@@ -237,19 +256,38 @@ class Instances:
 
     def _made(self, call: ast.Call, place: Place) -> Iterator[ClassDef]:
         """List the classes of a call's result: the class that is called, or what is annotated."""
+        for annotation, around in self._returned(call, place):
+            yield from self._annotated(annotation, around)
+        targets = self.pair.resolve(call.func, place)
+        yield from (each for each in targets if isinstance(each, ClassDef))
+        for annotation, around in self._stated(call.func, place):
+            yield from self._annotated(_of_type(annotation), around)
+
+    def _returned(self, call: ast.Call, place: Place) -> Iterator[_Annotation]:
+        """List the annotations of a call's result."""
         match call.func:
             case ast.Attribute(value=owner, attr=name):
                 for definition in self.classes(owner, place):
                     definer = self.pair.classes.definer(definition, name)
                     if definer is not None:
-                        around = Place(definer.module, call)
-                        yield from self._annotated(definer.methods[name].returns, around)
+                        yield definer.methods[name].returns, Place(definer.module, call)
         for target in self.pair.resolve(call.func, place):
-            if isinstance(target, ClassDef):
-                yield target
-            elif isinstance(target, FunctionDef):
-                around = Place(target.module, target.node)
-                yield from self._annotated(target.node.returns, around)
+            if isinstance(target, FunctionDef):
+                yield target.node.returns, Place(target.module, target.node)
+
+    def _stated(self, node: ast.expr, place: Place) -> Iterator[_Annotation]:
+        """List the annotations of a value: of a parameter, or of the call that gives it."""
+        match node:
+            case ast.Call():
+                yield from self._returned(node, place)
+            case ast.Name(id=name) if place.functions:
+                own = place.functions[0].args
+                for each in (*own.posonlyargs, *own.args, *own.kwonlyargs):
+                    if each.arg == name:
+                        yield each.annotation, place
+                for _, meaning in self.pair.scope(place.module, place.functions[0]).get(name, ()):
+                    if isinstance(meaning, ast.Call):
+                        yield from self._returned(meaning, place)
 
     def _annotated(self, node: ast.expr | None, place: Place) -> Iterator[ClassDef]:
         """List the class of the engine that an annotation names alone, None aside."""
@@ -268,6 +306,14 @@ class Instances:
             case ast.Name() | ast.Attribute():
                 targets = self.pair.resolve(node, Place(place.module, node))
                 yield from (each for each in targets if isinstance(each, ClassDef))
+
+
+def _of_type(annotation: ast.expr | None) -> ast.expr | None:
+    """Return what `type[...]` has in it."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="type" | "Type"), slice=inner):
+            return inner
+    return None
 
 
 def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.contact import Contact, ContactKind, Form, Verdict
+from backend_caps.compatibility.decorators import is_property, keeps_signature
 from backend_caps.compatibility.instances import class_around
 from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place, caught_by
 from backend_caps.engines.source.guards import condition
+from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef, Module
 
 _CATCHING = frozenset(
@@ -55,7 +57,7 @@ def _imported(
         kind=ContactKind.IMPORT,
         verdict=verdict,
         what=whole,
-        at=place.at,
+        at=f"{place.module.path}:{alias.lineno}",
         why="it may be compiled, or made at run time" if is_there is None else why,
         given=condition(place.guards),
         remedy=_import_of(pair, alias.name) if verdict.is_finding and whole != source else "",
@@ -157,7 +159,22 @@ def _read(
         why=why,
         engine_at=None if owner is None else owner.at,
         given=condition(place.guards),
+        form=None if owner is None else _form(pair, owner, name),
     )
+
+
+def _form(pair: Pair, owner: ClassDef, name: str) -> Form | None:
+    """Return whether a member of a class is read or called; a name's value may be either."""
+    for base in pair.classes.ancestors(owner):
+        if (method := base.methods.get(name)) is not None:
+            if is_property(method):
+                return Form.VALUE
+            is_plain = keeps_signature(pair, FunctionDef(base.module, method, base))
+            return Form.CALLED if is_plain else None
+        if name in base.statements:
+            values = [each.value for each in base.statements[name]]
+            return Form.VALUE if all(isinstance(e, ast.Constant) for e in values) else None
+    return None
 
 
 def _is_added(pair: Pair, owner: ClassDef | None, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import (
@@ -17,12 +17,9 @@ from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.results import results
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
-from backend_caps.engines.source.guards import Function, returns
+from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
-
-_SEVERAL = 2
-"""One class of an engine's without a method may stand for what is unknown, or not in use."""
 
 
 def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
@@ -159,69 +156,3 @@ def _is_external(pair: Pair, receiver: ast.expr, site: Site) -> bool:
     return bool(targets) and all(
         isinstance(each, External) and not each.path.startswith(own) for each in targets
     )
-
-
-def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator[Contact]:
-    """Find methods that the engine calls, and that a class neither has nor inherits.
-
-    Args:
-        pair: both.
-        definition: a class of the plugin.
-        called: the places of the engine's functions that the plugin calls. A call elsewhere
-            counts as not checked: whether the plugin gets there, only running code knows.
-    """
-    bases = pair.engine_bases(definition)
-    for base in bases:
-        for name, method in base.methods.items():
-            is_own = pair.classes.definer(definition, name) is base
-            if not is_own or name.startswith("__") or not _only_raises(method):
-                continue
-            sites = [*sites_of_method(pair, definition, bases, name)]
-            sites = [each for each in sites if not _passes_on(pair, each, base, name)]
-            if sites and not _is_optional(pair, base, name):
-                yield _hook(definition, base, name, sites, called)
-
-
-def _hook(
-    definition: ClassDef, base: ClassDef, name: str, sites: list[Site], called: Collection[str]
-) -> Contact:
-    reached = [each for each in sites if each.caller_at in called]
-    site, method = (reached or sites)[0], base.methods[name]
-    return Contact(
-        kind=ContactKind.MEMBER,
-        verdict=Verdict.BREAKS if reached else Verdict.NOT_CHECKED,
-        what=f"{definition.name}.{name}",
-        at=definition.at,
-        why=f"{site.caller} calls it, and {base.name}.{name} only raises",
-        engine_at=site.at,
-        remedy=f"define {name}{Signature.of(method, is_bound=not is_static(method))}",
-    )
-
-
-def _passes_on(pair: Pair, site: Site, base: ClassDef, name: str) -> bool:
-    """Return whether a method of the same name passes a call on to others of its family."""
-    if site.owner is None or not site.functions or site.functions[-1].name != name:
-        return False
-    owner = site.module.definitions.get(site.owner)
-    return owner is not None and base in pair.classes.ancestors(owner)
-
-
-def _is_optional(pair: Pair, base: ClassDef, name: str) -> bool:
-    """Return whether several of the engine's own classes do without a method."""
-    family = [each for each in pair.subclasses(base) if pair.is_engines(each.module.path)]
-    last = [each for each in family if not pair.subclasses(each)]
-    num_without = sum(pair.classes.definer(each, name) is base for each in last)
-    return num_without >= _SEVERAL
-
-
-def _only_raises(function: Function) -> bool:
-    """Return whether a method is there to be overridden."""
-    body = [
-        each
-        for each in function.body
-        if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-    ]
-    if [*map(type, body)] == [ast.Raise]:
-        return True
-    is_abstract = any("abstractmethod" in name for name in names_of(function))
-    return is_abstract and not returns(function)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import enum
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +12,7 @@ from functools import cached_property
 from packaging.version import InvalidVersion, Version
 
 from backend_caps.compatibility.instances import Instances
+from backend_caps.compatibility.mentions import mentioned
 from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.plugin import Plugin
@@ -24,8 +27,14 @@ from backend_caps.engines.source.guards import Function, Guards, decided
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
-_PLAIN_BASES = ("abc.", "typing.", "typing_extensions.", "enum.", "builtins.object")
-"""Bases outside of the tree whose members are no attributes of a plugin's or an engine's."""
+_PLAIN_BASES = ("abc.", "typing.", "typing_extensions.", "enum.", "builtins.")
+"""Bases outside of the tree whose members are known: those of the standard library."""
+_OPEN = frozenset(
+    f"{module}.{name}"
+    for module in ("typing", "typing_extensions")
+    for name in ("NamedTuple", "TypedDict", "Protocol")
+)
+"""Bases whose instances have members that no class states."""
 
 
 @dataclass
@@ -97,11 +106,16 @@ class Pair:
         return reached_files(self.index, self.plugin)
 
     def modules(self) -> Iterator[Module]:
-        """Parse those of the plugin's files that are reached and name the engine."""
-        word = self.engine.encode()
-        for path in sorted(self.reached):
-            if word in self.plugin.files[path] and (module := self.index.parse(path)) is not None:
-                yield module
+        """Parse those of the plugin's files that are reached.
+
+        One that names no engine may derive from the plugin's own classes, which do.
+        """
+        return self.index.modules(sorted(self.reached))
+
+    @cached_property
+    def mentioned(self) -> frozenset[str]:
+        """The names that the plugin calls, gives or returns; its entry points too."""
+        return mentioned(self.modules()) | {each.attribute for each in self.plugin.entry_points}
 
     # Names
 
@@ -172,8 +186,10 @@ class Pair:
         for base in self.classes.order(definition):
             if isinstance(base, External):
                 # A protocol states what is needed; an object of it may have more.
-                if not base.path.startswith(_PLAIN_BASES) or base.path.endswith(".Protocol"):
+                if not base.path.startswith(_PLAIN_BASES) or base.path in _OPEN:
                     return None
+                if name in _members_of(base.path):
+                    return True
             elif name in base.statements or name in base.methods or name in self.members(base):
                 return True
             elif "__getattr__" in base.methods or "__getattribute__" in base.methods:
@@ -276,6 +292,14 @@ class Pair:
         if definer is None or not self.is_engines(definer.module.path):
             return None
         return FunctionDef(definer.module, definer.methods[name], definer)
+
+
+def _members_of(path: str) -> set[str]:
+    """List the attributes of a class of the standard library."""
+    name = path.rpartition(".")[2]
+    if path.startswith("enum."):
+        return {"name", "value", *dir(getattr(enum, name, enum.Enum)), *dir(str)}
+    return set(dir(getattr(builtins, name, object)))
 
 
 def _globals(module: Module) -> set[str]:

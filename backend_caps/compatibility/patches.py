@@ -14,7 +14,7 @@ from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.replacements import assigned
 from backend_caps.compatibility.results import results
 from backend_caps.compatibility.sites import Site
-from backend_caps.engines.source.guards import Function, condition
+from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef, Module
 
@@ -73,12 +73,11 @@ def _compared(
             calls = sites_of_method(pair, owner, bases, name)
         definer = next(each for each in bases if name in each.methods)
         sites = [each for each in calls if fits(pair, definer, name, each)]
-        function = replace(function, owner=None if is_of_class(before) else owner)
-        module = owner.module
+        function = replace(function, owner=None if is_of_class(before.node) else owner)
     else:
-        sites, module = [*_calls(pair, owner, name)], owner
+        sites = [*_calls(pair, owner, name)]
     yield supplied(pair, what, function, sites)
-    yield from results(pair, what, function, sites, before, module)
+    yield from results(pair, what, function, sites, before.node, before.module)
 
 
 def _constructions(pair: Pair, owner: ClassDef) -> Iterator[Site]:
@@ -89,20 +88,23 @@ def _constructions(pair: Pair, owner: ClassDef) -> Iterator[Site]:
                 yield site
 
 
-def _function(pair: Pair, owner: Module | ClassDef, name: str) -> Function | None:
-    """Return the engine's function of a name."""
+def _function(pair: Pair, owner: Module | ClassDef, name: str) -> FunctionDef | None:
+    """Return the engine's function of a name, which a module may import."""
     if isinstance(owner, ClassDef):
         definer = pair.classes.definer(owner, name)
-        return None if definer is None else definer.methods[name]
-    meanings = [each for _, each in owner.scope.get(name, ())]
-    return next((each for each in meanings if isinstance(each, Function)), None)
+        if definer is None:
+            return None
+        return FunctionDef(definer.module, definer.methods[name], definer)
+    found = pair.index.resolve(ast.Name(id=name, ctx=ast.Load()), owner)
+    return next((each for _, each in found if isinstance(each, FunctionDef)), None)
 
 
 def _calls(pair: Pair, owner: Module, name: str) -> Iterator[Site]:
-    """List the engine's calls of a function of a module, by its bare name."""
+    """List the engine's calls of a module's function, which it may import, by its bare name."""
     for path in pair.texts.engine_files(f"{name}("):
         for site in pair.sites_in(path).get(name, ()):
             if isinstance(site.call.func, ast.Name):
                 targets = pair.resolve(site.call.func, site.place)
-                if any(isinstance(e, FunctionDef) and e.module is owner for e in targets):
+                modules = [each.module for each in targets if isinstance(each, FunctionDef)]
+                if modules and owner in {*modules, site.module}:
                     yield site

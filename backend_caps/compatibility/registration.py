@@ -12,10 +12,13 @@ from backend_caps.compatibility.constructors import constructor_of
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_property
 from backend_caps.compatibility.nodes import walk
+from backend_caps.compatibility.overrides import fits, supplied
 from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.signatures import Arguments, Signature
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, returns
+from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import ClassDef, Module
 
 
@@ -33,14 +36,22 @@ class Registrations:
 
     @cached_property
     def getters(self) -> Mapping[str, Sequence[str]]:
-        """The methods of the plugin that return the path of a class, by that path."""
+        """The methods of the plugin that return a class or its path, by that path."""
         found: dict[str, list[str]] = defaultdict(list)
         for module in self.pair.modules():
             for definition in module.classes:
                 for name, function in definition.methods.items():
-                    for path in _paths(function):
+                    for path in (*_paths(function), *self._returned(definition, function)):
                         found[path].append(name)
         return {path: [*dict.fromkeys(names)] for path, names in found.items()}
+
+    def _returned(self, definition: ClassDef, function: Function) -> Iterator[str]:
+        """List the paths of the classes that a method returns."""
+        place = Place(definition.module, function, functions=(function, *definition.functions))
+        for case in returns(function):
+            for target in self.pair.resolve(case.value, place):
+                if isinstance(target, ClassDef):
+                    yield target.path
 
     def constructors(self, definition: ClassDef) -> Iterator[Contact]:
         """Compare the constructor of a class with the engine's calls that make instances of it."""
@@ -73,12 +84,16 @@ class Registrations:
                 for site in self.pair.sites_in(path).get(bases[0].name, ()):
                     if bases[0] in self.pair.resolve(site.call.func, site.place):
                         yield site.module, site.call
+        base = constructor_of(self.pair, bases[0]) if bases else None
         for getter in self.getters.get(definition.path, ()):
             for site in self.pair.sites(getter):
-                yield from ((site.module, call) for call in _of_variable(site))
+                for call in (*_of_result(site), *_of_variable(site)):
+                    # A call that the base does not take is of another family's classes.
+                    if not bases or (base and Arguments.of(call).fault(base) is None):
+                        yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
-        """Find what the engine calls of a class that has no class of the engine above it.
+        """Compare a class that has no class of the engine above it with what the engine calls.
 
         A method of the plugin returns its path; the engine's own methods of that name return
         paths of classes whose root has the methods that are called.
@@ -89,19 +104,23 @@ class Registrations:
         own = {name for each in order for name in (*each.methods, *each.statements)}
         for getter in self.getters.get(definition.path, ()):
             for root in self._roots(getter):
-                for name in root.methods.keys() - own:
-                    if name.startswith("_") or is_property(root.methods[name]):
+                for name, method in root.methods.items():
+                    if name.startswith("_") or is_property(method):
                         continue
-                    site = self._call(root, name)
-                    if site is not None:
-                        yield _missing(definition, root, name, site)
+                    sites = self._calls(root, name)
+                    definer = self.pair.classes.definer(definition, name)
+                    if definer is not None:
+                        own_method = FunctionDef(definer.module, definer.methods[name], definer)
+                        sites = [each for each in sites if fits(self.pair, root, name, each)]
+                        yield supplied(self.pair, f"{definition.name}.{name}", own_method, sites)
+                    elif sites and name not in own:
+                        yield _missing(definition, root, name, sites[0])
 
-    def _call(self, root: ClassDef, name: str) -> Site | None:
-        """Return a call of a method outside of its class's own family, if there is one."""
-        for site in self.pair.sites(name):
-            if site.owner is not root.node and self.pair.is_only_family(root, name):
-                return site
-        return None
+    def _calls(self, root: ClassDef, name: str) -> list[Site]:
+        """List the calls of a method outside of its class, if no other family has its name."""
+        if not self.pair.is_only_family(root, name):
+            return []
+        return [each for each in self.pair.sites(name) if each.owner is not root.node]
 
     def _roots(self, getter: str) -> Iterator[ClassDef]:
         """List the roots of the classes whose paths the engine's methods of a name return."""
@@ -147,6 +166,13 @@ def _paths(function: Function) -> Iterator[str]:
         match case.value:
             case ast.Constant(value=str(path)) if "." in path:
                 yield path
+
+
+def _of_result(site: Site) -> Iterator[ast.Call]:
+    """List the call of a call's result."""
+    match site.parent:
+        case ast.Call(func=func) if func is site.call:
+            yield site.parent
 
 
 def _of_variable(site: Site) -> Iterator[ast.Call]:

@@ -134,6 +134,11 @@ class Arguments:
         """List the parameters that the arguments by position go to."""
         return tuple(each.name for each in signature.positional[: len(self.positional)])
 
+    def others(self, signature: Signature) -> tuple[str, ...]:
+        """List the parameters that no argument by position goes to."""
+        given = self.parameters(signature)
+        return tuple(each.name for each in signature.parameters if each.name not in given)
+
 
 def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names))

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backend_caps.compatibility.nodes import children
-from backend_caps.compatibility.places import Place
-from backend_caps.engines.source.guards import Function
+from backend_caps.compatibility.nodes import children, walk
+from backend_caps.compatibility.places import Place, caught_by
+from backend_caps.engines.source.guards import Function, conditions
 from backend_caps.engines.source.module import Module
 
 _COMPARES_SIGNATURES = ("signature(", "supports_kw(", ".parameters")
@@ -61,10 +61,39 @@ class Site:
         return self.module.at(self.functions[-1]) if self.functions else None
 
     @property
+    def permissions(self) -> Iterator[str]:
+        """List the attributes of what a method is called of that have to be true for the call."""
+        match self.call.func:
+            case ast.Attribute(value=receiver) if self.functions:
+                words = ast.unparse(receiver)
+            case _:
+                return
+        for node in walk(self.functions[-1]):
+            if isinstance(node, ast.If) and any(self.call in walk(each) for each in node.body):
+                for test in conditions([node.test]):
+                    match test:
+                        case ast.Attribute(value=value, attr=name) if ast.unparse(value) == words:
+                            yield name
+
+    @property
     def compares_signatures(self) -> bool:
-        """Whether the function around it looks at a signature first."""
-        text = ast.unparse(self.functions[-1]) if self.functions else ""
-        return any(words in text for words in _COMPARES_SIGNATURES)
+        """Whether the function around it looks at a signature first, or catches a misfit."""
+        if not self.functions:
+            return False
+        text = ast.unparse(self.functions[-1])
+        return any(words in text for words in _COMPARES_SIGNATURES) or self._is_tried
+
+    @property
+    def _is_tried(self) -> bool:
+        """Whether a handler of `TypeError` around it calls another form of the same name."""
+        name = ast.unparse(self.call.func)
+        for node in walk(self.functions[-1]):
+            if isinstance(node, ast.Try) and any(self.call in walk(e) for e in node.body):
+                for handler in node.handlers:
+                    called = (e.func for e in walk(handler) if isinstance(e, ast.Call))
+                    if "TypeError" in caught_by(handler) and name in map(ast.unparse, called):
+                        return True
+        return False
 
     @property
     def unpacked(self) -> int | None:

@@ -1,0 +1,67 @@
+"""What an upgrade of an engine changes of a plugin's points of contact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+
+
+def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
+    """List what an upgrade of the engine changes for a plugin.
+
+    Args:
+        old: its points of contact with the version before.
+        new: those with the version after.
+    """
+    before = {each.key: each for each in old}
+    for each in new:
+        if (found := _changed(before.get(each.key), each)) is not None:
+            yield found
+    yield from _dropped(old, new)
+
+
+def _changed(before: Contact | None, after: Contact) -> Contact | None:
+    """Return the finding on a point of contact that holds no more; None where it does."""
+    if after.kind is ContactKind.MEMBER and before is None:
+        is_open = after.verdict is Verdict.NOT_CHECKED
+        after = replace(after, verdict=Verdict.CHANGED) if is_open else after
+        return after if after.verdict.is_finding else None
+    if after.verdict.is_finding:
+        return after if before is None or before.verdict is not after.verdict else None
+    if before is not None and (why := _other_form(before, after) or _shifted(before, after)):
+        return replace(after, verdict=Verdict.BREAKS, why=why)
+    return None
+
+
+def _dropped(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
+    """List the overrides of what the engine has no more, in classes that still derive from it."""
+    # The plugin is the same: a place of it says more than a name, which the engine may alias.
+    kept = {(each.kind, each.at) for each in new}
+    derived = {each.what for each in new if each.kind is ContactKind.CLASS}
+    for each in old:
+        is_override = each.kind is ContactKind.OVERRIDE and (each.kind, each.at) not in kept
+        if is_override and each.what.rpartition(".")[0] in derived:
+            why = "the engine has no such method any more"
+            yield replace(each, verdict=Verdict.UNUSED, why=why)
+
+
+def _other_form(before: Contact, after: Contact) -> str | None:
+    """Say that a property became a method, or that what was called is awaited now."""
+    if before.form is None or after.form is None or before.form is after.form:
+        return None
+    return f"it was {before.form.value}, and is {after.form.value}"
+
+
+def _shifted(before: Contact, after: Contact) -> str | None:
+    """Say that an argument by position goes to a parameter that stood elsewhere.
+
+    A parameter that has another name alone stands nowhere else, before or after.
+    """
+    old, new = {*before.parameters, *before.others}, {*after.parameters, *after.others}
+    pairs = zip(before.parameters, after.parameters, strict=False)
+    if not any(one != other and (one in new or other in old) for one, other in pairs):
+        return None
+    one, other = ", ".join(before.parameters), ", ".join(after.parameters)
+    return f"its arguments by position went to {one}, and go to {other}"
