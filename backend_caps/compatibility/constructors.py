@@ -43,7 +43,7 @@ def constructor_of(pair: Pair, definition: ClassDef) -> Signature | None:
                 return _of_fields(pair, base)
         elif base.node.decorator_list:
             return None
-    return Signature(()) if pair.has_member(definition, "__init__") is False else None
+    return Signature(()) if pair.is_whole(definition) else None
 
 
 def _makes_instances(definition: ClassDef) -> bool:

@@ -194,8 +194,11 @@ class Pair:
                 return True
             elif "__getattr__" in base.methods or "__getattribute__" in base.methods:
                 return None
-        is_whole = all(map(self._has_all_bases, self.classes.ancestors(definition)))
-        return False if is_whole else None
+        return False if self.is_whole(definition) else None
+
+    def is_whole(self, definition: ClassDef) -> bool:
+        """Return whether all bases of a class, and theirs, were found."""
+        return all(map(self._has_all_bases, self.classes.ancestors(definition)))
 
     def _has_all_bases(self, definition: ClassDef) -> bool:
         """Return whether each base of a class was found; one that was not has any attribute."""
