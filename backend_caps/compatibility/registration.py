@@ -86,8 +86,7 @@ class Registrations:
         for getter in self.getters.get(definition.path, ()):
             for site in self.pair.sites(getter):
                 for call in (*_of_result(site), *_of_variable(site)):
-                    # A call that the base does not take is of another family's classes.
-                    if not bases or (base and Arguments.of(call).fault(base) is None):
+                    if not bases or (base and _fits(Arguments.of(call), base)):
                         yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
@@ -164,6 +163,11 @@ def _paths(function: Function) -> Iterator[str]:
         match case.value:
             case ast.Constant(value=str(path)) if "." in path:
                 yield path
+
+
+def _fits(arguments: Arguments, base: Signature) -> bool:
+    """Return whether a base takes a call: one that it does not is of another family's classes."""
+    return arguments.fault(base) is None and arguments.misplaced(base) is None
 
 
 def _of_result(site: Site) -> Iterator[ast.Call]:
