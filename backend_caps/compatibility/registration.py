@@ -88,8 +88,7 @@ class Registrations:
         for getter in self.getters.get(definition.path, ()):
             for site in self.pair.sites(getter):
                 for call in (*_of_result(site), *_of_variable(site)):
-                    # A call that the base does not take is of another family's classes.
-                    if not bases or (base and Arguments.of(call).fault(base) is None):
+                    if not bases or (base and _fits(Arguments.of(call), base)):
                         yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
@@ -103,6 +102,7 @@ class Registrations:
             return
         own = {name for each in order for name in (*each.methods, *each.statements)}
         for getter in self.getters.get(definition.path, ()):
+            yield from self._unset(definition, [*self._counterparts(getter)])
             for root in self._roots(getter):
                 for name, method in root.methods.items():
                     if name.startswith("_") or is_property(method):
@@ -122,19 +122,68 @@ class Registrations:
             return []
         return [each for each in self.pair.sites(name) if each.owner is not root.node]
 
+    def _unset(self, definition: ClassDef, counterparts: list[ClassDef]) -> Iterator[Contact]:
+        """Find attributes that the engine reads, its own classes set, and a class lacks."""
+        own = [base for each in counterparts for base in self.pair.classes.ancestors(each)]
+        for name in self._common(counterparts):
+            at = None
+            if not name.startswith("_") and self.pair.has_member(definition, name) is False:
+                at = self._read_outside(name, own)
+            if at is not None:
+                yield Contact(
+                    kind=ContactKind.MEMBER,
+                    verdict=Verdict.BREAKS,
+                    what=f"{definition.name}.{name}",
+                    at=definition.at,
+                    why=f"the engine reads it; {own[0].name} sets it, and the class does not",
+                    engine_at=at,
+                    remedy=f"assign self.{name}",
+                )
+
+    def _common(self, counterparts: list[ClassDef]) -> list[str]:
+        """List the attributes that instances of each of some classes have."""
+        every = [
+            {name for base in self.pair.classes.ancestors(each) for name in self.pair.members(base)}
+            for each in counterparts
+        ]
+        return sorted(set.intersection(*every)) if every else []
+
+    def _read_outside(self, name: str, family: list[ClassDef]) -> str | None:
+        """Return where other code reads an attribute, if no class outside of a family has it."""
+        found = None
+        nodes = {each.node for each in family}
+        for module in self.pair.index.modules(sorted(self.pair.texts.engine_files(name))):
+            for each in module.classes:
+                has = (
+                    name in each.statements
+                    or name in each.methods
+                    or name in self.pair.members(each)
+                )
+                if has and each.node not in nodes:
+                    return None
+            for node in ast.walk(module.tree):
+                match node:
+                    case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                        continue
+                    case ast.Attribute(attr=attr, ctx=ast.Load()) if attr == name:
+                        found = found or module.at(node)
+        return found
+
     def _roots(self, getter: str) -> Iterator[ClassDef]:
         """List the roots of the classes whose paths the engine's methods of a name return."""
-        seen: set[ClassDef] = set()
+        every = [self.pair.classes.ancestors(each)[-1] for each in self._counterparts(getter)]
+        yield from dict.fromkeys(every)
+
+    def _counterparts(self, getter: str) -> Iterator[ClassDef]:
+        """List the classes whose paths the engine's methods of a name return."""
         for module in self.pair.index.modules(self.pair.texts.defining.get(getter, ())):
             functions = [each.methods.get(getter) for each in module.classes]
             nodes = (node for f in functions if f is not None for node in walk(f))
             for node in nodes:
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found = self.pair.class_at(node.value)
-                    root = None if found is None else self.pair.classes.ancestors(found)[-1]
-                    if root is not None and root not in seen:
-                        seen.add(root)
-                        yield root
+                    if found is not None:
+                        yield found
 
 
 def _missing(definition: ClassDef, root: ClassDef, name: str, site: Site) -> Contact:
@@ -166,6 +215,11 @@ def _paths(function: Function) -> Iterator[str]:
         match case.value:
             case ast.Constant(value=str(path)) if "." in path:
                 yield path
+
+
+def _fits(arguments: Arguments, base: Signature) -> bool:
+    """Return whether a base takes a call: one that it does not is of another family's classes."""
+    return arguments.fault(base) is None and arguments.misplaced(base) is None
 
 
 def _of_result(site: Site) -> Iterator[ast.Call]:
