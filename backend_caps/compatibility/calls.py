@@ -35,14 +35,19 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
         fault, arguments = None, _arguments(pair, node, place)
         if signature is not None:
             fault = arguments.fault(signature) or arguments.misplaced(signature)
-        why = "" if signature is not None else "only running code knows its parameters"
         name = _name(target)
+        is_taken: bool | None = None if signature is None else fault is None
+        why = "only running code knows its parameters" if signature is None else ""
+        if fault is not None:
+            is_taken = None if _is_of_some(pair, target, arguments) else False
+            why = f"{name}{signature} {fault}"
+            why = f"{why}; a subclass of the engine's takes it" if is_taken is None else why
         yield Contact(
             kind=ContactKind.CALL,
-            verdict=Verdict.of(None if signature is None else fault is None),
+            verdict=Verdict.of(is_taken),
             what=name,
             at=place.at,
-            why=why if fault is None else f"{name}{signature} {fault}",
+            why=why,
             engine_at=target.at,
             given=condition(place.guards),
             parameters=() if signature is None else arguments.parameters(signature),
@@ -50,6 +55,13 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
             form=_form(target),
         )
         return
+
+
+def _is_of_some(pair: Pair, target: FunctionDef | ClassDef, arguments: Arguments) -> bool:
+    """Return whether a call fits a subclass's method, of which the value may be an instance."""
+    if isinstance(target, ClassDef) or target.owner is None:
+        return False
+    return pair.precedents.some_takes(target.owner, target.node.name, arguments)
 
 
 def _form(target: FunctionDef | ClassDef) -> Form:
@@ -143,7 +155,7 @@ def called(pair: Pair, func: ast.expr, place: Place) -> Iterator[FunctionDef | C
             ):  # an original that the plugin keeps: its first argument is the instance
                 owners = pair.resolve(saved, Place(module, kept))
                 for each in _methods(pair, [o for o in owners if isinstance(o, ClassDef)], name):
-                    yield replace(each, owner=None)
+                    yield each if is_of_class(each.node) else replace(each, owner=None)
     if isinstance(func, ast.Attribute):
         classes = [e for e in pair.resolve(func.value, place) if isinstance(e, ClassDef)]
         for found in _methods(pair, classes, func.attr):

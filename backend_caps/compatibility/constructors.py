@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from backend_caps.compatibility.decorators import keeps_signature, names_of
-from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.signatures import Parameter, Signature
 from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
+
+if TYPE_CHECKING:
+    from backend_caps.compatibility.pair import Pair
 
 _PLAIN_BASES = frozenset(
     {"abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"}

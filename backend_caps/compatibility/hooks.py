@@ -48,10 +48,12 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
                 if not _passes_on(pair, each, base, name)
                 and not any(_is_off(pair, definition, given) for given in each.permissions)
             ]
-            if _only_raises(method) and sites and not _is_optional(pair, base, name):
+            num_without = pair.precedents.num_without(base, name)
+            if _only_raises(method) and sites and num_without < _SEVERAL:
                 reached = [each for each in sites if each.caller_at in called]
                 site = (reached or sites)[0]
-                verdict = Verdict.BREAKS if reached else Verdict.NOT_CHECKED
+                is_sure = reached and not num_without
+                verdict = Verdict.BREAKS if is_sure else Verdict.NOT_CHECKED
                 why = f"{site.caller} calls it, and {base.name}.{name} only raises"
                 yield _lacking(definition, method, verdict, why, site.at)
 
@@ -62,14 +64,6 @@ def _passes_on(pair: Pair, site: Site, base: ClassDef, name: str) -> bool:
         return False
     owner = site.module.definitions.get(site.owner)
     return owner is not None and base in pair.classes.ancestors(owner)
-
-
-def _is_optional(pair: Pair, base: ClassDef, name: str) -> bool:
-    """Return whether several of the engine's own classes do without a method."""
-    family = [each for each in pair.subclasses(base) if pair.is_engines(each.module.path)]
-    last = [each for each in family if not pair.subclasses(each)]
-    num_without = sum(pair.classes.definer(each, name) is base for each in last)
-    return num_without >= _SEVERAL
 
 
 def _is_off(pair: Pair, definition: ClassDef, name: str) -> bool:

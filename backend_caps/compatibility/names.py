@@ -18,6 +18,7 @@ from backend_caps.engines.source.module import ClassDef, Module
 _CATCHING = frozenset(
     {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
 )
+_OPEN = "it may be compiled, left out of this source, or made at run time"
 _BUILT = ("_version", "version", "commit_id")
 """Modules that a build writes, so that a checkout or an sdist may lack them."""
 
@@ -43,7 +44,7 @@ def _imported(
     is_there: bool | None = pair.is_module(source)
     if is_there and whole != source:
         is_there = pair.has(source, alias.name)
-    if is_there is False and is_built(whole):
+    if is_there is False and (is_built(whole) or _is_left_out(pair, source)):
         is_there = None
     verdict, why = Verdict.of(is_there), ""
     if verdict is Verdict.BREAKS:
@@ -58,10 +59,17 @@ def _imported(
         verdict=verdict,
         what=whole,
         at=f"{place.module.path}:{alias.lineno}",
-        why="it may be compiled, or made at run time" if is_there is None else why,
+        why="it may be compiled, left out of this source, or made at run time"
+        if is_there is None
+        else why,
         given=condition(place.guards),
         remedy=_import_of(pair, alias.name) if verdict.is_finding and whole != source else "",
     )
+
+
+def _is_left_out(pair: Pair, source: str) -> bool:
+    """Return whether the engine itself imports a module that its source does not have."""
+    return not pair.is_module(source) and pair.texts.is_imported(source)
 
 
 def is_built(whole: str) -> bool:

@@ -129,9 +129,7 @@ def sites_of_method(
         assert isinstance(site.call.func, ast.Attribute), "the sites are calls of an attribute"
         match site.call.func.value:
             case ast.Name(id="self" | "cls"):
-                owner = nodes.get(site.owner) if site.owner is not None else None
-                around = site.functions[-1].name if site.functions else ""
-                if owner is not None and (owner, around) in pair.running.methods(definition):
+                if _runs(pair, definition, site):
                     yield site
             case ast.Call(func=ast.Name(id="super")):
                 continue
@@ -139,12 +137,24 @@ def sites_of_method(
                 continue  # a class of the engine's, by its name
             case receiver if _is_external(pair, receiver, site):
                 continue
-            case _ if is_only_family:
-                yield site
-            case receiver:
+            case receiver if pair.precedents.take(root, name, Arguments.of(site.call)):
+                if is_only_family:
+                    yield site
+                    continue
                 stated = pair.instances.classes(receiver, site.place)
                 if not nodes.keys().isdisjoint(each.node for each in stated):
                     yield site
+
+
+def _runs(pair: Pair, definition: ClassDef, site: Site) -> bool:
+    """Return whether a call that a base's method makes of `self` is made for a class."""
+    owner = None if site.owner is None else site.module.definitions.get(site.owner)
+    if owner is None or not site.functions:
+        return False
+    around = site.functions[-1].name
+    return (owner, around) in pair.running.methods(definition) and (
+        pair.precedents.take_of_base(owner, around, site.call)
+    )
 
 
 def _is_external(pair: Pair, receiver: ast.expr, site: Site) -> bool:

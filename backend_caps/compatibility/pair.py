@@ -16,6 +16,7 @@ from backend_caps.compatibility.mentions import mentioned
 from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.plugin import Plugin
+from backend_caps.compatibility.precedents import Precedents
 from backend_caps.compatibility.reach import reached_files
 from backend_caps.compatibility.replacements import Replacements
 from backend_caps.compatibility.running import Running
@@ -35,6 +36,8 @@ _OPEN = frozenset(
     for name in ("NamedTuple", "TypedDict", "Protocol")
 )
 """Bases whose instances have members that no class states."""
+
+_GETTERS = frozenset({"__getattr__", "__getattribute__"})
 
 
 @dataclass
@@ -90,6 +93,11 @@ class Pair:
     def running(self) -> Running:
         """The methods that run for instances of classes."""
         return Running(self)
+
+    @cached_property
+    def precedents(self) -> Precedents:
+        """What the engine's own classes do."""
+        return Precedents(self)
 
     @cached_property
     def texts(self) -> TextSearch:
@@ -192,7 +200,7 @@ class Pair:
                     return True
             elif name in base.statements or name in base.methods or name in self.members(base):
                 return True
-            elif "__getattr__" in base.methods or "__getattribute__" in base.methods:
+            elif _is_rebound(base) or not base.methods.keys().isdisjoint(_GETTERS):
                 return None
         return False if self.is_whole(definition) else None
 
@@ -305,6 +313,12 @@ def _members_of(path: str) -> set[str]:
     return set(dir(getattr(builtins, name, object)))
 
 
+def _is_rebound(definition: ClassDef) -> bool:
+    """Return whether a class's name is assigned something else later, as what is made of it."""
+    meanings = definition.module.scope.get(definition.name, ())
+    return not definition.outer and any(isinstance(each, ast.expr) for _, each in meanings)
+
+
 def _globals(module: Module) -> set[str]:
     """List the names that the functions of a module declare global."""
     if b"global " not in module.text:
@@ -318,5 +332,5 @@ def _assigned(node: ast.ClassDef) -> Iterator[str]:
         match inner:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 yield name
-            case ast.AnnAssign(target=ast.Name(id=name)):
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.ClassDef(name=name):
                 yield name

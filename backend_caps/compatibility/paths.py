@@ -56,9 +56,12 @@ def _checked(pair: Pair, place: Place, node: ast.Constant, path: str) -> Contact
     if is_there is False and (is_built(path) or _is_inner(pair, module)):
         is_there = None
     whys = {True: "", False: f"{path} is not there", None: "only running code knows it"}
+    verdict = Verdict.of(is_there)
+    if verdict is Verdict.BREAKS and place.owner is not None and not place.functions:
+        verdict = Verdict.CHANGED  # a member of an enum, which may never be chosen
     return Contact(
         kind=ContactKind.IMPORT,
-        verdict=Verdict.of(is_there),
+        verdict=verdict,
         what=path,
         at=place.module.at(node),
         why=whys[is_there],

@@ -84,11 +84,11 @@ class Registrations:
                 for site in self.pair.sites_in(path).get(bases[0].name, ()):
                     if bases[0] in self.pair.resolve(site.call.func, site.place):
                         yield site.module, site.call
-        base = constructor_of(self.pair, bases[0]) if bases else None
         for getter in self.getters.get(definition.path, ()):
             for site in self.pair.sites(getter):
                 for call in (*_of_result(site), *_of_variable(site)):
-                    if not bases or (base and _fits(Arguments.of(call), base)):
+                    # A call that a class of the engine's does not take is of others.
+                    if not bases or self.pair.precedents.construct(bases[0], Arguments.of(call)):
                         yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
@@ -215,11 +215,6 @@ def _paths(function: Function) -> Iterator[str]:
         match case.value:
             case ast.Constant(value=str(path)) if "." in path:
                 yield path
-
-
-def _fits(arguments: Arguments, base: Signature) -> bool:
-    """Return whether a base takes a call: one that it does not is of another family's classes."""
-    return arguments.fault(base) is None and arguments.misplaced(base) is None
 
 
 def _of_result(site: Site) -> Iterator[ast.Call]:

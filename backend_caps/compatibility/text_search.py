@@ -13,7 +13,7 @@ _CALLED = re.compile(rb"\.(\w+)\(")
 _CALLED_OF_OTHERS = re.compile(rb"(?<!\bself)(?<!\bcls)(?<!\bsuper\(\))\.(\w+)\(")
 _CONSTRUCTED = re.compile(rb"(?<!class )\b([A-Z]\w+)\(")
 _ASSIGNED = re.compile(
-    rb"(?<!self)\.(\w+)\b(?::[^=\n]+)?\s*=[^=]|setattr\([^,]+,\s*[\"'](\w+)[\"']"
+    rb"(?<!self)\.(\w+)\b(?::[^=\n]+)?\s*=[^=]|[sg]etattr\([^,]+,\s*[\"'](\w+)[\"']"
 )
 _CLASS_NAME = re.compile(rb"\b_*[A-Z]\w+")
 _QUOTED = re.compile(rb"[\"'](\w+)[\"']")
@@ -79,6 +79,11 @@ class TextSearch:
         """The engine's files with a word that may name a class, by the word."""
         return self._files_with(_CLASS_NAME)
 
+    def is_imported(self, module: str) -> bool:
+        """Return whether a file of the engine imports a module."""
+        pattern = re.compile(rf"(?m)^\s*(?:from|import)\s+{re.escape(module)}\b".encode())
+        return any(pattern.search(self.files[path]) for path in self.engine_files(module))
+
     def is_read(self, whole: str) -> bool:
         """Return whether any file reads `owner.name` of a dotted name, or has the name as a text.
 
@@ -93,7 +98,10 @@ class TextSearch:
 
     @cached_property
     def assigned(self) -> frozenset[str]:
-        """The attributes that any file assigns of an object other than `self`."""
+        """The attributes that any file assigns of an object other than `self`, or asks for.
+
+        `getattr` with a name is written where an object may have an attribute, or not.
+        """
         return self._words(_ASSIGNED)
 
     def _words(self, pattern: re.Pattern[bytes]) -> frozenset[str]:
