@@ -13,15 +13,18 @@ from backend_caps.engines.source.module import ClassDef
 
 
 def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
-    """Find attributes that a constructor which calls no base's leaves out."""
+    """Find attributes that a constructor which calls not all of its bases' leaves out."""
     own = pair.own_methods(definition).get("__init__")
     bases = pair.engine_bases(definition)
-    if own is None or not bases or _calls_constructor(own):
+    if own is None or not bases:
         return
+    runs = pair.running.methods(definition)
+    skipped = [each for each in bases if (each, "__init__") not in runs]
     order = pair.classes.ancestors(definition)
-    has = {name for each in order if each not in bases for name in pair.members(each)}
+    has = {name for each in order if each not in skipped for name in pair.members(each)}
     has |= {name for each in order for name in (*each.methods, *each.statements)}
-    for base in bases:
+    # A constructor that the engine's own class skips as well is not missed.
+    for base in [e for e in skipped if (e, "__init__") in pair.running.methods(bases[0])]:
         constructor = base.methods.get("__init__")
         given = set() if constructor is None else set(_assigned(constructor))
         for method, node in _reads(pair, definition, base):
@@ -48,18 +51,6 @@ def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[s
             match node:
                 case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Load()):
                     yield name, node
-
-
-def _calls_constructor(function: Function) -> bool:
-    """Return whether a constructor calls that of a base, or of another class for its instance."""
-    for node in walk(function):
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
-                if name == "__init__":
-                    return True
-            case ast.Call(func=ast.Attribute(attr="__init__"), args=[ast.Name(id="self"), *_]):
-                return True
-    return False
 
 
 def _assigned(function: Function) -> Iterator[str]:

@@ -112,3 +112,11 @@ def element_of(annotation: ast.expr, *, is_value: bool) -> Iterator[ast.expr]:
                 yield parts[-1 if is_value else 0]
             elif name == "Optional":
                 yield from element_of(inner, is_value=is_value)
+
+
+def made_by(annotation: ast.expr | None) -> ast.expr | None:
+    """Return the annotation of what a class makes that is annotated as `type[...]`."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="type" | "Type"), slice=inner):
+            return inner
+    return None

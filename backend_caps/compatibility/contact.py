@@ -85,6 +85,8 @@ class Contact:
     """The parameters that the arguments of a call go to by position."""
     others: tuple[str, ...] = ()
     """The other parameters of what is called."""
+    inherited: tuple[str, ...] = ()
+    """The engine's methods that a class inherits, and that the engine calls."""
     form: Form | None = None
     """How it is used; None where the source does not tell."""
 

@@ -17,7 +17,7 @@ from backend_caps.compatibility.patches import patches
 from backend_caps.compatibility.paths import class_paths
 from backend_caps.compatibility.places import Place, Places
 from backend_caps.compatibility.registration import Registrations
-from backend_caps.engines.source.module import Module
+from backend_caps.engines.source.module import ClassDef, Module
 
 _LOOKS: Mapping[type[ast.AST], Sequence[Callable[[Pair, Place], Iterator[Contact]]]] = {
     ast.Import: (imports,),
@@ -53,17 +53,26 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     for module in modules:
         for definition in pair.plugin_classes(module):
             if pair.engine_bases(definition):
-                yield Contact(
-                    kind=ContactKind.CLASS,
-                    verdict=Verdict.HOLDS,
-                    what=definition.name,
-                    at=definition.at,
-                )
+                yield _derived(pair, definition)
             yield from overrides(pair, definition)
             yield from hooks(pair, definition, called)
             yield from left_out(pair, definition)
             yield from registrations.constructors(definition)
             yield from registrations.members(definition)
+
+
+def _derived(pair: Pair, definition: ClassDef) -> Contact:
+    """Return the point of contact that a class which derives from one of the engine's is."""
+    bases = pair.engine_bases(definition)
+    own = {n for e in pair.classes.ancestors(definition) if e not in bases for n in e.methods}
+    inherited = {name for each in bases for name in each.methods} - own
+    return Contact(
+        kind=ContactKind.CLASS,
+        verdict=Verdict.HOLDS,
+        what=definition.name,
+        at=definition.at,
+        inherited=tuple(sorted(inherited & pair.texts.called_of_others)),
+    )
 
 
 def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:

@@ -12,6 +12,7 @@ from backend_caps.compatibility.bindings import (
     Statement,
     element_of,
     elements_named,
+    made_by,
     statements_of,
 )
 from backend_caps.compatibility.nodes import dotted
@@ -261,7 +262,7 @@ class Instances:
         targets = self.pair.resolve(call.func, place)
         yield from (each for each in targets if isinstance(each, ClassDef))
         for annotation, around in self._stated(call.func, place):
-            yield from self._annotated(_of_type(annotation), around)
+            yield from self._annotated(made_by(annotation), around)
 
     def _returned(self, call: ast.Call, place: Place) -> Iterator[_Annotation]:
         """List the annotations of a call's result."""
@@ -306,14 +307,6 @@ class Instances:
             case ast.Name() | ast.Attribute():
                 targets = self.pair.resolve(node, Place(place.module, node))
                 yield from (each for each in targets if isinstance(each, ClassDef))
-
-
-def _of_type(annotation: ast.expr | None) -> ast.expr | None:
-    """Return what `type[...]` has in it."""
-    match annotation:
-        case ast.Subscript(value=ast.Name(id="type" | "Type"), slice=inner):
-            return inner
-    return None
 
 
 def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:

@@ -151,7 +151,7 @@ def _read(
     pair: Pair, place: Place, whole: str, is_there: bool | None, owner: ClassDef | None
 ) -> Contact:
     name = whole.rpartition(".")[2]
-    if is_there is False and (name in pair.texts.assigned or _is_added(pair, owner, name)):
+    if is_there is False and _may_be_given(pair, owner, name):
         is_there = None
     verdict = Verdict.of(is_there)
     handler = catching(place) if verdict is Verdict.BREAKS else None
@@ -185,8 +185,10 @@ def _form(pair: Pair, owner: ClassDef, name: str) -> Form | None:
     return None
 
 
-def _is_added(pair: Pair, owner: ClassDef | None, name: str) -> bool:
-    """Return whether a subclass may have an attribute, or the plugin assigns it to the class."""
+def _may_be_given(pair: Pair, owner: ClassDef | None, name: str) -> bool:
+    """Return whether something may assign an attribute, or a subclass may have it."""
+    if name in pair.texts.assigned or name in pair.texts.asked_for:
+        return True
     if owner is None:
         return False
     others = pair.subclasses(owner)

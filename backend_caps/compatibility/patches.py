@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_of_class
+from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.overrides import fits, sites_of_method, supplied
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
@@ -33,20 +34,23 @@ def patches(pair: Pair, place: Place) -> Iterator[Contact]:
                 is_there, whole = pair.has_member(target, name), f"{target.name}.{name}"
             case _:
                 continue
+        values = [each for each in pair.resolve(value, place) if isinstance(each, FunctionDef)]
+        own = [each for each in values if not pair.is_engines(each.module.path)]
+        if is_there and own and isinstance(target, Module) and not _is_used(pair, name):
+            yield _unused(place, whole, f"the engine has {whole}, and uses it nowhere")
+            return
         yield _patch(pair, place, whole, is_there)
-        for each in pair.resolve(value, place):
-            if isinstance(each, FunctionDef) and not pair.is_engines(each.module.path):
-                yield from _compared(pair, each, target, name)
-                break
+        if own:
+            yield from _compared(pair, own[0], target, name)
         return
 
 
 def _patch(pair: Pair, place: Place, whole: str, is_there: bool | None) -> Contact:
     verdict, why = Verdict.of(is_there), ""
-    if verdict is Verdict.BREAKS:  # an attribute that the plugin adds for something to read
-        is_added = pair.texts.is_read(whole)
-        verdict = Verdict.HOLDS if is_added else Verdict.UNUSED
-        why = "" if is_added else f"{whole} is not there, so that nothing takes what is put there"
+    if verdict is Verdict.BREAKS:
+        if not pair.texts.is_read(whole):
+            return _unused(place, whole, f"{whole} is not there, so that nothing takes what is put")
+        verdict = Verdict.HOLDS  # an attribute that the plugin adds for something to read
     return Contact(
         kind=ContactKind.PATCH,
         verdict=verdict,
@@ -57,6 +61,33 @@ def _patch(pair: Pair, place: Place, whole: str, is_there: bool | None) -> Conta
     )
 
 
+def _unused(place: Place, whole: str, why: str) -> Contact:
+    return Contact(
+        kind=ContactKind.PATCH,
+        verdict=Verdict.UNUSED,
+        what=whole,
+        at=place.at,
+        why=why,
+        given=condition(place.guards),
+    )
+
+
+def _is_used(pair: Pair, name: str) -> bool:
+    """Return whether the engine reads a name, bare or as an attribute, or has it as a text."""
+    for module in pair.index.modules(sorted(pair.texts.engine_files(name))):
+        for node in walk(module.tree):
+            match node:
+                case ast.Name(id=word, ctx=ast.Load()) | ast.Attribute(attr=word, ctx=ast.Load()):
+                    pass
+                case ast.Constant(value=str(word)):
+                    pass
+                case _:
+                    continue
+            if word == name:
+                return True
+    return False
+
+
 def _compared(
     pair: Pair, function: FunctionDef, owner: Module | ClassDef, name: str
 ) -> Iterator[Contact]:
@@ -64,7 +95,7 @@ def _compared(
     before = _function(pair, owner, name)
     if before is None:
         return
-    what = f"patch of {owner.name}.{name}"
+    what = f"patch of {owner.name}.{name} by {function.node.name}"
     if isinstance(owner, ClassDef):
         order = pair.classes.ancestors(owner)
         bases = [each for each in order if pair.is_engines(each.module.path)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from backend_caps.compatibility.bindings import made_by
 from backend_caps.compatibility.constructors import constructor_of
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_property
@@ -44,6 +45,13 @@ class Registrations:
                     for path in (*_paths(function), *self._returned(definition, function)):
                         found[path].append(name)
         return {path: [*dict.fromkeys(names)] for path, names in found.items()}
+
+    @cached_property
+    def _path_getters(self) -> frozenset[str]:
+        """The methods of the plugin that return the path of a class as a text."""
+        classes = (each for module in self.pair.modules() for each in module.classes)
+        methods = (item for each in classes for item in each.methods.items())
+        return frozenset(name for name, function in methods if any(_paths(function)))
 
     def _returned(self, definition: ClassDef, function: Function) -> Iterator[str]:
         """List the paths of the classes that a method returns."""
@@ -85,10 +93,12 @@ class Registrations:
                     if bases[0] in self.pair.resolve(site.call.func, site.place):
                         yield site.module, site.call
         for getter in self.getters.get(definition.path, ()):
-            for site in self.pair.sites(getter):
+            own = bases[:1] or [*self._counterparts(getter)]
+            for site in self.pair.sites(getter) if own else ():
                 for call in (*_of_result(site), *_of_variable(site)):
                     # A call that a class of the engine's does not take is of others.
-                    if not bases or self.pair.precedents.construct(bases[0], Arguments.of(call)):
+                    arguments = Arguments.of(call)
+                    if all(self.pair.precedents.construct(each, arguments) for each in own):
                         yield site.module, call
 
     def members(self, definition: ClassDef) -> Iterator[Contact]:
@@ -100,10 +110,13 @@ class Registrations:
         order = self.pair.classes.ancestors(definition)
         if self.pair.engine_bases(definition):
             return
-        own = {name for each in order for name in (*each.methods, *each.statements)}
+        mixed_in = self._mixed_in(definition)
+        own = {name for each in (*order, *mixed_in) for name in (*each.methods, *each.statements)}
         for getter in self.getters.get(definition.path, ()):
             yield from self._unset(definition, [*self._counterparts(getter)])
-            for root in self._roots(getter):
+            is_path = getter in self._path_getters
+            annotated = self._annotated(getter) if is_path else ()
+            for root in dict.fromkeys((*self._roots(getter), *annotated)):
                 for name, method in root.methods.items():
                     if name.startswith("_") or is_property(method):
                         continue
@@ -115,6 +128,18 @@ class Registrations:
                         yield supplied(self.pair, f"{definition.name}.{name}", own_method, sites)
                     elif sites and name not in own:
                         yield _missing(definition, root, name, sites[0])
+
+    def _mixed_in(self, definition: ClassDef) -> Iterator[ClassDef]:
+        """List the classes of the plugin that a class's decorators name, and may copy from."""
+        place = Place(definition.module, definition.node, functions=definition.functions)
+        for node in definition.node.decorator_list:
+            called = node.func if isinstance(node, ast.Call) else node
+            for target in self.pair.resolve(called, place):
+                if isinstance(target, FunctionDef):
+                    around = Place(target.module, target.node, functions=(target.node,))
+                    for name in [e for e in walk(target.node) if isinstance(e, ast.Name)]:
+                        found = self.pair.resolve(name, around)
+                        yield from (each for each in found if isinstance(each, ClassDef))
 
     def _calls(self, root: ClassDef, name: str) -> list[Site]:
         """List the calls of a method outside of its class, if no other family has its name."""
@@ -174,15 +199,28 @@ class Registrations:
         every = [self.pair.classes.ancestors(each)[-1] for each in self._counterparts(getter)]
         yield from dict.fromkeys(every)
 
+    def _annotated(self, getter: str) -> Iterator[ClassDef]:
+        """List the classes that functions which call a getter, and import its path, return."""
+        for site in self.pair.sites(getter):
+            match site.functions:
+                case [function, *_]:
+                    inner = made_by(function.returns)
+                case _:
+                    continue
+            targets = [] if inner is None else self.pair.resolve(inner, Place(site.module, inner))
+            yield from (each for each in targets if isinstance(each, ClassDef))
+
     def _counterparts(self, getter: str) -> Iterator[ClassDef]:
         """List the classes whose paths the engine's methods of a name return."""
         for module in self.pair.index.modules(self.pair.texts.defining.get(getter, ())):
-            functions = [each.methods.get(getter) for each in module.classes]
-            nodes = (node for f in functions if f is not None for node in walk(f))
-            for node in nodes:
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found = self.pair.class_at(node.value)
-                    if found is not None:
+            for definition in module.classes:
+                function = definition.methods.get(getter)
+                if function is None:
+                    continue
+                words = {e.value for e in walk(function) if isinstance(e, ast.Constant)}
+                paths = {each for each in words if isinstance(each, str)}
+                for path in sorted(paths | {*self._returned(definition, function)}):
+                    if (found := self.pair.class_at(path)) is not None:
                         yield found
 
 

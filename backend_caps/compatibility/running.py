@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,10 +24,10 @@ class _Uses(NamedTuple):
 
     own: frozenset[str]
     """Of `self` or `cls`."""
-    of_base: frozenset[str]
-    """Of `super()`."""
-    of_class: frozenset[str]
-    """Of a class, by its name."""
+    of_base: frozenset[tuple[str, str]]
+    """Of `super()`: the class that it looks after, empty for the method's own; the attribute."""
+    of_class: frozenset[tuple[str, str]]
+    """Of a class: its name, and the attribute."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Running:
             method = pending.pop()
             if method not in found:
                 found.add(method)
-                pending += self._called(method, definers)
+                pending += self._called(method, definers, order)
         return frozenset(found)
 
     def _is_entered(self, owner: ClassDef, name: str) -> bool:
@@ -69,28 +69,37 @@ class Running:
             or name in self.pair.texts.quoted
         )
 
-    def _called(self, method: Method, definers: dict[str, list[ClassDef]]) -> Iterator[Method]:
+    def _called(
+        self, method: Method, definers: dict[str, list[ClassDef]], order: Sequence[ClassDef]
+    ) -> Iterator[Method]:
         owner, name = method
         uses = self._used(owner.methods[name])
         for each in uses.own & definers.keys():
             yield definers[each][0], each
-        for each in uses.of_base & definers.keys():
-            order = definers[each]
-            after = order[order.index(owner) + 1 :] if owner in order else order
-            yield from ((base, each) for base in after[:1])
-        for each in uses.of_class & definers.keys():
-            yield from ((base, each) for base in definers[each])
+        for named, each in uses.of_base:
+            after = [base for base in order if not named or base.name == named]
+            first = owner if not named or not after else after[0]
+            later = order[order.index(first) + 1 :]
+            yield from ((base, each) for base in [b for b in later if each in b.methods][:1])
+        for named, each in uses.of_class:
+            owners = [base for base in order if base.name == named]
+            following = order[order.index(owners[0]) :] if owners else ()
+            yield from ((base, each) for base in [b for b in following if each in b.methods][:1])
 
     def _used(self, function: Function) -> _Uses:
         if function not in self._uses:
-            own, of_base, of_class = set(), set(), set()
+            own: set[str] = set()
+            of_base: set[tuple[str, str]] = set()
+            of_class: set[tuple[str, str]] = set()
             for node in walk(function):
                 match node:
                     case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
                         own.add(name)
-                    case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                        of_base.add(name)
-                    case ast.Attribute(value=ast.Name(id=named), attr=name) if named[:1].isupper():
-                        of_class.add(name)
-            self._uses[function] = _Uses(*map(frozenset, (own, of_base, of_class)))
+                    case ast.Attribute(
+                        value=ast.Call(func=ast.Name(id="super"), args=arguments), attr=name
+                    ):
+                        of_base.add((ast.unparse(arguments[0]) if arguments else "", name))
+                    case ast.Attribute(value=ast.Name(id=named) | ast.Attribute(attr=named)):
+                        of_class.add((named, node.attr))
+            self._uses[function] = _Uses(frozenset(own), frozenset(of_base), frozenset(of_class))
         return self._uses[function]

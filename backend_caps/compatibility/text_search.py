@@ -13,8 +13,9 @@ _CALLED = re.compile(rb"\.(\w+)\(")
 _CALLED_OF_OTHERS = re.compile(rb"(?<!\bself)(?<!\bcls)(?<!\bsuper\(\))\.(\w+)\(")
 _CONSTRUCTED = re.compile(rb"(?<!class )\b([A-Z]\w+)\(")
 _ASSIGNED = re.compile(
-    rb"(?<!self)\.(\w+)\b(?::[^=\n]+)?\s*=[^=]|[sg]etattr\([^,]+,\s*[\"'](\w+)[\"']"
+    rb"(?<!self)\.(\w+)\b(?::[^=\n]+)?\s*=[^=]|setattr\([^,]+,\s*[\"'](\w+)[\"']"
 )
+_ASKED = re.compile(rb"getattr\([^,()]+,\s*[\"'](\w+)[\"']")
 _CLASS_NAME = re.compile(rb"\b_*[A-Z]\w+")
 _QUOTED = re.compile(rb"[\"'](\w+)[\"']")
 
@@ -98,11 +99,13 @@ class TextSearch:
 
     @cached_property
     def assigned(self) -> frozenset[str]:
-        """The attributes that any file assigns of an object other than `self`, or asks for.
-
-        `getattr` with a name is written where an object may have an attribute, or not.
-        """
+        """The attributes that any file assigns of an object other than `self`."""
         return self._words(_ASSIGNED)
+
+    @cached_property
+    def asked_for(self) -> frozenset[str]:
+        """The attributes that the engine asks for by `getattr`: an object may have one, or not."""
+        return frozenset(self._files_with(_ASKED))
 
     def _words(self, pattern: re.Pattern[bytes]) -> frozenset[str]:
         return frozenset(

@@ -32,19 +32,52 @@ def _changed(before: Contact | None, after: Contact) -> Contact | None:
         return after if before is None or before.verdict is not after.verdict else None
     if before is not None and (why := _other_form(before, after) or _shifted(before, after)):
         return replace(after, verdict=Verdict.BREAKS, why=why)
+    if before is not None and after.kind is ContactKind.READ and _is_lost(before, after):
+        why = "no class states it any more; something may assign it, or not"
+        return replace(after, verdict=Verdict.CHANGED, why=why)
     return None
+
+
+def _is_lost(before: Contact, after: Contact) -> bool:
+    return before.verdict is Verdict.HOLDS and after.verdict is Verdict.NOT_CHECKED
 
 
 def _dropped(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
     """List the overrides of what the engine has no more, in classes that still derive from it."""
     # The plugin is the same: a place of it says more than a name, which the engine may alias.
     kept = {(each.kind, each.at) for each in new}
-    derived = {each.what for each in new if each.kind is ContactKind.CLASS}
+    derived = {each.what: each for each in new if each.kind is ContactKind.CLASS}
+    before = {each.what: each for each in old if each.kind is ContactKind.CLASS}
+    successors: dict[str, Contact] = {}
     for each in old:
         is_override = each.kind is ContactKind.OVERRIDE and (each.kind, each.at) not in kept
         if is_override and each.what.rpartition(".")[0] in derived:
             why = "the engine has no such method any more"
             yield replace(each, verdict=Verdict.UNUSED, why=why)
+            owner, _, name = each.what.rpartition(".")
+            fresh = {*derived[owner].inherited} - {*before[owner].inherited}
+            for other in sorted(fresh):
+                if _is_alike(name, other):
+                    what = f"{owner}.{other}"
+                    successors[what] = _successor(derived[owner], what, each.what)
+    yield from successors.values()
+
+
+def _is_alike(name: str, other: str) -> bool:
+    """Return whether a method's name has at least half of the words of another's."""
+    words = {*name.split("_")} - {""}
+    return 2 * len(words & {*other.split("_")}) >= len(words)
+
+
+def _successor(owner: Contact, what: str, dropped: str) -> Contact:
+    return Contact(
+        kind=ContactKind.MEMBER,
+        verdict=Verdict.CHANGED,
+        what=what,
+        at=owner.at,
+        why=f"the engine calls it now, and {dropped.rpartition('.')[2]} no more",
+        remedy="define it, if what the base does is not enough",
+    )
 
 
 def _other_form(before: Contact, after: Contact) -> str | None:
