@@ -93,7 +93,7 @@ class Registrations:
                     if bases[0] in self.pair.resolve(site.call.func, site.place):
                         yield site.module, site.call
         for getter in self.getters.get(definition.path, ()):
-            own = bases[:1] or [*self._counterparts(getter)]
+            own = bases[:1] or [*self._counterparts(getter), *self._given_back(getter)]
             for site in self.pair.sites(getter) if own else ():
                 for call in (*_of_result(site), *_of_variable(site)):
                     # A call that a class of the engine's does not take is of others.
@@ -218,10 +218,17 @@ class Registrations:
                 if function is None:
                     continue
                 words = {e.value for e in walk(function) if isinstance(e, ast.Constant)}
-                paths = {each for each in words if isinstance(each, str)}
-                for path in sorted(paths | {*self._returned(definition, function)}):
+                for path in sorted(each for each in words if isinstance(each, str)):
                     if (found := self.pair.class_at(path)) is not None:
                         yield found
+
+    def _given_back(self, getter: str) -> Iterator[ClassDef]:
+        """List the classes that the engine's methods of a name return."""
+        for module in self.pair.index.modules(self.pair.texts.defining.get(getter, ())):
+            for definition in module.classes:
+                function = definition.methods.get(getter)
+                paths = [] if function is None else self._returned(definition, function)
+                yield from filter(None, map(self.pair.class_at, paths))
 
 
 def _missing(definition: ClassDef, root: ClassDef, name: str, site: Site) -> Contact:
