@@ -17,7 +17,7 @@ from backend_caps.compatibility.decorators import (
 from backend_caps.compatibility.instances import class_around
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
-from backend_caps.compatibility.signatures import Arguments, Signature, result_lengths
+from backend_caps.compatibility.signatures import Arguments, Signature, brief, result_lengths
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import FunctionDef, Value
 from backend_caps.engines.source.module import ClassDef
@@ -32,29 +32,37 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
         if pair.replacements.has(target):
             return
         signature = _signature(pair, target)
-        fault, arguments = None, _arguments(pair, node, place)
+        arguments, name = _arguments(pair, node, place), _name(target)
+        is_taken: bool | None = None
+        why = "only running code knows its parameters"
         if signature is not None:
-            fault = arguments.fault(signature) or arguments.misplaced(signature)
-        name = _name(target)
-        is_taken: bool | None = None if signature is None else fault is None
-        why = "only running code knows its parameters" if signature is None else ""
-        if fault is not None:
-            is_taken = None if _is_of_some(pair, target, arguments) else False
-            why = f"{name}{signature} {fault}"
-            why = f"{why}; a subclass of the engine's takes it" if is_taken is None else why
+            is_taken, why = _taken(pair, target, signature, arguments)
         yield Contact(
             kind=ContactKind.CALL,
             verdict=Verdict.of(is_taken),
             what=name,
             at=place.at,
             why=why,
-            engine_at=target.at,
+            engine_at=pair.engine_at(target),
             given=condition(place.guards),
             parameters=() if signature is None else arguments.parameters(signature),
             others=() if signature is None else arguments.others(signature),
             form=_form(target),
         )
         return
+
+
+def _taken(
+    pair: Pair, target: FunctionDef | ClassDef, signature: Signature, arguments: Arguments
+) -> tuple[bool | None, str]:
+    """Return whether a call fits what it calls, and why it does not; None where it may."""
+    fault = arguments.fault(signature) or arguments.misplaced(signature)
+    if fault is None:
+        return True, ""
+    why = f"{_name(target)}{brief(signature)} {fault}"
+    if _is_of_some(pair, target, arguments):
+        return None, f"{why}; a subclass of the engine's takes it"
+    return False, why
 
 
 def _is_of_some(pair: Pair, target: FunctionDef | ClassDef, arguments: Arguments) -> bool:

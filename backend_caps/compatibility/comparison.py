@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
@@ -64,6 +66,28 @@ class Comparison:
 
 def compare(plugin: Plugin, engine: Tree) -> Comparison:
     """Compare a plugin with a release of an engine."""
+    with _collected_after():
+        return _compared(plugin, engine)
+
+
+@contextmanager
+def _collected_after() -> Iterator[None]:
+    """Collect garbage after what runs here, and not during it.
+
+    Each pass of the collector would walk millions of nodes, of which none is garbage; a pair is
+    one cycle.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+        gc.collect()
+
+
+def _compared(plugin: Plugin, engine: Tree) -> Comparison:
     pair = open_pair(plugin, engine)
     found = contacts(pair)
     required, is_required = _requirement(plugin, engine)
@@ -101,8 +125,6 @@ def _requirement(plugin: Plugin, engine: Tree) -> tuple[str | None, bool | None]
 
 def upgrade(old: Comparison, new: Comparison) -> Comparison:
     """Keep of a comparison what an upgrade from another release brings."""
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(new, before=old.version, findings=[*brought(old.contacts, new.contacts)])
 
 
@@ -133,5 +155,6 @@ def _is_break(contact: Contact) -> bool:
 
 
 def _broken(plugin: Plugin, engine: Tree, files: Collection[str]) -> set[Key]:
-    found = contacts(open_pair(plugin, engine), files)
+    with _collected_after():
+        found = contacts(open_pair(plugin, engine), files)
     return {each.key for each in found if _is_break(each)}

@@ -165,7 +165,7 @@ def _read(
         what=whole,
         at=place.at,
         why=why,
-        engine_at=None if owner is None else owner.at,
+        engine_at=None if owner is None else pair.engine_at(owner),
         given=condition(place.guards),
         form=None if owner is None else _form(pair, owner, name),
     )

@@ -15,7 +15,7 @@ from backend_caps.compatibility.decorators import (
 )
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.results import results
-from backend_caps.compatibility.signatures import Arguments, Signature
+from backend_caps.compatibility.signatures import Arguments, Signature, brief
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import External, FunctionDef
@@ -89,7 +89,7 @@ def supplied(pair: Pair, what: str, function: FunctionDef, sites: Iterable[Site]
                 verdict=Verdict.BREAKS,
                 what=what,
                 at=function.at,
-                why=f"{signature} {fault}; {site.caller} calls it with {arguments}",
+                why=f"{brief(signature)} {fault}; {site.caller} calls it with {brief(arguments)}",
                 engine_at=site.at,
             )
         if fault := _of_instance(function, site):

@@ -241,6 +241,12 @@ class Pair:
         bases = self.classes.ancestors(definition)[1:]
         return [each for each in bases if self.is_engines(each.module.path)]
 
+    def engine_at(self, target: FunctionDef | ClassDef) -> str:
+        """Return `file:line` of the engine's: of a plugin's class, its nearest base there."""
+        if isinstance(target, ClassDef) and not self.is_engines(target.module.path):
+            return next((each.at for each in self.engine_bases(target)), target.at)
+        return target.at
+
     def plugin_classes(self, module: Module) -> Iterator[ClassDef]:
         """List the classes of a plugin's file that may be defined with this engine."""
         for each in module.classes:

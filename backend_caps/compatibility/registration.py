@@ -16,7 +16,7 @@ from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.overrides import fits, supplied
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
-from backend_caps.compatibility.signatures import Arguments, Signature
+from backend_caps.compatibility.signatures import Arguments, Signature, brief
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function, returns
 from backend_caps.engines.source.index import FunctionDef
@@ -73,7 +73,7 @@ class Registrations:
             fault = arguments.fault(signature)
             if fault is not None:
                 engine_at = module.at(call)
-                fault = f"{signature} {fault}; it is made with {arguments}"
+                fault = f"{brief(signature)} {fault}; it is made with {brief(arguments)}"
                 break
         yield Contact(
             kind=ContactKind.CONSTRUCTOR,

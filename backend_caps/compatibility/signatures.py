@@ -10,6 +10,9 @@ from itertools import takewhile
 
 from backend_caps.engines.source.guards import Function, returns
 
+_LONGEST = 100
+"""The most characters of parameters in a sentence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -62,6 +65,12 @@ class Signature:
             for each, default in zip(own.kwonlyargs, own.kw_defaults, strict=True)
         ]
         return cls(tuple(found), own.vararg is not None, own.kwarg is not None)
+
+
+def brief(parts: Signature | Arguments) -> str:
+    """Write parameters or arguments for a sentence: the first ones, where there are many."""
+    text = str(parts)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(', ')[0]}, …)"
 
 
 @dataclass(frozen=True, slots=True)
