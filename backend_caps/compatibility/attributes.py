@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
+from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.module import ClassDef
 
@@ -16,7 +17,7 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
     """Find attributes that a constructor which calls not all of its bases' leaves out."""
     own = pair.own_methods(definition).get("__init__")
     bases = pair.engine_bases(definition)
-    if own is None or not bases:
+    if own is None or not bases or _is_made_as_other(pair, definition):
         return
     runs = pair.running.methods(definition)
     skipped = [each for each in bases if (each, "__init__") not in runs]
@@ -39,6 +40,29 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                     engine_at=base.module.at(node),
                     remedy=f"assign self.{node.attr}, or call super().__init__()",
                 )
+
+
+def _is_made_as_other(pair: Pair, definition: ClassDef) -> bool:
+    """Return whether a constructor calls that of a class which is no base, for its instance."""
+    order = pair.classes.ancestors(definition)
+    for each in order:
+        constructor = each.methods.get("__init__")
+        if constructor is None or (each, "__init__") not in pair.running.methods(definition):
+            continue
+        place = Place(each.module, constructor, functions=(constructor, *each.functions))
+        for owner in _constructors_called(constructor):
+            targets = pair.resolve(owner, place)
+            if any(isinstance(e, ClassDef) and e not in order for e in targets):
+                return True
+    return False
+
+
+def _constructors_called(function: Function) -> Iterator[ast.expr]:
+    """List the classes whose constructors are called with an instance."""
+    for node in walk(function):
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr="__init__"), args=[ast.Name(), *_]):
+                yield owner
 
 
 def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[str, ast.Attribute]]:

@@ -85,6 +85,8 @@ class Contact:
     """The parameters that the arguments of a call go to by position."""
     others: tuple[str, ...] = ()
     """The other parameters of what is called."""
+    owner_at: str = ""
+    """`file:line` of the class around a method; empty for others."""
     inherited: tuple[str, ...] = ()
     """The engine's methods that a class inherits, and that the engine calls."""
     form: Form | None = None

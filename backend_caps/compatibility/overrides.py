@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import (
@@ -37,6 +38,7 @@ def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                 verdict=Verdict.BREAKS,
                 what=what,
                 at=method.at,
+                owner_at=definition.at,
                 why=f"{owner.name}.{name} {fault}",
                 engine_at=owner.module.at(owner.methods[name]),
             )
@@ -44,10 +46,16 @@ def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
             sites = [*sites_of_method(pair, definition, bases, name)]
             sites = [each for each in sites if fits(pair, owner, name, each)]
             contact = supplied(pair, what, method, sites)
-            yield contact
+            yield replace(contact, owner_at=definition.at)
             yield from results(pair, what, method, sites, owner.methods[name], owner.module)
         else:
-            yield Contact(kind=ContactKind.OVERRIDE, verdict=Verdict.HOLDS, what=what, at=method.at)
+            yield Contact(
+                kind=ContactKind.OVERRIDE,
+                verdict=Verdict.HOLDS,
+                what=what,
+                at=method.at,
+                owner_at=definition.at,
+            )
 
 
 def fits(pair: Pair, owner: ClassDef, name: str, site: Site) -> bool:

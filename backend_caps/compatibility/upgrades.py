@@ -33,7 +33,7 @@ def _changed(before: Contact | None, after: Contact) -> Contact | None:
     if before is not None and (why := _other_form(before, after) or _shifted(before, after)):
         return replace(after, verdict=Verdict.BREAKS, why=why)
     if before is not None and after.kind is ContactKind.READ and _is_lost(before, after):
-        why = "no class states it any more; something may assign it, or not"
+        why = "nothing states it any more; something may assign it, or not"
         return replace(after, verdict=Verdict.CHANGED, why=why)
     return None
 
@@ -44,22 +44,21 @@ def _is_lost(before: Contact, after: Contact) -> bool:
 
 def _dropped(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
     """List the overrides of what the engine has no more, in classes that still derive from it."""
-    # The plugin is the same: a place of it says more than a name, which the engine may alias.
-    kept = {(each.kind, each.at) for each in new}
-    derived = {each.what: each for each in new if each.kind is ContactKind.CLASS}
-    before = {each.what: each for each in old if each.kind is ContactKind.CLASS}
+    # A method of a class may stand in two branches, of which the engine's version takes one.
+    kept = {(each.what, each.owner_at) for each in new}
+    derived = {each.at: each for each in new if each.kind is ContactKind.CLASS}
+    before = {each.at: each for each in old if each.kind is ContactKind.CLASS}
     successors: dict[str, Contact] = {}
     for each in old:
-        is_override = each.kind is ContactKind.OVERRIDE and (each.kind, each.at) not in kept
-        if is_override and each.what.rpartition(".")[0] in derived:
+        if each.owner_at in derived and (each.what, each.owner_at) not in kept:
             why = "the engine has no such method any more"
             yield replace(each, verdict=Verdict.UNUSED, why=why)
-            owner, _, name = each.what.rpartition(".")
-            fresh = {*derived[owner].inherited} - {*before[owner].inherited}
-            for other in sorted(fresh):
+            owner, earlier = derived[each.owner_at], before[each.owner_at]
+            name = each.what.rpartition(".")[2]
+            for other in sorted({*owner.inherited} - {*earlier.inherited}):
                 if _is_alike(name, other):
-                    what = f"{owner}.{other}"
-                    successors[what] = _successor(derived[owner], what, each.what)
+                    what = f"{owner.what}.{other}"
+                    successors[what] = _successor(owner, what, name)
     yield from successors.values()
 
 
@@ -75,7 +74,7 @@ def _successor(owner: Contact, what: str, dropped: str) -> Contact:
         verdict=Verdict.CHANGED,
         what=what,
         at=owner.at,
-        why=f"the engine calls it now, and {dropped.rpartition('.')[2]} no more",
+        why=f"the engine calls it now, and {dropped} no more",
         remedy="define it, if what the base does is not enough",
     )
 
