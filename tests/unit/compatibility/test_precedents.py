@@ -131,7 +131,6 @@ def test_a_family_is_made_by_a_call(pair: Pair, root: str, call: str, expected: 
     definition = class_of(pair, root, "engine.core")
 
     assert pair.precedents.construct(definition, _arguments(call)) is expected
-    assert pair.precedents.construct(definition, _arguments(call)) is expected
 
 
 def test_last_classes_without_a_method_are_counted(pair: Pair) -> None:
