@@ -51,10 +51,10 @@ def _dropped(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact
     successors: dict[str, Contact] = {}
     for each in old:
         is_override = each.kind is ContactKind.OVERRIDE and (each.kind, each.at) not in kept
-        if is_override and each.what.rpartition(".")[0] in derived:
+        owner, _, name = each.what.rpartition(".")
+        if is_override and owner in derived and owner in before:
             why = "the engine has no such method any more"
             yield replace(each, verdict=Verdict.UNUSED, why=why)
-            owner, _, name = each.what.rpartition(".")
             fresh = {*derived[owner].inherited} - {*before[owner].inherited}
             for other in sorted(fresh):
                 if _is_alike(name, other):
