@@ -163,6 +163,11 @@ def test_an_override_of_what_is_gone_is_unused(
     assert _found([_class("slots_known"), OVERRIDDEN], new) == expected
 
 
+def test_an_override_in_a_class_that_derives_only_now_is_not_unused() -> None:
+    """The class before was given by its path, and what it then had to have is another matter."""
+    assert _found([OVERRIDDEN], [_class("get_all_slots")]) == []
+
+
 def test_a_method_stands_in_once_for_two() -> None:
     """It is found once, after what is unused."""
     other = _contact(kind=OVERRIDE, what="A.get_free_slots", line=5)
