@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import Version
+from packaging.utils import canonicalize_name
 
 from backend_caps.capability.provenance import Problem
 from backend_caps.compatibility.contact import Contact, Verdict
 from backend_caps.compatibility.contacts import contacts
+from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.plugin import Plugin
 from backend_caps.compatibility.sources import EngineSource, open_pair
 from backend_caps.compatibility.upgrades import brought
@@ -90,9 +91,10 @@ def _collected_after() -> Iterator[None]:
 def _compared(plugin: Plugin, engine: Tree) -> Comparison:
     pair = open_pair(plugin, engine)
     found = contacts(pair)
-    required, is_required = _requirement(plugin, engine)
+    required, is_required = _requirement(plugin, pair)
     problems = [p for p in pair.index.problems if p.code == "engine-file-not-parsed"]
-    own = [each for each in problems if any(path in str(each) for path in plugin.files)]
+    starts = tuple(f"{path} " for path in plugin.files)
+    own = [each for each in problems if each.message.startswith(starts)]
     return Comparison(
         plugin=plugin,
         engine=engine.package,
@@ -107,19 +109,18 @@ def _compared(plugin: Plugin, engine: Tree) -> Comparison:
     )
 
 
-def _requirement(plugin: Plugin, engine: Tree) -> tuple[str | None, bool | None]:
+def _requirement(plugin: Plugin, pair: Pair) -> tuple[str | None, bool | None]:
     """Return what a plugin requires of an engine, and whether the version is in it."""
     for text in plugin.requires:
         try:
             wanted = Requirement(text)
         except InvalidRequirement:
             continue
-        if wanted.name == engine.package and wanted.specifier:
-            version = None if engine.version is None else Version(engine.version)
-            is_in = (
-                None if version is None else wanted.specifier.contains(version, prereleases=True)
-            )
-            return str(wanted.specifier), is_in
+        is_engines = canonicalize_name(wanted.name) == canonicalize_name(pair.engine)
+        if is_engines and wanted.specifier:
+            version, specifier = pair.version, wanted.specifier
+            is_in = None if version is None else specifier.contains(version, prereleases=True)
+            return str(specifier), is_in
     return None, None
 
 

@@ -15,6 +15,7 @@ from backend_caps.compatibility.bindings import (
     made_by,
     statements_of,
 )
+from backend_caps.compatibility.decorators import is_property
 from backend_caps.compatibility.nodes import dotted
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, Guards
@@ -228,8 +229,9 @@ class Instances:
                 yield statement
                 return
             method = base.methods.get(name)
-            if method is not None:  # a property
-                yield Statement(Place(base.module, method), method.returns, None)
+            if method is not None:
+                if is_property(method):
+                    yield Statement(Place(base.module, method), method.returns, None)
                 return
 
     def _of_statement(self, statement: Statement) -> Iterator[ClassDef]:

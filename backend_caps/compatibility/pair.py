@@ -174,6 +174,10 @@ class Pair:
 
     def has(self, source: str, name: str) -> bool | None:
         """Return whether a module of the engine has a name; None where only running code knows."""
+        return self._has(source, name, ())
+
+    def _has(self, source: str, name: str, around: tuple[str, ...]) -> bool | None:
+        """Look for a name in a module, which those `around` it import by a star."""
         if self.index.module(f"{source}.{name}") is not None:
             return True
         module = self.index.module(source)
@@ -183,8 +187,13 @@ class Pair:
             return True
         if "__getattr__" in module.scope:
             return None
-        # A star import from outside of the tree may bring any name.
-        starred = [self.has(star, name) if self.is_module(star) else None for star in module.stars]
+        # A star import from outside of the tree may bring any name; one in a circle, none more.
+        around = (*around, source)
+        starred = [
+            self._has(star, name, around) if self.is_module(star) else None
+            for star in module.stars
+            if star not in around
+        ]
         if True in starred:
             return True
         return self._is_folder(f"{source}.{name}") or (None if None in starred else False)

@@ -1,0 +1,66 @@
+"""The points at which a plugin meets an engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps.compatibility.contact import ContactKind
+from backend_caps.compatibility.contacts import contacts
+from tests.unit.compatibility.pairs import pair_of
+
+ENGINE = {
+    "core": """
+        class Root:
+            def stop(self): ...
+        class Worker(Root):
+            def __init__(self, size): ...
+            def step(self): ...
+            def idle(self): ...
+        def load(path): ...
+        def run(worker):
+            worker.step()
+            worker.stop()
+        """
+}
+KINDS = [
+    pytest.param("import engine", {(ContactKind.IMPORT, "engine")}, id="an import"),
+    pytest.param("import engine.core\nengine.core.load('a')",
+                 {(ContactKind.IMPORT, "engine.core"), (ContactKind.READ, "engine.core"),
+                  (ContactKind.READ, "engine.core.load"), (ContactKind.CALL, "load")}, id="a call"),
+    pytest.param("from engine import core\ncore.load = print",
+                 {(ContactKind.IMPORT, "engine.core"), (ContactKind.PATCH, "engine.core.load")},
+                 id="a patch"),
+    pytest.param("from engine.core import Worker\nclass A(Worker):\n  def step(self): ...",
+                 {(ContactKind.IMPORT, "engine.core.Worker"), (ContactKind.CLASS, "A"),
+                  (ContactKind.OVERRIDE, "A.step")}, id="a class and a method"),
+    pytest.param("class A:\n  def step(self): ...", set(), id="nothing of the engine"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), KINDS)
+def test_each_use_of_an_engine_is_a_contact(
+    text: str, expected: set[tuple[ContactKind, str]]
+) -> None:
+    """Imports, reads, calls, patches, classes and overrides are."""
+    found = contacts(pair_of(ENGINE, {"m": text}))
+
+    assert {(each.kind, each.what) for each in found} == expected
+
+
+def test_a_class_lists_what_it_inherits_and_the_engine_calls() -> None:
+    """Its own methods, and those that the engine does not call, are left out."""
+    own = "from engine.core import Worker\nclass A(Worker): ...\nclass B(A):\n  def step(self): ..."
+
+    found = contacts(pair_of(ENGINE, {"m": own}))
+
+    inherited = {each.what: each.inherited for each in found if each.kind is ContactKind.CLASS}
+    assert inherited == {"A": ("step", "stop"), "B": ("stop",)}
+
+
+def test_files_that_are_named_are_looked_at_alone() -> None:
+    """The others are not."""
+    pair = pair_of(ENGINE, {"m": "import engine", "other": "import engine.core"})
+
+    found = contacts(pair, ["plugin/other.py"])
+
+    assert [each.at for each in found] == ["plugin/other.py:1"]
