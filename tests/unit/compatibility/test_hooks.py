@@ -37,8 +37,8 @@ BASES = [
                  [ABSTRACT], id="by its metaclass"),
     pytest.param("class Base(Protocol):\n  @abstractmethod\n  def plan(self): ...", [ABSTRACT],
                  id="a protocol"),
-    pytest.param("class Root(ABC): ...\nclass Base(Root):\n  @abstractmethod\n  def plan(self): ...",
-                 [ABSTRACT], id="by its base"),
+    pytest.param("class Root(ABC): ...\nclass Base(Root):\n"
+                 "  @abstractmethod\n  def plan(self): ...", [ABSTRACT], id="by its base"),
     pytest.param("class Base:\n  @abstractmethod\n  def plan(self): ...", [],
                  id="a class that does not look"),
     pytest.param("class Base(ABC):\n  @classmethod\n  @abstractmethod\n  def plan(cls): ...", [],
