@@ -34,22 +34,24 @@ ENGINE = {
             def stop(self): ...
         class Worker(Base):
             size = 1
-            def __init__(self, rank): ...
+            def __init__(self, rank, size=0): ...
             def __len__(self): ...
             def step(self, batch): ...
             @classmethod
             def make(cls, rank): ...
+            @classmethod
+            def build(cls): return cls.make(0)
         def run(w: Worker):
             w.step(1)
             w.stop()
             w.late
             Worker(0)
-            Worker.make(0)
+            w.build()
         """,
     "named": """
         class Worker: ...
         def load(): ...
-        def run(): Worker(0, 1, 2), load(0, 1, 2)
+        def run(): Worker(0, 1), load(0, 1, 2)
         def run_other(load): load(0, 1, 2)
         """,
     "lazy": "def __getattr__(name): ...",
@@ -149,6 +151,14 @@ FITTING = [
     pytest.param("def own(self, batch): ...\nWorker.step = own", id="a method"),
     pytest.param("def own(self): ...\nWorker.stop = own", id="a base's method"),
     pytest.param("def own(rank): ...\nWorker.make = own", id="a method of the class"),
+    pytest.param(
+        "@classmethod\ndef own(cls, rank): ...\nWorker.make = own",
+        id="a method of the class that gets it",
+    ),
+    pytest.param(
+        "@staticmethod\ndef own(rank): ...\nWorker.make = own",
+        id="a static method for one of the class",
+    ),
     pytest.param("def own(self, rank): ...\nWorker.__init__ = own", id="a constructor"),
     pytest.param("def own(self, other): ...\nWorker.__len__ = own", id="what no call names"),
     pytest.param("def own(path, device, size): ...\nops.copy = low.copy", id="by the engine's own"),
@@ -163,13 +173,16 @@ BROKEN = [
                  "engine/ops.py:8", id="what the module imports"),
     pytest.param("def own(self): ...\nWorker.step = own",
                  "() takes no arguments by position, and gets 1; run calls it with (1)",
-                 "engine/worker.py:12", id="a method"),
+                 "engine/worker.py:14", id="a method"),
     pytest.param("def own(self, why): ...\nWorker.stop = own",
                  "(why) needs 'why', and does not get it; run calls it with ()",
-                 "engine/worker.py:13", id="a base's method"),
+                 "engine/worker.py:15", id="a base's method"),
     pytest.param("def own(self): ...\nWorker.__init__ = own",
                  "() takes no arguments by position, and gets 1; run calls it with (0)",
-                 "engine/worker.py:15", id="a constructor"),
+                 "engine/worker.py:17", id="a constructor"),
+    pytest.param("@classmethod\ndef own(cls): ...\nWorker.make = own",
+                 "() takes no arguments by position, and gets 1; Worker.build calls it with (0)",
+                 "engine/worker.py:12", id="a method of the class"),
     pytest.param("def own(path, device): return 1, 2, 3\nops.load = own",
                  "returns 3 values; run unpacks 2", "engine/ops.py:7", id="a result"),
 ]  # fmt: skip
