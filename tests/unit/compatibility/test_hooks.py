@@ -176,6 +176,15 @@ def test_a_class_may_pass_a_call_on_to_others_of_its_family(text: str, num_found
     assert len(_told(RAISING, run=run)) == num_found
 
 
+def test_a_class_of_another_family_passes_no_call_on() -> None:
+    """Its method of the name may be the one that calls the plugin's class first."""
+    run = "from engine.base import Base\nclass B:\n  def plan(self, x: Base): x.plan(1)"
+
+    assert [why for _, why in _told(RAISING, run=run)] == [
+        "B.plan calls it, and Base.plan only raises"
+    ]
+
+
 PERMITTED = "def run(x):\n  if x.can_plan: x.plan(1)"
 PERMISSIONS = [
     pytest.param("  can_plan = False", "pass", 0, id="false"),
