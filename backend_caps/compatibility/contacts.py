@@ -27,7 +27,6 @@ _LOOKS: Mapping[type[ast.AST], Sequence[Callable[[Pair, Place], Iterator[Contact
     ast.AnnAssign: (class_paths,),
     ast.Call: (class_paths, patches, calls),
     ast.Dict: (class_paths,),
-    ast.IfExp: (class_paths,),
     ast.Return: (class_paths,),
 }
 

@@ -104,7 +104,9 @@ def _compared(
             calls = sites_of_method(pair, owner, bases, name)
         definer = next(each for each in bases if name in each.methods)
         sites = [each for each in calls if fits(pair, definer, name, each)]
-        function = replace(function, owner=None if is_of_class(before.node) else owner)
+        # A plain function in the place of a method of the class is called without one.
+        is_plain = is_of_class(before.node) and not is_of_class(function.node)
+        function = replace(function, owner=None if is_plain else owner)
     else:
         sites = [*_calls(pair, owner, name)]
     yield supplied(pair, what, function, sites)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.names import is_built
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
-from backend_caps.engines.source.guards import condition
+from backend_caps.engines.source.guards import branches, condition
 
 _OF_CLASS = re.compile(r"[a-z_]\w*(?:\.[a-z_]\w*)+\.[A-Z]\w*")
 """`package.module.Class`."""
@@ -20,19 +21,19 @@ _NO_IMPORTS = re.compile(r"(?i)log")
 
 def class_paths(pair: Pair, place: Place) -> Iterator[Contact]:
     """Look for the classes whose paths are returned, assigned or given to a call."""
-    for node in _texts(place.node):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            path = node.value.replace(":", ".")
-            if _OF_CLASS.fullmatch(path) and _is_known(pair, path):
-                yield _checked(pair, place, node, path)
+    for value in filter(None, _values(place.node)):
+        for guards, node in branches(value, place.guards):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                path = node.value.replace(":", ".")
+                is_path = _OF_CLASS.fullmatch(path) and _is_known(pair, path)
+                if is_path and pair.may_hold(guards, place):
+                    yield _checked(pair, replace(place, guards=guards), node, path)
 
 
-def _texts(node: ast.AST) -> Iterator[ast.expr | None]:
+def _values(node: ast.AST) -> Iterator[ast.expr | None]:
     match node:
         case ast.Return(value=value) | ast.Assign(value=value) | ast.AnnAssign(value=value):
             yield value
-        case ast.IfExp(body=body, orelse=orelse):
-            yield from (body, orelse)
         case ast.Dict(values=values):
             yield from values
         case ast.Call(func=func, args=arguments, keywords=keywords) if not _NO_IMPORTS.search(

@@ -26,6 +26,7 @@ def pair_of(
     *,
     version: str | None = "1.0",
     entry_points: Sequence[str] = (),
+    group: str = "engine.plugins",
 ) -> Pair:
     """Put a plugin beside an engine: the text of each by module, as `a.b` of `engine/a/b.py`.
 
@@ -33,7 +34,7 @@ def pair_of(
     """
     tree = Tree(package=ENGINE, version=version, source="here", files=_files(ENGINE, engine))
     points = (
-        EntryPoint(group="engine.plugins", name=each, value=each, at="pyproject.toml:1")
+        EntryPoint(group=group, name=each, value=each, at="pyproject.toml:1")
         for each in entry_points
     )
     opened = Plugin(
