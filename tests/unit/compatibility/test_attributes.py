@@ -56,6 +56,9 @@ LEFT = [
     pytest.param("class A:\n  def __init__(self): ...", [], id="none: no engine's class"),
     pytest.param("class A(Free):\n  def __init__(self): super().__init__()", [],
                  id="none: the engine's own skips the same"),
+    pytest.param("class Other:\n  def __init__(self): ...\n"
+                 "class A(Worker):\n  def __init__(self): Other.__init__(self)", [],
+                 id="none: another class makes its instances"),
     pytest.param("class A(Plain):\n  def __init__(self): ...", [],
                  id="none: the base has no constructor"),
 ]  # fmt: skip

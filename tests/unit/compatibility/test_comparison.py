@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_a_comparison_has_all_contacts_and_the_findings_among_them() -> None:
     assert [each.what for each in found.findings] == ["engine.core.gone"]
     assert found.counts == {Verdict.HOLDS: 2, Verdict.BREAKS: 1, Verdict.NOT_CHECKED: 1}
     assert (found.breaks, found.is_open) == (True, False)
+
+
+@pytest.mark.parametrize("switch", [gc.enable, gc.disable])
+def test_the_garbage_collector_is_left_as_it_was(switch: Callable[[], None]) -> None:
+    """It pauses for a pair, of which none is garbage before it is done."""
+    switch()
+    was_enabled = gc.isenabled()
+    try:
+        compare(_plugin({"acme/m.py": LOADS}), _engine({"engine/core.py": "def load(): ..."}))
+        assert gc.isenabled() is was_enabled
+    finally:
+        gc.enable()
 
 
 OPEN = [
