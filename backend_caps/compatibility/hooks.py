@@ -19,7 +19,7 @@ from backend_caps.engines.source.module import ClassDef
 _SEVERAL = 2
 """One class of an engine's without a method may stand for what is unknown, or not in use."""
 _CHECKING = frozenset({"abc.ABC", "typing.Protocol", "ABCMeta", "abc.ABCMeta"})
-"""Bases and metaclasses that look for abstract methods when an instance is made."""
+"""Bases, and classes of classes, that look for abstract methods when an instance is made."""
 
 
 def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator[Contact]:
