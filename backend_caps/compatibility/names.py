@@ -44,7 +44,8 @@ def _imported(
     is_there: bool | None = pair.is_module(source)
     if is_there and whole != source:
         is_there = pair.has(source, alias.name)
-    if is_there is False and (is_built(whole) or _is_left_out(pair, source)):
+    remedy = _import_of(pair, alias.name) if is_there is False and whole != source else ""
+    if is_there is False and (is_built(whole) or (not remedy and _is_left_out(pair, source))):
         is_there = None
     verdict, why = Verdict.of(is_there), ""
     if verdict is Verdict.BREAKS:
@@ -63,7 +64,7 @@ def _imported(
         if is_there is None
         else why,
         given=condition(place.guards),
-        remedy=_import_of(pair, alias.name) if verdict.is_finding and whole != source else "",
+        remedy=remedy if verdict.is_finding else "",
     )
 
 

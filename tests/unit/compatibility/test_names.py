@@ -73,6 +73,8 @@ IMPORTS = [
                  Verdict.NOT_CHECKED, OPEN, id="a module that a build writes"),
     pytest.param("from engine.left_out import a", "engine.left_out.a", Verdict.NOT_CHECKED, OPEN,
                  id="a module that the engine imports itself"),
+    pytest.param("from engine.left_out import Moved", "engine.left_out.Moved", Verdict.BREAKS,
+                 "engine.left_out is not there", id="a name that the engine has elsewhere"),
 ]  # fmt: skip
 
 
