@@ -19,13 +19,13 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
     bases = pair.engine_bases(definition)
     if own is None or not bases or _is_made_as_other(pair, definition):
         return
-    runs = pair.running.methods(definition)
+    runs = pair.live_methods.of(definition)
     skipped = [each for each in bases if (each, "__init__") not in runs]
     order = pair.classes.ancestors(definition)
     has = {name for each in order if each not in skipped for name in pair.members(each)}
     has |= {name for each in order for name in (*each.methods, *each.statements)}
     # A constructor that the engine's own class skips as well is not missed.
-    for base in [e for e in skipped if (e, "__init__") in pair.running.methods(bases[0])]:
+    for base in [e for e in skipped if (e, "__init__") in pair.live_methods.of(bases[0])]:
         constructor = base.methods.get("__init__")
         given = set() if constructor is None else set(_assigned(constructor))
         for method, node in _reads(pair, definition, base):
@@ -47,7 +47,7 @@ def _is_made_as_other(pair: Pair, definition: ClassDef) -> bool:
     order = pair.classes.ancestors(definition)
     for each in order:
         constructor = each.methods.get("__init__")
-        if constructor is None or (each, "__init__") not in pair.running.methods(definition):
+        if constructor is None or (each, "__init__") not in pair.live_methods.of(definition):
             continue
         place = Place(each.module, constructor, functions=(constructor, *each.functions))
         for owner in _constructors_called(constructor):
@@ -67,7 +67,7 @@ def _constructors_called(function: Function) -> Iterator[ast.expr]:
 
 def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[str, ast.Attribute]]:
     """List what those methods of a base read of `self` that run for a class."""
-    runs = pair.running.methods(definition)
+    runs = pair.live_methods.of(definition)
     for name, method in base.methods.items():
         if name == "__init__" or (base, name) not in runs:
             continue

@@ -1,4 +1,4 @@
-"""The points at which a plugin meets an engine, and what an upgrade changes of them."""
+"""The points at which a plugin meets an engine."""
 
 from __future__ import annotations
 

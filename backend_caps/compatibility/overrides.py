@@ -160,7 +160,7 @@ def _runs(pair: Pair, definition: ClassDef, site: Site) -> bool:
     if owner is None or not site.functions:
         return False
     around = site.functions[-1].name
-    return (owner, around) in pair.running.methods(definition) and (
+    return (owner, around) in pair.live_methods.of(definition) and (
         pair.precedents.take_of_base(owner, around, site.call)
     )
 

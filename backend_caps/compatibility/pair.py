@@ -12,6 +12,7 @@ from functools import cached_property
 from packaging.version import InvalidVersion, Version
 
 from backend_caps.compatibility.instances import Instances
+from backend_caps.compatibility.live_methods import LiveMethods
 from backend_caps.compatibility.mentions import mentioned
 from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
@@ -19,7 +20,6 @@ from backend_caps.compatibility.plugin import Plugin
 from backend_caps.compatibility.precedents import Precedents
 from backend_caps.compatibility.reach import reached_files
 from backend_caps.compatibility.replacements import Replacements
-from backend_caps.compatibility.running import Running
 from backend_caps.compatibility.sites import Site, Sites, sites_of
 from backend_caps.compatibility.text_search import TextSearch
 from backend_caps.compatibility.versions import Conditions
@@ -90,9 +90,9 @@ class Pair:
         return Replacements(self)
 
     @cached_property
-    def running(self) -> Running:
+    def live_methods(self) -> LiveMethods:
         """The methods that run for instances of classes."""
-        return Running(self)
+        return LiveMethods(self)
 
     @cached_property
     def precedents(self) -> Precedents:

@@ -59,7 +59,7 @@ def _checked(pair: Pair, place: Place, node: ast.Constant, path: str) -> Contact
     whys = {True: "", False: f"{path} is not there", None: "only running code knows it"}
     verdict = Verdict.of(is_there)
     if verdict is Verdict.BREAKS and place.owner is not None and not place.functions:
-        verdict = Verdict.CHANGED  # a member of an enum, which may never be chosen
+        verdict = Verdict.CHANGED  # of a class body, as an enum: one may never be chosen
     return Contact(
         kind=ContactKind.IMPORT,
         verdict=verdict,

@@ -39,11 +39,11 @@ class Precedents:
         assert isinstance(call.func, ast.Attribute), "it is a call of an attribute"
         name, arguments = call.func.attr, Arguments.of(call)
         for each in self.family(base)[1:]:
-            if name in each.methods and (base, caller) in self.pair.running.methods(each):
-                signature = Signature.of(
-                    each.methods[name], is_bound=not is_static(each.methods[name])
-                )
-                if arguments.fault(signature) is not None:
+            if name in each.methods and (base, caller) in self.pair.live_methods.of(each):
+                method = FunctionDef(each.module, each.methods[name], each)
+                signature = Signature.of(method.node, is_bound=not is_static(method.node))
+                is_plain = keeps_signature(self.pair, method)
+                if is_plain and arguments.fault(signature) is not None:
                     return False
         return True
 

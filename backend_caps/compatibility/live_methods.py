@@ -31,14 +31,14 @@ class _Uses(NamedTuple):
 
 
 @dataclass
-class Running:
+class LiveMethods:
     """Follows a class from the methods that the engine calls to those that they call."""
 
     pair: Pair
     _methods: dict[ClassDef, frozenset[Method]] = field(default_factory=dict)
     _uses: dict[Function, _Uses] = field(default_factory=dict)
 
-    def methods(self, definition: ClassDef) -> frozenset[Method]:
+    def of(self, definition: ClassDef) -> frozenset[Method]:
         """List the methods, a class's own and its bases', that may run for its instances."""
         if definition not in self._methods:
             self._methods[definition] = self._followed(definition)

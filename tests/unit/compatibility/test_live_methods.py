@@ -58,6 +58,6 @@ def test_a_method_runs_where_something_that_runs_calls_it(body: str, expected: s
     text = f"from engine import core\nfrom engine.core import *\nclass A(Worker):\n  {body}"
     pair = pair_of(ENGINE, {"m": text})
 
-    found = pair.running.methods(class_of(pair, "A"))
+    found = pair.live_methods.of(class_of(pair, "A"))
 
     assert {f"{owner.name}.{name}" for owner, name in found} == ALWAYS | expected
