@@ -30,12 +30,15 @@ class ArchiveError(CodedError):
 
 
 @contextmanager
-def unpacked(source: Path, revision: str | None = None) -> Iterator[Path]:
+def unpacked(
+    source: Path, revision: str | None = None, *, package: str | None = None
+) -> Iterator[Path]:
     """Yield a path that can be read: a folder or a wheel as it is, another source unpacked.
 
     Args:
         source: a folder, a wheel or a source distribution.
         revision: of the checkout that `source` is: a tag, a branch or a commit.
+        package: whose Python files alone are unpacked; an engine has as many in its tests.
 
     Raises:
         ArchiveError: the source distribution or the revision cannot be read.
@@ -46,11 +49,17 @@ def unpacked(source: Path, revision: str | None = None) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         if revision is None:
             with source.open("rb") as file:
-                root = _unpack(file, "r|gz", Path(folder), str(source))
+                root = _unpack(file, "r|gz", Path(folder), str(source), package)
         else:
             archive = io.BytesIO(_archived(source, revision))
-            root = _unpack(archive, "r|", Path(folder), f"{source}@{revision}")
+            root = _unpack(archive, "r|", Path(folder), f"{source}@{revision}", package)
         yield root
+
+
+def _is_read(name: str, package: str | None) -> bool:
+    if package is not None and name.endswith(".py"):
+        return package in name.split("/")[1:3]  # its folder, in `python` or `src` too
+    return name.endswith(_READ)
 
 
 def _archived(checkout: Path, revision: str) -> bytes:
@@ -68,14 +77,14 @@ def _archived(checkout: Path, revision: str) -> bytes:
     return done.stdout
 
 
-def _unpack(file: IO[bytes], mode: str, folder: Path, name: str) -> Path:
+def _unpack(file: IO[bytes], mode: str, folder: Path, name: str, package: str | None) -> Path:
     """Unpack the files that are read, and return the archive's first folder."""
     try:
         with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
             for member in archive:
                 if member.offset_data + member.size > _LARGEST_BYTES:
                     raise tarfile.ReadError(f"it has more than {_LARGEST_BYTES:,} bytes")
-                if member.isfile() and member.name.endswith(_READ):
+                if member.isfile() and _is_read(member.name, package):
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ArchiveError(

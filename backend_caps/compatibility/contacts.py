@@ -70,7 +70,7 @@ def _derived(pair: Pair, definition: ClassDef) -> Contact:
         verdict=Verdict.HOLDS,
         what=definition.name,
         at=definition.at,
-        inherited=tuple(sorted(inherited & pair.texts.called_of_others)),
+        inherited=tuple(sorted(inherited & pair.texts.calling_of_others.keys())),
     )
 
 

@@ -42,14 +42,16 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
                 why = f"{base.name}.{name} is abstract: no instance can be made"
                 yield _lacking(definition, method, Verdict.BREAKS, why, base.module.at(method))
                 continue
+            if not _only_raises(method):
+                continue
             sites = [
                 each
                 for each in sites_of_method(pair, definition, bases, name)
                 if not _passes_on(pair, each, base, name)
                 and not any(_is_off(pair, definition, given) for given in each.permissions)
             ]
-            num_without = pair.precedents.num_without(base, name)
-            if _only_raises(method) and sites and num_without < _SEVERAL:
+            num_without = pair.precedents.num_without(base, name) if sites else _SEVERAL
+            if num_without < _SEVERAL:
                 reached = [each for each in sites if each.caller_at in called]
                 site = (reached or sites)[0]
                 is_sure = reached and not num_without

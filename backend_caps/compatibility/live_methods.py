@@ -65,7 +65,7 @@ class LiveMethods:
             not self.pair.is_engines(owner.module.path)
             or name.startswith("__")
             or is_property(owner.methods[name])
-            or name in self.pair.texts.called_of_others
+            or name in self.pair.texts.calling_of_others
             or name in self.pair.texts.quoted
         )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import (
@@ -15,8 +16,8 @@ from backend_caps.compatibility.decorators import (
     names_of,
 )
 from backend_caps.compatibility.pair import Pair
-from backend_caps.compatibility.results import results
-from backend_caps.compatibility.signatures import Arguments, Signature, brief
+from backend_caps.compatibility.results import results, unpacks_other
+from backend_caps.compatibility.signatures import Arguments, Signature, brief, result_lengths
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import External, FunctionDef
@@ -43,8 +44,11 @@ def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                 engine_at=owner.module.at(owner.methods[name]),
             )
         elif not is_property(function):
-            sites = [*sites_of_method(pair, definition, bases, name)]
-            sites = [each for each in sites if fits(pair, owner, name, each)]
+            base = FunctionDef(owner.module, owner.methods[name], owner)
+            sites: list[Site] = []
+            if not takes_the_same(method, base):
+                misfits = partial(is_misfit, pair, method, base)
+                sites += sites_of_method(pair, definition, bases, name, misfits)
             contact = supplied(pair, what, method, sites)
             yield replace(contact, owner_at=definition.at)
             yield from results(pair, what, method, sites, owner.methods[name], owner.module)
@@ -56,6 +60,31 @@ def overrides(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                 at=method.at,
                 owner_at=definition.at,
             )
+
+
+def takes_the_same(function: FunctionDef, base: FunctionDef) -> bool:
+    """Return whether any call of one function goes with another, without a look at the calls.
+
+    Most overrides are so; a call that unpacks the result is looked at.
+    """
+    is_same_kind = is_of_class(function.node) == is_of_class(base.node)
+    is_same = is_same_kind and signature_of(function) == signature_of(base)
+    return is_same and not result_lengths(function.node)
+
+
+def is_misfit(pair: Pair, method: FunctionDef, base: FunctionDef, site: Site) -> bool:
+    """Return whether a call goes with the engine's method, and not with one in its place.
+
+    This takes microseconds; whether the call is made for the plugin's class may take the parsing
+    of all classes of the family.
+    """
+    is_at_odds = (
+        (Arguments.of(site.call).fault(signature_of(method)) is not None)
+        or (_of_instance(method, site) is not None)
+        or unpacks_other(site, method.node)
+    )
+    assert base.owner is not None, "it is a method"
+    return is_at_odds and fits(pair, base.owner, base.node.name, site)
 
 
 def fits(pair: Pair, owner: ClassDef, name: str, site: Site) -> bool:
@@ -86,8 +115,7 @@ def supplied(pair: Pair, what: str, function: FunctionDef, sites: Iterable[Site]
             at=function.at,
             why=f"its decorators may change its parameters: {names}",
         )
-    is_bound = function.owner is not None and not is_static(function.node)
-    signature = Signature.of(function.node, is_bound=is_bound)
+    signature = signature_of(function)
     for site in sites:
         arguments = Arguments.of(site.call)
         fault = arguments.fault(signature)
@@ -112,6 +140,12 @@ def supplied(pair: Pair, what: str, function: FunctionDef, sites: Iterable[Site]
     return Contact(kind=ContactKind.OVERRIDE, verdict=Verdict.HOLDS, what=what, at=function.at)
 
 
+def signature_of(function: FunctionDef) -> Signature:
+    """Read the parameters of a function or method of a class."""
+    is_bound = function.owner is not None and not is_static(function.node)
+    return Signature.of(function.node, is_bound=is_bound)
+
+
 def _of_instance(function: FunctionDef, site: Site) -> str | None:
     """Say that a method is called of the class, where it needs an instance."""
     match site.call.func:
@@ -125,15 +159,27 @@ def _of_instance(function: FunctionDef, site: Site) -> str | None:
 
 
 def sites_of_method(
-    pair: Pair, definition: ClassDef, bases: list[ClassDef], name: str
+    pair: Pair,
+    definition: ClassDef,
+    bases: list[ClassDef],
+    name: str,
+    is_wanted: Callable[[Site], bool] = lambda _: True,
 ) -> Iterator[Site]:
-    """List the calls of the engine that may be of a method of a plugin's class."""
+    """List the calls of the engine that may be of a method of a plugin's class.
+
+    Args:
+        pair: both.
+        definition: the plugin's class.
+        bases: the engine's classes above it.
+        name: of the method.
+        is_wanted: returns whether a call is looked at.
+    """
     root = [base for base in bases if name in base.methods][-1]
     nodes = {each.node: each for each in bases}
     is_only_family = pair.is_only_family(root, name)
-    # The class of another receiver is told by a file that names it.
-    mentioning = None if is_only_family else [each.name for each in bases]
-    for site in pair.sites(name, mentioning):
+    files = _calling(pair, None if is_only_family else bases, name)
+    files |= {each.module.path for each in bases}
+    for site in filter(is_wanted, pair.sites(name, files)):
         assert isinstance(site.call.func, ast.Attribute), "the sites are calls of an attribute"
         match site.call.func.value:
             case ast.Name(id="self" | "cls"):
@@ -152,6 +198,15 @@ def sites_of_method(
                 stated = pair.instances.classes(receiver, site.place)
                 if not nodes.keys().isdisjoint(each.node for each in stated):
                     yield site
+
+
+def _calling(pair: Pair, named: Iterable[ClassDef] | None, name: str) -> set[str]:
+    """List the files that call a method of others than `self`, and name one of the classes."""
+    calling = set(pair.texts.calling_of_others.get(name, ()))
+    if not calling or named is None:
+        return calling
+    naming = {path for each in named for path in pair.texts.engine_files(each.name)}
+    return calling & naming
 
 
 def _runs(pair: Pair, definition: ClassDef, site: Site) -> bool:

@@ -286,20 +286,15 @@ class Pair:
 
     # Calls
 
-    def sites(self, name: str, mentioning: Collection[str] | None = None) -> Iterator[Site]:
+    def sites(self, name: str, only: Collection[str] | None = None) -> Iterator[Site]:
         """List the engine's calls of an attribute of a name.
 
         Args:
             name: of the attribute.
-            mentioning: the classes of which one is named in the text of each file that is looked
-                at; all files if None.
+            only: the files to look at; all of them if None.
         """
-        paths = self.texts.calling.get(name, ())
-        if mentioning is not None:
-            mentions = {path for each in mentioning for path in self.texts.mentioning.get(each, ())}
-            paths = [path for path in paths if path in mentions]
-        for path in paths:
-            for site in self.sites_in(path).get(name, ()):
+        for path in self.texts.calling.get(name, ()):
+            for site in self.sites_in(path).get(name, ()) if only is None or path in only else ():
                 if isinstance(site.call.func, ast.Attribute):
                     yield site
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_of_class
 from backend_caps.compatibility.nodes import walk
-from backend_caps.compatibility.overrides import fits, sites_of_method, supplied
+from backend_caps.compatibility.overrides import (
+    fits,
+    is_misfit,
+    sites_of_method,
+    supplied,
+    takes_the_same,
+)
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.replacements import assigned
@@ -99,14 +106,16 @@ def _compared(
     if isinstance(owner, ClassDef):
         order = pair.classes.ancestors(owner)
         bases = [each for each in order if pair.is_engines(each.module.path)]
-        calls = _constructions(pair, owner) if name == "__init__" else ()
-        if not name.startswith("__"):
-            calls = sites_of_method(pair, owner, bases, name)
-        definer = next(each for each in bases if name in each.methods)
-        sites = [each for each in calls if fits(pair, definer, name, each)]
         # A plain function in the place of a method of the class is called without one.
         is_plain = is_of_class(before.node) and not is_of_class(function.node)
         function = replace(function, owner=None if is_plain else owner)
+        definer = next(each for each in bases if name in each.methods)
+        sites = []
+        if name == "__init__":
+            sites = [e for e in _constructions(pair, owner) if fits(pair, definer, name, e)]
+        elif not name.startswith("__") and not takes_the_same(function, before):
+            misfits = partial(is_misfit, pair, function, before)
+            sites = [*sites_of_method(pair, owner, bases, name, misfits)]
     else:
         sites = [*_calls(pair, owner, name)]
     yield supplied(pair, what, function, sites)
@@ -115,7 +124,7 @@ def _compared(
 
 def _constructions(pair: Pair, owner: ClassDef) -> Iterator[Site]:
     """List the engine's calls that construct a class, by its bare name."""
-    for path in pair.texts.constructing.get(owner.name, ()):
+    for path in pair.texts.constructing(owner.name):
         for site in pair.sites_in(path).get(owner.name, ()):
             if owner in pair.resolve(site.call.func, site.place):
                 yield site
@@ -134,7 +143,7 @@ def _function(pair: Pair, owner: Module | ClassDef, name: str) -> FunctionDef | 
 
 def _calls(pair: Pair, owner: Module, name: str) -> Iterator[Site]:
     """List the engine's calls of a module's function, which it may import, by its bare name."""
-    for path in pair.texts.engine_files(f"{name}("):
+    for path in pair.texts.calling_bare(name):
         for site in pair.sites_in(path).get(name, ()):
             if isinstance(site.call.func, ast.Name):
                 targets = pair.resolve(site.call.func, site.place)

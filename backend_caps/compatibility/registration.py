@@ -88,7 +88,7 @@ class Registrations:
         """List the engine's calls that construct a class of the plugin."""
         bases = self.pair.engine_bases(definition)
         if bases and definition.name in self.names:
-            for path in self.pair.texts.constructing.get(bases[0].name, ()):
+            for path in self.pair.texts.constructing(bases[0].name):
                 for site in self.pair.sites_in(path).get(bases[0].name, ()):
                     if bases[0] in self.pair.resolve(site.call.func, site.place):
                         yield site.module, site.call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
@@ -26,10 +26,9 @@ def results(
     base_module: Module,
 ) -> Iterator[Contact]:
     """Compare what a function returns with what is unpacked, and with the base's annotation."""
-    lengths = result_lengths(function.node)
-    for site in sites if lengths else ():
-        if site.unpacked is not None and site.unpacked not in lengths:
-            words = " or ".join(map(str, sorted(lengths)))
+    for site in sites:
+        if unpacks_other(site, function.node):
+            words = " or ".join(map(str, sorted(result_lengths(function.node))))
             yield _result(
                 what,
                 function,
@@ -40,7 +39,7 @@ def results(
     own, wanted = function.node.returns, None if base is None else base.returns
     if base is None or own is None or wanted is None:
         return
-    if _is_other(ast.unparse(own), ast.unparse(wanted)) and _is_used(pair, function, sites):
+    if _is_other(ast.unparse(own), ast.unparse(wanted)) and _is_used(pair, function):
         yield _result(
             what,
             function,
@@ -49,14 +48,21 @@ def results(
         )
 
 
-def _is_used(pair: Pair, function: FunctionDef, sites: Iterable[Site]) -> bool:
+def unpacks_other(site: Site, function: Function) -> bool:
+    """Return whether a call unpacks a number of values that a function does not return."""
+    if site.unpacked is None:
+        return False
+    lengths = result_lengths(function)
+    return bool(lengths) and site.unpacked not in lengths
+
+
+def _is_used(pair: Pair, function: FunctionDef) -> bool:
     """Return whether the engine uses a result; it may call the function by its name's text.
 
     The base's annotation holds for each call of a name, whatever it is called of.
     """
     name = function.node.name
-    every = (*sites, *pair.sites(name))
-    return any(each.is_used for each in every) or name in pair.texts.quoted
+    return name in pair.texts.quoted or any(each.is_used for each in pair.sites(name))
 
 
 def _result(what: str, function: FunctionDef, why: str, engine_at: str) -> Contact:

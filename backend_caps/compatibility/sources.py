@@ -61,7 +61,7 @@ class EngineSource:
         """
         if self.path is None:
             return open_tree(self.package, None)
-        with unpacked(self.path, self.revision) as path:
+        with unpacked(self.path, self.revision, package=self.package) as path:
             tree = open_tree(self.package, path)
             if tree.version is None and path.is_dir():
                 tree.version = metadata_of(path).version or _stated(path)

@@ -43,13 +43,28 @@ def test_calls_are_found_by_the_files_that_have_them() -> None:
 
 
 def test_constructions_are_found_by_the_files_that_have_them() -> None:
-    """What is called with a capital letter first may be a class."""
-    assert _texts().constructing == {"Builder": ["engine/a.py", "engine/b.py"]}
+    """A class statement is none, and what a module or package has by the name is one."""
+    text = {"a": "class Thing(Base): ...", "b": "a.Thing()", "c": "x: Thing", "d": "AThing()"}
+
+    assert [*_texts().constructing("Builder")] == ["engine/a.py", "engine/b.py"]
+    assert [*pair_of(text).texts.constructing("Thing")] == ["engine/b.py"]
+
+
+def test_calls_of_a_bare_name_are_of_no_attribute() -> None:
+    """Neither is the definition."""
+    text = {"a": "def plan(): ...", "b": "a.plan()", "c": "x = plan()", "d": "my_plan()"}
+
+    assert [*pair_of(text).texts.calling_bare("plan")] == ["engine/c.py"]
 
 
 def test_files_of_the_engine_are_found_by_a_text() -> None:
-    """The plugin's are left out."""
-    assert [*_texts().engine_files("plan(")] == ["engine/a.py"]
+    """The plugin's are left out; a word is no part of a longer one."""
+    files = {"a": "import engine.core.plan", "b": "import engine.core, engine.coreplan"}
+
+    assert [*_texts().engine_files("plan")] == ["engine/a.py"]
+    assert [*pair_of(files).texts.engine_files("engine.core")] == ["engine/a.py", "engine/b.py"]
+    assert [*pair_of(files).texts.engine_files("core.plan")] == ["engine/a.py"]
+    assert [*pair_of(files).texts.engine_files("plan.engine")] == []
 
 
 @pytest.mark.parametrize(("name", "expected"), [("build", True), ("call", False), ("plan", False)])
@@ -103,14 +118,9 @@ def test_calls_of_others_are_no_calls_of_the_object_itself() -> None:
     """`self`, `cls` and `super()` are the object itself."""
     text = "self.own(); cls.of_class(); super().of_base(); it.other(); f().made(); itself.x()"
 
-    assert pair_of({"m": text}).texts.called_of_others == {"other", "made", "x"}
+    calling = pair_of({"m": text}).texts.calling_of_others
 
-
-def test_classes_are_mentioned_by_names_with_a_capital_letter() -> None:
-    """A leading underscore is part of a name."""
-    texts = pair_of({"a": "x: _Base = Thing", "b": "Thing()"}).texts
-
-    assert texts.mentioning == {"_Base": ["engine/a.py"], "Thing": ["engine/a.py", "engine/b.py"]}
+    assert calling == {name: ["engine/m.py"] for name in ("other", "made", "x")}
 
 
 @pytest.mark.parametrize(("text", "expected"), ASSIGNMENTS)
