@@ -31,20 +31,44 @@ class Registrations:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The classes that stand in for one of the engine's, by their names."""
+        """The classes that stand in for one of the engine's, by their names or paths."""
         nodes = (node for module in self.pair.modules() for node in walk(module.tree))
         return frozenset(name for node in nodes for name in _registered(node))
 
     @cached_property
     def getters(self) -> Mapping[str, Sequence[str]]:
+        """The methods that return a class or its path, by that path.
+
+        They are of the plugin's classes that the engine gets; it calls no other's.
+        """
+        found = {
+            path: dict.fromkeys(name for owner, name in methods if self._is_given(owner, ()))
+            for path, methods in self._returning.items()
+        }
+        return {path: [*names] for path, names in found.items() if names}
+
+    @cached_property
+    def _returning(self) -> Mapping[str, Sequence[tuple[ClassDef, str]]]:
         """The methods of the plugin that return a class or its path, by that path."""
-        found: dict[str, list[str]] = defaultdict(list)
+        found: dict[str, list[tuple[ClassDef, str]]] = defaultdict(list)
         for module in self.pair.modules():
             for definition in module.classes:
                 for name, function in definition.methods.items():
                     for path in (*_paths(function), *self._returned(definition, function)):
-                        found[path].append(name)
-        return {path: [*dict.fromkeys(names)] for path, names in found.items()}
+                        found[path].append((definition, name))
+        return found
+
+    def _is_given(self, definition: ClassDef, around: tuple[ClassDef, ...]) -> bool:
+        """Return whether the engine gets a class, or one below it; `around` are those that ask."""
+        return definition not in around and any(
+            self.pair.engine_bases(each)
+            or not self.names.isdisjoint((each.name, each.path))
+            or any(
+                self._is_given(owner, (*around, definition))
+                for owner, _ in self._returning.get(each.path, ())
+            )
+            for each in (definition, *self.pair.subclasses(definition))
+        )
 
     @cached_property
     def _path_getters(self) -> frozenset[str]:
@@ -250,7 +274,10 @@ def _registered(node: ast.AST) -> Iterator[str]:
             if any("register" in ast.unparse(each) for each in decorators):
                 yield name
         case ast.Call(func=ast.Attribute(attr=attr)) if "register" in attr:
-            yield from (each.id for each in walk(node) if isinstance(each, ast.Name))
+            for each in walk(node):
+                match each:
+                    case ast.Name(id=word) | ast.Constant(value=str(word)):
+                        yield word
         case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=name)):
             yield name
 

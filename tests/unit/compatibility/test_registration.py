@@ -9,10 +9,12 @@ from backend_caps.compatibility.registration import Registrations
 from tests.unit.compatibility.pairs import class_of, pair_of
 
 IMPORTS = "from engine.base import *\n"
+GIVEN = "\nregistry.register('p', P)"
+"""The engine gets the class `P`, as a platform."""
 
 
 def _registrations(plugin: str, **engine: str) -> Registrations:
-    return Registrations(pair_of(engine, {"m": f"{IMPORTS}{plugin}"}))
+    return Registrations(pair_of(engine, {"m": f"{IMPORTS}{plugin}{GIVEN}"}))
 
 
 def _constructors(plugin: str, **engine: str) -> list[Contact]:
@@ -58,6 +60,32 @@ def test_a_getter_returns_a_class_or_its_path(body: str, expected: dict[str, lis
     text = f"def f(): ...\nclass A: ...\nclass P:\n  def cls(self):\n    {body}"
 
     assert _registrations(text).getters == expected
+
+
+OWNERS = [
+    pytest.param("class P(Base): ...", True, id="it derives from the engine's"),
+    pytest.param("class P: ...\nx.register('p', P)", True, id="it is registered"),
+    pytest.param("class P: ...\nx.register('plugin.m.P')", True, id="its path is registered"),
+    pytest.param("class P: ...\ndef path(): return 'plugin.m.P'", False,
+                 id="a function of the plugin's returns its path"),
+    pytest.param("class P: ...\nclass Q(Base):\n  def get(self): return P", True,
+                 id="a getter of one that the engine gets returns it"),
+    pytest.param("class P: ...\nclass Q(P, Base): ...", True, id="one below it derives so"),
+    pytest.param("class P: ...", False, id="the plugin's own"),
+    pytest.param("class P: ...\nclass Q:\n  def get(self): return P", False,
+                 id="a getter of the plugin's own returns it"),
+    pytest.param("class P:\n  def get(self): return P", False, id="it returns itself"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), OWNERS)
+def test_the_engine_calls_the_getters_of_what_it_gets(text: str, *, expected: bool) -> None:
+    """A class that the plugin alone knows may have a getter of the same name."""
+    head, colon, rest = text.partition(":")
+    getter = f"{head}{colon}\n  def cls(self): return A\n  {rest.lstrip()}"
+    pair = pair_of({"base": "class Base: ..."}, {"m": f"{IMPORTS}class A: ...\n{getter}"})
+
+    assert ("plugin.m.A" in Registrations(pair).getters) is expected
 
 
 BASE = "class Base:\n  def __init__(self, rank): ...\n"
