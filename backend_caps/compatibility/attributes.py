@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
-from backend_caps.compatibility.places import Place
+from backend_caps.compatibility.places import Place, Places
 from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.index import External
 from backend_caps.engines.source.module import ClassDef
 
 
@@ -40,6 +41,47 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                     engine_at=base.module.at(node),
                     remedy=f"assign self.{node.attr}, or call super().__init__()",
                 )
+
+
+def is_assigned(pair: Pair, owner: ClassDef | None, name: str) -> bool:
+    """Return whether either may assign an attribute of a class's instances, or of the class.
+
+    What is known to be an instance of another class is none.
+    """
+    if name in pair.texts.set:
+        return True
+    for module in pair.index.modules(pair.texts.assigning.get(name, ())):
+        for place in Places(module, pair.conditions):
+            match place.node:
+                case ast.Assign(targets=targets):
+                    pass
+                case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                    targets = [target]
+                case _:
+                    continue
+            for target in (each for whole in targets for each in walk(whole)):
+                match target:
+                    case ast.Attribute(value=value, attr=attr, ctx=ast.Store()) if attr == name:
+                        if _may_be(pair, value, place, owner):
+                            return True
+    return False
+
+
+def _may_be(pair: Pair, value: ast.expr, place: Place, owner: ClassDef | None) -> bool:
+    """Return whether a value may be an instance of a class, or the class."""
+    if isinstance(value, ast.Name) and value.id == "self":
+        return False  # one of its members, which are known
+    named = pair.resolve(value, place)
+    if named and all(isinstance(each, External) for each in named):
+        return False
+    found = [each for each in named if isinstance(each, ClassDef)]
+    found += pair.instances.classes(value, place)
+    if not found or owner is None:
+        return True
+    return any(
+        owner in pair.classes.ancestors(each) or each in pair.classes.ancestors(owner)
+        for each in found
+    )
 
 
 def _is_made_as_other(pair: Pair, definition: ClassDef) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from backend_caps.compatibility.attributes import is_assigned
 from backend_caps.compatibility.contact import Contact, ContactKind, Form, Verdict
 from backend_caps.compatibility.decorators import is_property, keeps_signature
 from backend_caps.compatibility.instances import class_around
@@ -188,7 +189,7 @@ def _form(pair: Pair, owner: ClassDef, name: str) -> Form | None:
 
 def _may_be_given(pair: Pair, owner: ClassDef | None, name: str) -> bool:
     """Return whether something may assign an attribute, or a subclass may have it."""
-    if name in pair.texts.assigned or name in pair.texts.asked_for:
+    if name in pair.texts.asked_for or is_assigned(pair, owner, name):
         return True
     if owner is None:
         return False

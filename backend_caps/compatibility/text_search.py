@@ -68,10 +68,7 @@ class TextSearch:
         return {path: text for path, text in self.files.items() if self.is_engines(path)}
 
     def _files_with(self, pattern: re.Pattern[bytes]) -> Mapping[str, Sequence[str]]:
-        return {
-            name.decode("utf-8", "replace"): paths
-            for name, paths in _paths_by_match(pattern, self._engines).items()
-        }
+        return _decoded(_paths_by_match(pattern, self._engines))
 
     @staticmethod
     def _words(pattern: re.Pattern[bytes], files: Mapping[str, bytes]) -> frozenset[str]:
@@ -100,9 +97,14 @@ class TextSearch:
         return any(pattern.search(self.files[path]) for path in self._containing(name))
 
     @cached_property
-    def assigned(self) -> frozenset[str]:
-        """The attributes that any file assigns of an object other than `self`."""
-        return self._words(_ASSIGNED, self.files) | self._words(_SET, self.files)
+    def assigning(self) -> Mapping[str, Sequence[str]]:
+        """The files that assign an attribute of an object other than `self`, by its name."""
+        return _decoded(_paths_by_match(_ASSIGNED, self.files))
+
+    @cached_property
+    def set(self) -> frozenset[str]:
+        """The attributes that any file sets by their text."""
+        return self._words(_SET, self.files)
 
     @cached_property
     def asked_for(self) -> frozenset[str]:
@@ -131,3 +133,7 @@ def _paths_by_match(
         for match in set(pattern.findall(text)):
             found[match].append(path)
     return found
+
+
+def _decoded(paths: Mapping[bytes, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+    return {name.decode("utf-8", "replace"): each for name, each in paths.items()}
