@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place, Places
-from backend_caps.engines.source.guards import Function
+from backend_caps.engines.source.guards import Function, condition
 from backend_caps.engines.source.index import External
 from backend_caps.engines.source.module import ClassDef
 
@@ -29,15 +29,19 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
     for base in [e for e in skipped if (e, "__init__") in pair.live_methods.of(bases[0])]:
         constructor = base.methods.get("__init__")
         given = set() if constructor is None else set(_assigned(constructor))
-        for method, node in _reads(pair, definition, base):
-            if node.attr in given - has:
+        for place, node in _reads(pair, definition, base, given - has):
+            if node.attr not in has:
                 has.add(node.attr)
+                # Whether such a condition ever holds of an instance, running code knows.
+                is_conditional = any("self." in ast.unparse(each) for each in place.guards)
+                where = f" where {condition(place.guards)}" if place.guards else ""
+                reader = f"{base.name}.{place.functions[-1].name}"
                 yield Contact(
                     kind=ContactKind.MEMBER,
-                    verdict=Verdict.BREAKS,
+                    verdict=Verdict.CHANGED if is_conditional else Verdict.BREAKS,
                     what=f"{definition.name}.{node.attr}",
                     at=definition.module.at(own),
-                    why=f"{base.name}.{method} reads it, and __init__ does not assign it",
+                    why=f"{reader} reads it{where}, and __init__ does not assign it",
                     engine_at=base.module.at(node),
                     remedy=f"assign self.{node.attr}, or call super().__init__()",
                 )
@@ -59,8 +63,8 @@ def is_assigned(pair: Pair, owner: ClassDef | None, name: str) -> bool:
                     targets = [target]
                 case _:
                     continue
-            for target in (each for whole in targets for each in walk(whole)):
-                match target:
+            for node in (each for whole in targets for each in walk(whole)):
+                match node:
                     case ast.Attribute(value=value, attr=attr, ctx=ast.Store()) if attr == name:
                         if _may_be(pair, value, place, owner):
                             return True
@@ -107,16 +111,24 @@ def _constructors_called(function: Function) -> Iterator[ast.expr]:
                 yield owner
 
 
-def _reads(pair: Pair, definition: ClassDef, base: ClassDef) -> Iterator[tuple[str, ast.Attribute]]:
-    """List what those methods of a base read of `self` that run for a class."""
+def _reads(
+    pair: Pair, definition: ClassDef, base: ClassDef, names: Collection[str]
+) -> list[tuple[Place, ast.Attribute]]:
+    """List what those methods of a base read of `self` that run for a class, the surest first."""
+    if not names:
+        return []
     runs = pair.live_methods.of(definition)
-    for name, method in base.methods.items():
-        if name == "__init__" or (base, name) not in runs:
-            continue
-        for node in walk(method):
-            match node:
-                case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Load()):
-                    yield name, node
+    methods = {method for name, method in base.methods.items() if (base, name) in runs}
+    found = []
+    for place in Places(base.module, pair.conditions):
+        match place.node:
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Load()) as node if (
+                node.attr in names
+                and not methods.isdisjoint(place.functions)
+                and place.functions[-1].name != "__init__"
+            ):
+                found.append((place, node))
+    return sorted(found, key=lambda each: len(each[0].guards))
 
 
 def _assigned(function: Function) -> Iterator[str]:

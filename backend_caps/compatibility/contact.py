@@ -87,8 +87,12 @@ class Contact:
     """The other parameters of what is called."""
     owner_at: str = ""
     """`file:line` of the class around a method; empty for others."""
+    own: tuple[str, ...] = ()
+    """The methods in a class's body that are defined with this version."""
     inherited: tuple[str, ...] = ()
     """The engine's methods that a class inherits, and that the engine calls."""
+    called_of_self: tuple[str, ...] = ()
+    """The engine's methods that a class inherits, and that they alone call."""
     form: Form | None = None
     """How it is used; None where the source does not tell."""
 

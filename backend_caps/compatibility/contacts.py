@@ -65,12 +65,15 @@ def _derived(pair: Pair, definition: ClassDef) -> Contact:
     bases = pair.engine_bases(definition)
     own = {n for e in pair.classes.ancestors(definition) if e not in bases for n in e.methods}
     inherited = {name for each in bases for name in each.methods} - own
+    entered = inherited & pair.texts.calling_of_others.keys()
     return Contact(
         kind=ContactKind.CLASS,
         verdict=Verdict.HOLDS,
         what=definition.name,
         at=definition.at,
-        inherited=tuple(sorted(inherited & pair.texts.calling_of_others.keys())),
+        own=tuple(sorted(pair.own_methods(definition))),
+        inherited=tuple(sorted(entered)),
+        called_of_self=tuple(sorted(inherited & pair.texts.calling.keys() - entered)),
     )
 
 

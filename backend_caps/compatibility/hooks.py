@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.decorators import is_of_class, is_static, names_of
 from backend_caps.compatibility.nodes import walk
-from backend_caps.compatibility.overrides import sites_of_method
+from backend_caps.compatibility.overrides import raises_alone, sites_of_method
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.signatures import Signature
 from backend_caps.compatibility.sites import Site
@@ -50,14 +50,29 @@ def hooks(pair: Pair, definition: ClassDef, called: Collection[str]) -> Iterator
                 if not _passes_on(pair, each, base, name)
                 and not any(_is_off(pair, definition, given) for given in each.permissions)
             ]
-            num_without = pair.precedents.num_without(base, name) if sites else _SEVERAL
-            if num_without < _SEVERAL:
-                reached = [each for each in sites if each.caller_at in called]
-                site = (reached or sites)[0]
-                is_sure = reached and not num_without
-                verdict = Verdict.BREAKS if is_sure else Verdict.NOT_CHECKED
-                why = f"{site.caller} calls it, and {base.name}.{name} only raises"
-                yield _lacking(definition, method, verdict, why, site.at)
+            if sites:
+                yield _uncalled(pair, definition, method, base, sites, called)
+
+
+def _uncalled(
+    pair: Pair,
+    definition: ClassDef,
+    method: Function,
+    base: ClassDef,
+    sites: list[Site],
+    called: Collection[str],
+) -> Contact:
+    """Compare what calls a method that only raises with what the engine's own classes do without.
+
+    A class without what several of these are without has a precedent.
+    """
+    num_without = pair.precedents.num_without(base, method.name)
+    reached = [each for each in sites if each.caller_at in called]
+    site = (reached or sites)[0]
+    verdict = Verdict.BREAKS if reached and not num_without else Verdict.NOT_CHECKED
+    verdict = Verdict.HOLDS if num_without >= _SEVERAL else verdict
+    why = f"{site.caller} calls it, and {base.name}.{method.name} only raises"
+    return _lacking(definition, method, verdict, why, site.at)
 
 
 def _passes_on(pair: Pair, site: Site, base: ClassDef, name: str) -> bool:
@@ -150,11 +165,4 @@ def _setter(pair: Pair, definition: ClassDef, name: str) -> ClassDef | None:
 
 def _only_raises(function: Function) -> bool:
     """Return whether a method is there to be overridden."""
-    body = [
-        each
-        for each in function.body
-        if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-    ]
-    if [*map(type, body)] == [ast.Raise]:
-        return True
-    return _is_abstract(function) and not returns(function)
+    return raises_alone(function) or (_is_abstract(function) and not returns(function))

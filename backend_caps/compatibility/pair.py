@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import enum
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,6 +55,7 @@ class Pair:
     _sites: dict[str, Sites] = field(default_factory=dict)
     _families: dict[tuple[ClassDef, str], bool] = field(default_factory=dict)
     _members: dict[ClassDef, frozenset[str]] = field(default_factory=dict)
+    _deciding: set[ast.expr] = field(default_factory=set)
     _subclasses: dict[ClassDef, list[ClassDef]] = field(default_factory=dict)
 
     @property
@@ -72,7 +74,7 @@ class Pair:
     @cached_property
     def classes(self) -> Classes:
         """The bases of all classes."""
-        return Classes(self.index)
+        return Classes(self.index, self._may_hold_in)
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -111,7 +113,7 @@ class Pair:
     @cached_property
     def reached(self) -> frozenset[str]:
         """The plugin's files that its entry points lead to; all of them where it states none."""
-        return reached_files(self.index, self.plugin)
+        return reached_files(self.index, self.plugin, self.conditions.truth)
 
     def modules(self) -> Iterator[Module]:
         """Parse those of the plugin's files that are reached.
@@ -155,6 +157,18 @@ class Pair:
             for guard in guards
         )
 
+    def _may_hold_in(self, guards: Guards, module: Module) -> bool:
+        """Return whether a base of a class in a file may be the one that these conditions state.
+
+        A condition may ask what a class has, whose bases are being looked for.
+        """
+        if not self._deciding.isdisjoint(guards):
+            return True
+        self._deciding.update(guards)
+        found = self.may_hold(guards, Place(module, module.tree))
+        self._deciding.difference_update(guards)
+        return found
+
     def class_at(self, path: str) -> ClassDef | None:
         """Return the class of a dotted path, or one that the path's module imports."""
         source, _, name = path.rpartition(".")
@@ -185,7 +199,7 @@ class Pair:
             return None if self._is_folder(source) else False
         if name in module.scope or name in _globals(module):
             return True
-        if "__getattr__" in module.scope:
+        if "__getattr__" in module.scope and _may_make(module, name):
             return None
         # A star import from outside of the tree may bring any name; one in a circle, none more.
         around = (*around, source)
@@ -313,6 +327,27 @@ class Pair:
         if definer is None or not self.is_engines(definer.module.path):
             return None
         return FunctionDef(definer.module, definer.methods[name], definer)
+
+
+def _may_make(module: Module, name: str) -> bool:
+    """Return whether the `__getattr__` of a module may know a name.
+
+    One that raises for other names has them in the module, as the keys of a dictionary.
+    """
+    for _, meaning in module.scope["__getattr__"]:
+        match meaning:
+            case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=asked)])) as function:
+                pass
+            case _:
+                return True
+        words = [
+            ast.unparse(each) for each in walk(function) if isinstance(each, ast.Raise | ast.Call)
+        ]
+        raises = any(each.startswith("raise AttributeError") for each in words)
+        passes_on = any(each.startswith("getattr(") and f", {asked}" in each for each in words)
+        if not raises or passes_on:
+            return True
+    return re.search(rf"\b{name}\b".encode(), module.text) is not None
 
 
 def _members_of(path: str) -> set[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from backend_caps.compatibility.nodes import walk
+from backend_caps.compatibility.nodes import children
+from backend_caps.compatibility.places import Place
 from backend_caps.compatibility.plugin import Plugin
+from backend_caps.engines.source.guards import decided
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import Module
 
@@ -16,14 +18,21 @@ _LOADERS = frozenset({"import_module", "resolve_obj_by_qualname", "__import__"})
 """Functions that import a module by a text."""
 
 
-def reached_files(index: Index, plugin: Plugin) -> frozenset[str]:
+def reached_files(
+    index: Index, plugin: Plugin, truth: Callable[[ast.expr, Place], bool | None]
+) -> frozenset[str]:
     """List the files that are loaded, or may be, once the engine loads the plugin.
+
+    Args:
+        index: the files of both.
+        plugin: what is loaded.
+        truth: returns whether a condition holds; None where only running code knows.
 
     Returns:
         All of its files where it states no entry point, where one of the files cannot be parsed,
         and where a module is imported by a name that only running code knows.
     """
-    reach = _Reach(index, plugin)
+    reach = _Reach(index, plugin, truth)
     for each in plugin.entry_points:
         reach.add(each.module)
     for name in _named_by_engine(index, plugin):
@@ -42,8 +51,10 @@ def _named_by_engine(index: Index, plugin: Plugin) -> Iterator[str]:
 
 
 class _Reach:
-    def __init__(self, index: Index, plugin: Plugin) -> None:
-        self._index, self._plugin = index, plugin
+    def __init__(
+        self, index: Index, plugin: Plugin, truth: Callable[[ast.expr, Place], bool | None]
+    ) -> None:
+        self._index, self._plugin, self._truth = index, plugin, truth
         self._packages = {path.partition("/")[0] for path in plugin.files}
         self._seen: set[str] = set()
         self._files: set[str] = set()
@@ -76,7 +87,7 @@ class _Reach:
 
     def _named(self, module: Module) -> Iterator[str]:
         """List the dotted names of modules that a module imports, or has as texts."""
-        for node in walk(module.tree):
+        for node in self._running(module):
             match node:
                 case ast.ImportFrom():
                     source = module.absolute(node)
@@ -92,6 +103,21 @@ class _Reach:
                     self.is_open |= isinstance(first, ast.JoinedStr | ast.BinOp)
                     if isinstance(first, ast.Constant) and str(first.value).startswith("."):
                         yield _absolute(module, str(first.value))
+
+    def _running(self, module: Module) -> Iterator[ast.AST]:
+        """List the nodes of a module, without the branches of conditions that are decided."""
+        pending: list[ast.AST] = [module.tree]
+        while pending:
+            node = pending.pop()
+            yield node
+            if isinstance(node, ast.If):
+                place = Place(module, node)
+                holds = decided(node.test, lambda part, at=place: self._truth(part, at))  # type: ignore[misc]
+                pending += [] if holds else node.orelse
+                pending += [] if holds is False else node.body
+                pending.append(node.test)
+            else:
+                pending += children(node)
 
 
 def _absolute(module: Module, name: str) -> str:

@@ -50,12 +50,15 @@ def _dropped(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact
     before = {each.at: each for each in old if each.kind is ContactKind.CLASS}
     successors: dict[str, Contact] = {}
     for each in old:
-        if each.owner_at in derived and (each.what, each.owner_at) not in kept:
+        if each.owner_at not in derived or (each.what, each.owner_at) in kept:
+            continue
+        # A branch for the version before defines it; with the new one, the class is without.
+        if each.what.rpartition(".")[2] in derived[each.owner_at].own:
             why = "the engine has no such method any more"
             yield replace(each, verdict=Verdict.UNUSED, why=why)
             owner, earlier = derived[each.owner_at], before[each.owner_at]
             name = each.what.rpartition(".")[2]
-            for other in sorted({*owner.inherited} - {*earlier.inherited}):
+            for other in sorted({*owner.inherited} - {*earlier.inherited, *earlier.called_of_self}):
                 if _is_alike(name, other):
                     what = f"{owner.what}.{other}"
                     successors[what] = _successor(owner, what, name)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backend_caps.engines.source.guards import Function, Guarded, condition, returns, under, where
+from backend_caps.engines.source.guards import (
+    Function,
+    Guarded,
+    Guards,
+    condition,
+    returns,
+    under,
+    where,
+)
 from backend_caps.engines.source.index import External, FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
@@ -27,8 +35,17 @@ _LOST: Made = Guarded((), None)
 class Classes:
     """Resolves bases across files, each class once."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(
+        self, index: Index, may_hold: Callable[[Guards, Module], bool] = lambda *_: True
+    ) -> None:
+        """Start without any class.
+
+        Args:
+            index: the files.
+            may_hold: returns whether the conditions of a base in a file are not known to fail.
+        """
         self.index = index
+        self._may_hold = may_hold
         self._orders: dict[ClassDef, Order] = {}
         self._open: set[ClassDef] = set()
 
@@ -84,7 +101,8 @@ class Classes:
         scopes = around or [module.scope_before(definition.node.lineno, names)]
         if (outer := _class_around(definition)) is not None:
             scopes.insert(0, module.scope_of(outer.node.body))
-        targets = [target for _, target in self.index.resolve(node, module, scopes)]
+        found = self.index.resolve(node, module, scopes)
+        targets = [target for guards, target in found if self._may_hold(guards, module)]
         for target in targets:
             if isinstance(target, External):
                 if target.path.partition(".")[0] == self.index.tree.package:

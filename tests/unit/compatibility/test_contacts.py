@@ -14,8 +14,9 @@ ENGINE = {
             def stop(self): ...
         class Worker(Root):
             def __init__(self, size): ...
-            def step(self): ...
+            def step(self): self.idle()
             def idle(self): ...
+            def rest(self): ...
         def load(path): ...
         def run(worker):
             worker.step()
@@ -53,8 +54,10 @@ def test_a_class_lists_what_it_inherits_and_the_engine_calls() -> None:
 
     found = contacts(pair_of(ENGINE, {"m": own}))
 
-    inherited = {each.what: each.inherited for each in found if each.kind is ContactKind.CLASS}
-    assert inherited == {"A": ("step", "stop"), "B": ("stop",)}
+    classes = {each.what: each for each in found if each.kind is ContactKind.CLASS}
+    a, b = classes["A"], classes["B"]
+    assert (a.inherited, a.called_of_self, a.own) == (("step", "stop"), ("idle",), ())
+    assert (b.inherited, b.called_of_self, b.own) == (("stop",), ("idle",), ("step",))
 
 
 def test_files_that_are_named_are_looked_at_alone() -> None:

@@ -58,6 +58,11 @@ KINDS = [
 ]  # fmt: skip
 
 
+def test_a_method_that_only_raises_takes_any_call() -> None:
+    """The plugin does without it, whatever it is called with."""
+    assert _told("def plan(self):\n    'No.'\n    raise NotImplementedError") == [HOLDS]
+
+
 @pytest.mark.parametrize(("own", "expected"), KINDS)
 def test_an_override_is_of_the_kind_of_the_engines(own: str, expected: tuple[Verdict, str]) -> None:
     """It is read, called or awaited as the engine's own is."""

@@ -48,6 +48,18 @@ ENGINE = {
     "both": "from torch import *\nfrom engine.core import *",
     "lazy": "def __getattr__(name): ...",
     "of_lazy": "from engine.lazy import *",
+    "table": """
+        lazily = {"made": 1}
+        def __getattr__(name):
+            if name in lazily: return lazily[name]
+            raise AttributeError(f"no {name}")
+        """,
+    "passing": """
+        def __getattr__(name):
+            if other is None: raise AttributeError(name)
+            return getattr(other, name)
+        """,
+    "bound": "from engine.lazy import __getattr__",
     "one": "from engine.two import *\nfirst = 1",
     "two": "from engine.one import *\nsecond = 1",
     "bare.part": "",
@@ -68,6 +80,10 @@ HAS = [
     pytest.param("engine.bare", "gone", None, id="no part of such a folder"),
     pytest.param("engine.gone", "size", False, id="of no module"),
     pytest.param("engine.lazy", "size", None, id="of a lazy module"),
+    pytest.param("engine.table", "made", None, id="in the table of a lazy module"),
+    pytest.param("engine.table", "gone", False, id="not in the table of a lazy module"),
+    pytest.param("engine.passing", "gone", None, id="of a module that passes names on"),
+    pytest.param("engine.bound", "gone", None, id="of a module that is lazy as another"),
     pytest.param("engine.starred", "size", True, id="by a star import"),
     pytest.param("engine.starred", "gone", False, id="not by a star import"),
     pytest.param("engine.foreign", "size", None, id="by a star import of another package"),
@@ -313,3 +329,27 @@ def test_a_name_whose_condition_names_it_has_all_its_meanings() -> None:
     pair = pair_of(ENGINE, {"m": text})
 
     assert [each.what for each in contacts(pair)] == ["engine", "engine.core", "engine.size"]
+
+
+BRANCHES = [
+    pytest.param("if engine_version_is('1.0'):", "New", id="its own version"),
+    pytest.param("if engine_version_is('0.9'):", "Old", id="another version"),
+    pytest.param("if hasattr(A, 'new'):", "New", id="what the class itself has"),
+    pytest.param("if x:", "New", id="an unknown one, the first"),
+]
+
+
+@pytest.mark.parametrize(("condition", "expected"), BRANCHES)
+def test_a_base_is_of_the_branch_that_runs(condition: str, expected: str) -> None:
+    """A condition that asks for what the class has is not decided while its bases are found."""
+    text = f"""
+        from engine.core import New, Old
+        {condition}
+            Base = New
+        else:
+            Base = Old
+        class A(Base): ...
+        """
+    pair = pair_of({"core": "class Old: ...\nclass New: ..."}, {"m": text})
+
+    assert [each.name for each in pair.classes.ancestors(class_of(pair, "A"))] == ["A", expected]

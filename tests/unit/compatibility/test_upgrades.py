@@ -135,8 +135,13 @@ def test_a_shifted_argument_names_the_parameters() -> None:
 DROPPED = ("A.get_slots", UNUSED, "the engine has no such method any more")
 
 
-def _class(*inherited: str) -> Contact:
-    return _contact(kind=CLASS, what="A", inherited=inherited)
+OWN = ("get_slots", "get_free_slots")
+
+
+def _class(*inherited: str, own: Sequence[str] = OWN, of_self: Sequence[str] = ()) -> Contact:
+    return _contact(
+        kind=CLASS, what="A", inherited=inherited, own=tuple(own), called_of_self=tuple(of_self)
+    )
 
 
 AT = _class().at
@@ -148,6 +153,7 @@ DROPS = [
     pytest.param([_class(), ELSEWHERE], [], id="another branch of the class has it"),
     pytest.param([_class(), replace(OVERRIDDEN, owner_at="plugin/m.py:8")], [DROPPED],
                  id="a class of the same name has it"),
+    pytest.param([_class(own=())], [], id="the class has it no more"),
     pytest.param([], [], id="the class derives from nothing of the engine"),
     pytest.param(
         [_class("get_all_slots", "run")],
@@ -155,6 +161,7 @@ DROPS = [
         id="another stands in for it",
     ),
     pytest.param([_class("slots_known")], [DROPPED], id="another was there before"),
+    pytest.param([_class("slots_in_use")], [DROPPED], id="another was called of itself before"),
     pytest.param([_class("run_all")], [DROPPED], id="another is not alike"),
 ]  # fmt: skip
 
@@ -164,7 +171,9 @@ def test_an_override_of_what_is_gone_is_unused(
     new: Sequence[Contact], expected: list[tuple[str, Verdict, str]]
 ) -> None:
     """A new method with half of its words stands in for it."""
-    assert _found([_class("slots_known"), OVERRIDDEN], new) == expected
+    old = [_class("slots_known", of_self=["slots_in_use"]), OVERRIDDEN]
+
+    assert _found(old, new) == expected
 
 
 def test_a_method_stands_in_once_for_two() -> None:
