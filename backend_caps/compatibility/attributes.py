@@ -9,6 +9,7 @@ from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
 from backend_caps.compatibility.nodes import walk
 from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.places import Place, Places
+from backend_caps.compatibility.signatures import shortened
 from backend_caps.engines.source.guards import Function, condition
 from backend_caps.engines.source.index import External
 from backend_caps.engines.source.module import ClassDef
@@ -34,7 +35,8 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                 has.add(node.attr)
                 # Whether such a condition ever holds of an instance, running code knows.
                 is_conditional = any("self." in ast.unparse(each) for each in place.guards)
-                where = f" where {condition(place.guards)}" if place.guards else ""
+                words = condition(place.guards)
+                where = f" where {shortened(words)}" if words else ""
                 reader = f"{base.name}.{place.functions[-1].name}"
                 yield Contact(
                     kind=ContactKind.MEMBER,

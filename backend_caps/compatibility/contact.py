@@ -30,6 +30,10 @@ class Verdict(Enum):
         return {True: cls.HOLDS, False: cls.BREAKS, None: cls.NOT_CHECKED}[is_there]
 
 
+ASSIGNED_ELSEWHERE = "something may assign it, or not"
+"""Why a read of an attribute is not checked that a whole class does not state."""
+
+
 class ContactKind(Enum):
     """How a plugin meets an engine."""
 

@@ -133,6 +133,8 @@ def _is_needed(pair: Pair, definition: ClassDef, method: Function) -> bool:
 
     A backend, of which the class alone is used, has class methods: those are needed when called.
     """
+    if not pair.is_whole(definition):
+        return False  # another base may define it
     family = [definition, *pair.subclasses(definition)]
     is_made = any(each.name in pair.mentioned for each in family if not pair.subclasses(each))
     if is_of_class(method) or not _is_abstract(method) or not is_made:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from backend_caps.compatibility.bindings import (
     statements_of,
 )
 from backend_caps.compatibility.decorators import is_property
-from backend_caps.compatibility.nodes import dotted
+from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, Guards
 from backend_caps.engines.source.index import FunctionDef
@@ -47,6 +47,7 @@ class Instances:
     )
     _elements: dict[Function, Mapping[str, Element]] = field(default_factory=dict)
     _checks: dict[Guards, list[tuple[str, ast.expr]]] = field(default_factory=dict)
+    _asserts: dict[Function, list[tuple[str, ast.expr]]] = field(default_factory=dict)
     _depth: int = 0
 
     def classes(self, node: ast.expr, place: Place) -> list[ClassDef]:
@@ -63,13 +64,16 @@ class Instances:
         return self._found.get(key, [])
 
     def _checked(self, node: ast.expr, place: Place) -> list[ClassDef]:
-        """List the classes that a condition around a place, `isinstance`, states of a value."""
-        tests = self._checks_of(place.guards) if place.guards else ()
-        name = dotted(node) if tests else None
+        """List the classes that `isinstance` states of a value, around a place or before it."""
+        tests = [*self._checks_of(place.guards)] if place.guards else []
+        asserted = self._asserts_of(place.functions[0]) if place.functions else ()
+        name = dotted(node) if tests or asserted else None
         if name is None:
             return []
+        stated = [kinds for value, kinds in tests if value == name]
+        before = [k for value, k in asserted if value == name and k.lineno < node.lineno]
         found: list[ClassDef] = []
-        for kinds in [kinds for value, kinds in tests if value == name]:
+        for kinds in stated or before[-1:]:
             each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
             targets = [target for kind in each for target in self.pair.resolve(kind, place)]
             found += [target for target in targets if isinstance(target, ClassDef)]
@@ -78,15 +82,15 @@ class Instances:
     def _checks_of(self, guards: Guards) -> list[tuple[str, ast.expr]]:
         """List the names that conditions check by `isinstance`, each with the classes."""
         if guards not in self._checks:
-            found: list[tuple[str, ast.expr]] = []
-            for test in (part for guard in guards for part in _conjuncts(guard)):
-                match test:
-                    case ast.Call(func=ast.Name(id="isinstance"), args=[value, kinds]) if (
-                        name := dotted(value)
-                    ):
-                        found.append((name, kinds))
-            self._checks[guards] = found
+            self._checks[guards] = _checked_in(guards)
         return self._checks[guards]
+
+    def _asserts_of(self, function: Function) -> list[tuple[str, ast.expr]]:
+        """List the names that a function asserts to be instances, each with the classes."""
+        if function not in self._asserts:
+            tests = [each.test for each in walk(function) if isinstance(each, ast.Assert)]
+            self._asserts[function] = _checked_in(tests)
+        return self._asserts[function]
 
     def _classes(self, node: ast.expr, place: Place) -> Iterator[ClassDef]:
         match node:
@@ -309,6 +313,18 @@ class Instances:
             case ast.Name() | ast.Attribute():
                 targets = self.pair.resolve(node, Place(place.module, node))
                 yield from (each for each in targets if isinstance(each, ClassDef))
+
+
+def _checked_in(tests: Iterable[ast.expr]) -> list[tuple[str, ast.expr]]:
+    """List the names that conditions check by `isinstance`, each with the classes."""
+    found: list[tuple[str, ast.expr]] = []
+    for test in (part for each in tests for part in _conjuncts(each)):
+        match test:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[value, kinds]) if name := dotted(
+                value
+            ):
+                found.append((name, kinds))
+    return found
 
 
 def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:

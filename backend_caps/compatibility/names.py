@@ -6,7 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from backend_caps.compatibility.attributes import is_assigned
-from backend_caps.compatibility.contact import Contact, ContactKind, Form, Verdict
+from backend_caps.compatibility.contact import (
+    ASSIGNED_ELSEWHERE,
+    Contact,
+    ContactKind,
+    Form,
+    Verdict,
+)
 from backend_caps.compatibility.decorators import is_property, keeps_signature
 from backend_caps.compatibility.instances import class_around
 from backend_caps.compatibility.nodes import walk
@@ -153,11 +159,12 @@ def _read(
     pair: Pair, place: Place, whole: str, is_there: bool | None, owner: ClassDef | None
 ) -> Contact:
     name = whole.rpartition(".")[2]
-    if is_there is False and _may_be_given(pair, owner, name):
-        is_there = None
+    is_given = is_there is False and _may_be_given(pair, owner, name)
+    is_there = None if is_given else is_there
     verdict = Verdict.of(is_there)
     handler = catching(place) if verdict is Verdict.BREAKS else None
-    why = {True: "", False: f"{whole} is not there", None: "only running code knows it"}[is_there]
+    unknown = ASSIGNED_ELSEWHERE if is_given else "only running code knows it"
+    why = {True: "", False: f"{whole} is not there", None: unknown}[is_there]
     if handler is not None:
         verdict = Verdict.CHANGED
         why = f"{why}, and line {handler.lineno} catches the error"

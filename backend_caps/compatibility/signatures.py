@@ -11,7 +11,7 @@ from itertools import takewhile
 from backend_caps.engines.source.guards import Function, returns
 
 _LONGEST = 100
-"""The most characters of parameters in a sentence."""
+"""The most characters of parameters, or of a condition, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ def brief(parts: Signature | Arguments) -> str:
     """Write parameters or arguments for a sentence: the first ones, where there are many."""
     text = str(parts)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(', ')[0]}, …)"
+
+
+def shortened(condition: str) -> str:
+    """Write a condition for a sentence: its first words, where there are many."""
+    return condition if len(condition) <= _LONGEST else f"{condition[:_LONGEST]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.contact import ASSIGNED_ELSEWHERE, Contact, ContactKind, Verdict
 
 
 def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:
@@ -33,13 +33,15 @@ def _changed(before: Contact | None, after: Contact) -> Contact | None:
     if before is not None and (why := _other_form(before, after) or _shifted(before, after)):
         return replace(after, verdict=Verdict.BREAKS, why=why)
     if before is not None and after.kind is ContactKind.READ and _is_lost(before, after):
-        why = "nothing states it any more; something may assign it, or not"
+        why = f"nothing states it any more; {ASSIGNED_ELSEWHERE}"
         return replace(after, verdict=Verdict.CHANGED, why=why)
     return None
 
 
 def _is_lost(before: Contact, after: Contact) -> bool:
-    return before.verdict is Verdict.HOLDS and after.verdict is Verdict.NOT_CHECKED
+    # Of a class whose base is lost, which is a finding of its own, nothing is known.
+    is_open = after.verdict is Verdict.NOT_CHECKED and after.why == ASSIGNED_ELSEWHERE
+    return before.verdict is Verdict.HOLDS and is_open
 
 
 def _dropped(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]:

@@ -202,6 +202,24 @@ def test_a_condition_states_a_class(test: str, expected: list[str]) -> None:
     assert _names(f"def f(x, y, z):\n  if {test}:\n    x") == expected
 
 
+ASSERTED = [
+    pytest.param("assert isinstance(x, Runner)\n  x", ["Runner"], id="before"),
+    pytest.param("x = y[0]\n  assert x and isinstance(x, Runner)\n  x", ["Runner"], id="with more"),
+    pytest.param("assert isinstance(x, Worker)\n  assert isinstance(x, Runner)\n  x", ["Runner"],
+                 id="the last of two"),
+    pytest.param("assert isinstance(x, dict)\n  x", ["Worker"], id="a class of no engine"),
+    pytest.param("assert isinstance(y, Runner)\n  x", ["Worker"], id="of another value"),
+    pytest.param("assert isinstance(x, Runner)\n  if isinstance(x, Worker):\n    x", ["Worker"],
+                 id="before a condition"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), ASSERTED)
+def test_an_assertion_states_a_class(text: str, expected: list[str]) -> None:
+    """It is surer than an annotation, which may be of what the name had before."""
+    assert _names(f"def f(x: Worker, y):\n  {text}") == expected
+
+
 def test_a_condition_states_the_class_of_each_value_in_it() -> None:
     """All expressions below it have their own."""
     test = "isinstance(x, Runner) and isinstance(y, Worker)"
