@@ -92,7 +92,7 @@ class Contact:
     owner_at: str = ""
     """`file:line` of the class around a method; empty for others."""
     own: tuple[str, ...] = ()
-    """The methods in a class's body that are defined with this version."""
+    """The methods in a class's body that are there for the engine; none if a base is lost."""
     inherited: tuple[str, ...] = ()
     """The engine's methods that a class inherits, and that the engine calls."""
     called_of_self: tuple[str, ...] = ()

@@ -71,10 +71,17 @@ def _derived(pair: Pair, definition: ClassDef) -> Contact:
         verdict=Verdict.HOLDS,
         what=definition.name,
         at=definition.at,
-        own=tuple(sorted(pair.own_methods(definition))),
+        own=tuple(sorted(_kept(pair, definition))) if pair.is_whole(definition) else (),
         inherited=tuple(sorted(entered)),
         called_of_self=tuple(sorted(inherited & pair.texts.calling.keys() - entered)),
     )
+
+
+def _kept(pair: Pair, definition: ClassDef) -> Iterator[str]:
+    """List the methods in a class's body but those that the plugin takes from it for others."""
+    for name in pair.own_methods(definition):
+        if f"{definition.name}.{name}" not in pair.texts.taken:
+            yield name
 
 
 def _at_places(pair: Pair, module: Module) -> Iterator[Contact]:

@@ -236,9 +236,15 @@ class Pair:
         place = Place(definition.module, definition.node, functions=definition.functions)
         return all(
             isinstance(node, ast.Subscript)  # such as Generic[T], which has no attributes
-            or any(isinstance(each, ClassDef | External) for each in self.resolve(node, place))
+            or any(map(self._is_found, self.resolve(node, place)))
             for node in definition.node.bases
         )
+
+    def _is_found(self, base: Target) -> bool:
+        """Return whether a base is a class of the tree, or of another package than the engine."""
+        if isinstance(base, External):
+            return not base.path.startswith(f"{self.engine}.")
+        return isinstance(base, ClassDef)
 
     def members(self, definition: ClassDef) -> frozenset[str]:
         """List what the methods of a class assign to `self`, and what its body annotates."""

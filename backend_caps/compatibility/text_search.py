@@ -16,6 +16,7 @@ _ASSIGNED = re.compile(rb"\.(?<!self\.)(\w+)(?::[^=\n]+)?\s*=[^=]")
 _SET = re.compile(rb"setattr\([^,]+,\s*[\"'](\w+)[\"']")
 _ASKED = re.compile(rb"getattr\([^,()]+,\s*[\"'](\w+)[\"']")
 _QUOTED = re.compile(rb"[\"'](\w+)[\"']")
+_TAKEN = re.compile(rb"\b([A-Z]\w*\.\w+)\b(?!\()")
 _WORD = re.compile(rb"\w+")
 
 
@@ -105,6 +106,12 @@ class TextSearch:
     def set(self) -> frozenset[str]:
         """The attributes that any file sets by their text."""
         return self._words(_SET, self.files)
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """The `Class.name` that the plugin reads and does not call, as to assign them elsewhere."""
+        own = {path: text for path, text in self.files.items() if path not in self._engines}
+        return self._words(_TAKEN, own)
 
     @cached_property
     def asked_for(self) -> frozenset[str]:

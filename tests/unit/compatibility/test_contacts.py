@@ -60,6 +60,26 @@ def test_a_class_lists_what_it_inherits_and_the_engine_calls() -> None:
     assert (b.inherited, b.called_of_self, b.own) == (("stop",), ("idle",), ("step",))
 
 
+def test_a_method_that_is_taken_for_another_class_is_not_there_for_the_engine() -> None:
+    """It is used, whatever the engine has."""
+    text = "from engine.core import Worker\nclass A(Worker):\n"
+    text += "  def step(self): ...\n  def stop(self): ..."
+    taken = "\nOther.step = A.step\nA.stop(1)"
+
+    found = contacts(pair_of(ENGINE, {"m": f"{text}{taken}"}))
+
+    assert [each.own for each in found if each.kind is ContactKind.CLASS] == [("stop",)]
+
+
+def test_a_class_that_lost_a_base_lists_no_methods() -> None:
+    """Whether the engine has what they override, nothing tells."""
+    own = "from engine.core import Worker, Gone\nclass A(Worker, Gone):\n  def step(self): ..."
+
+    found = contacts(pair_of(ENGINE, {"m": own}))
+
+    assert [each.own for each in found if each.kind is ContactKind.CLASS] == [()]
+
+
 def test_files_that_are_named_are_looked_at_alone() -> None:
     """The others are not."""
     pair = pair_of(ENGINE, {"m": "import engine", "other": "import engine.core"})
