@@ -39,8 +39,10 @@ EVERY_RELEASE := 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
 LARGE_WHEELS := $(patsubst %,.cache/wheels/vllm-%.stamp,0.15.1 0.32.0 0.33.0)
-# Out-of-tree plugins of vLLM, of 53 MB together.
-VLLM_PLUGINS := $(patsubst %,.cache/wheels/%.stamp,vllm_ascend-0.13.0 vllm_ascend-0.23.0 vllm_rbln-0.12.0 vllm_spyre-1.10.0 tpu_inference-0.32.0)
+# Out-of-tree plugins of vLLM, of 54 MB together; the first five are read whole, the others are
+# compared with two releases of vLLM each.
+VLLM_PLUGINS := $(patsubst %,.cache/wheels/%.stamp,vllm_ascend-0.13.0 vllm_ascend-0.23.0 vllm_rbln-0.12.0 vllm_spyre-1.10.0 tpu_inference-0.32.0 \
+  tpu_inference-0.18.0 tpu_inference-0.26.0 vllm_rbln-0.11.2.post1 vllm_spyre-1.7.0)
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md docs/reference/*/*.md)
 BENCHMARKS := startup discovery resolution relay waits rules runtime simulator engines agreement pages
