@@ -57,6 +57,8 @@ class ContactKind(Enum):
     """The constructor of a class that the engine makes instances of."""
     MEMBER = "member"
     """A method or an attribute that the engine asks of a class of the plugin."""
+    CLAIM = "claim"
+    """A capability that the plugin declares to backend-caps, beside what its class states."""
 
 
 class Form(Enum):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from backend_caps.compatibility.attributes import left_out
 from backend_caps.compatibility.calls import calls, unpackings
 from backend_caps.compatibility.contact import Contact, ContactKind, Verdict
+from backend_caps.compatibility.declarations import declarations
 from backend_caps.compatibility.entry_points import entry_points
 from backend_caps.compatibility.hooks import hooks
 from backend_caps.compatibility.names import imports, reads
@@ -47,6 +48,7 @@ def _found(pair: Pair, only: Collection[str] | None) -> Iterator[Contact]:
     found = [each for module in modules for each in _at_places(pair, module)]
     yield from found
     yield from entry_points(pair)
+    yield from declarations(pair)
     calls = (each.engine_at for each in found if each.kind is ContactKind.CALL)
     called = frozenset(filter(None, calls))
     for module in modules:

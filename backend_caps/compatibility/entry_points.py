@@ -36,8 +36,7 @@ def _checked(pair: Pair, point: EntryPoint) -> Contact:
 
 def _is_there(pair: Pair, point: EntryPoint) -> bool | None:
     """Return whether an entry point's module has what it names; None for another's module."""
-    packages = {path.partition("/")[0] for path in pair.plugin.files}
-    if point.module.partition(".")[0] not in packages:
+    if point.module.partition(".")[0] not in pair.plugin.packages:
         return None
     is_module = pair.is_module(point.module)
     name, _, inner = point.attribute.partition(".")

@@ -45,7 +45,7 @@ def _values(node: ast.AST) -> Iterator[ast.expr | None]:
 
 def _is_known(pair: Pair, path: str) -> bool:
     """Return whether a path begins with a package whose files are all here."""
-    packages = {each.partition("/")[0] for each in pair.plugin.files}
+    packages = pair.plugin.packages
     return path.partition(".")[0] in {pair.engine, *packages}
 
 

@@ -42,6 +42,11 @@ class Plugin:
     """What its metadata requires, as they state it."""
 
     @property
+    def packages(self) -> frozenset[str]:
+        """The names that its packages and single modules are imported by."""
+        return frozenset(path.partition("/")[0].removesuffix(".py") for path in self.files)
+
+    @property
     def label(self) -> str:
         """Its name and version."""
         return " ".join(filter(None, (self.name, self.version)))

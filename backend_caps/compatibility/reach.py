@@ -43,7 +43,7 @@ def reached_files(
 
 def _named_by_engine(index: Index, plugin: Plugin) -> Iterator[str]:
     """List the dotted names of the plugin's that the engine has, as those of known platforms."""
-    for package in {path.partition("/")[0] for path in plugin.files}:
+    for package in sorted(plugin.packages):
         pattern = re.compile(rf"\b{package}(?:\.\w+)+".encode())
         for path, text in index.tree.files.items():
             if path not in plugin.files and package.encode() in text:
@@ -55,7 +55,7 @@ class _Reach:
         self, index: Index, plugin: Plugin, truth: Callable[[ast.expr, Place], bool | None]
     ) -> None:
         self._index, self._plugin, self._truth = index, plugin, truth
-        self._packages = {path.partition("/")[0] for path in plugin.files}
+        self._packages = plugin.packages
         self._seen: set[str] = set()
         self._files: set[str] = set()
         self.is_open = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -154,7 +154,8 @@ def open_plugin(word: str, engines: Sequence[str] = ENGINES) -> Plugin:
     with unpacked(path, revision) as root:
         with _reading(word):
             packages, metadata = _packages(root, engines), metadata_of(root)
-        return _opened(word, packages, metadata)
+            modules = _modules(root, metadata)
+        return _opened(word, packages, modules, metadata)
 
 
 @contextmanager
@@ -170,14 +171,20 @@ def _reading(word: str) -> Iterator[None]:
         ) from error
 
 
-def _opened(word: str, packages: Sequence[tuple[str, Path]], metadata: Metadata) -> Plugin:
+def _opened(
+    word: str,
+    packages: Sequence[tuple[str, Path]],
+    modules: Mapping[str, bytes],
+    metadata: Metadata,
+) -> Plugin:
     trees = [open_tree(name, place) for name, place in packages]
-    files = {path: text for tree in trees for path, text in tree.files.items()}
+    files = {path: text for tree in trees for path, text in tree.files.items()} | dict(modules)
     if not files:
         raise SourceError(
             "plugin-empty",
             f"{word} has no package in it; expected a folder, a wheel or a source distribution "
-            "with a folder that has an __init__.py, at its top or in src/.",
+            "with a folder that has an __init__.py, at its top or in src/, or with the module of "
+            "an entry point.",
         )
     versions = [metadata.version, *(tree.version for tree in trees)]
     return Plugin(
@@ -205,6 +212,20 @@ def _packages(source: Path, engines: Sequence[str]) -> list[tuple[str, Path]]:
     return [(name, source) for name in sorted(names - left_out)]
 
 
+def _modules(source: Path, metadata: Metadata) -> dict[str, bytes]:
+    """Read the files beside the packages that are modules of entry points."""
+    heads = {each.module.partition(".")[0] for each in metadata.entry_points}
+    names = sorted(f"{each}.py" for each in heads if each)
+    if source.is_dir():
+        places = [folder / name for folder in (source, source / "src") for name in names]
+        found = {each.name: each.read_bytes() for each in places if each.is_file()}
+    else:
+        with zipfile.ZipFile(source) as archive:
+            there = {*archive.namelist()}
+            found = {name: archive.read(name) for name in names if name in there}
+    return {n: text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for n, text in found.items()}
+
+
 def _installed(name: str, engines: Sequence[str]) -> Plugin:
     try:
         found = distribution(name)
@@ -220,9 +241,10 @@ def _installed(name: str, engines: Sequence[str]) -> Plugin:
     names = {each for each in names if (root / each / "__init__.py").is_file()}
     packages = [(each, root) for each in sorted(names - {*_NO_PACKAGES, *engines})]
     if not packages and (checkout := _checkout(found)) is not None:
+        root = checkout
         with _reading(str(checkout)):
             packages = _packages(checkout, engines)
-    return _opened(name, packages, metadata)
+    return _opened(name, packages, _modules(root, metadata), metadata)
 
 
 def _checkout(found: Distribution) -> Path | None:

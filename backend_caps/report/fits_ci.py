@@ -43,6 +43,7 @@ _KINDS = {
     ContactKind.OVERRIDE: "A method in the place of one of the engine's",
     ContactKind.CONSTRUCTOR: "The constructor of a class that the engine makes instances of",
     ContactKind.MEMBER: "A method or an attribute that the engine asks of a class of the plugin",
+    ContactKind.CLAIM: "A capability that the plugin declares, beside what its class states,",
 }
 _ENGINE = "ENGINE"
 """SARIF's name for the folder that an engine's paths start from."""

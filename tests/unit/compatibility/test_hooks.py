@@ -51,6 +51,14 @@ BASES = [
 ]  # fmt: skip
 
 
+def test_a_class_that_lost_a_base_may_have_an_abstract_method() -> None:
+    """The base that is lost may define it."""
+    base = "class Base(ABC):\n  @abstractmethod\n  def plan(self): ..."
+    own = "from engine.base import *\nfrom engine.gone import Mixin\nclass A(Base, Mixin): ...\nA()"
+
+    assert _told(base, own) == []
+
+
 @pytest.mark.parametrize(("base", "expected"), BASES)
 def test_an_abstract_method_keeps_a_class_from_having_instances(
     base: str, expected: list[tuple[Verdict, str]]

@@ -141,6 +141,8 @@ OF_SELF = [
     pytest.param("def stop(self): self.plan(1)", "x.stop()", True, id="the plugin overrides it"),
     pytest.param("def run(self):\n        def inner(): self.plan(1)", "x.run()", False,
                  id="in an inner function"),
+    pytest.param("made = self.plan(1)", "x.run()", True, id="in no method"),
+    pytest.param("def run(self): super().plan(1)", "x.run()", True, id="it is its base's"),
 ]  # fmt: skip
 
 

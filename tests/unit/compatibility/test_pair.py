@@ -353,3 +353,20 @@ def test_a_base_is_of_the_branch_that_runs(condition: str, expected: str) -> Non
     pair = pair_of({"core": "class Old: ...\nclass New: ..."}, {"m": text})
 
     assert [each.name for each in pair.classes.ancestors(class_of(pair, "A"))] == ["A", expected]
+
+
+def test_a_base_that_depends_on_the_class_itself_is_decided_with_the_first() -> None:
+    """With the first base the class has no such attribute, so the other is taken."""
+    text = """
+        class Old: ...
+        class New: ...
+        if hasattr(Worker, "new"):
+            Base = New
+        else:
+            Base = Old
+        class Worker(Base): ...
+        """
+    pair = pair_of({"core": text}, {"m": "from engine.core import Worker\nclass A(Worker): ..."})
+
+    names = [each.name for each in pair.classes.ancestors(class_of(pair, "A"))]
+    assert names == ["A", "Worker", "Old"]

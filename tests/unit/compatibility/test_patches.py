@@ -28,6 +28,7 @@ ENGINE = {
     "others": """
         from engine.ops import load
         def load_all(path): load(path, 1)
+        def load_other(path, other): other.load()
         """,
     "worker": """
         class Base:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from backend_caps.compatibility.sources import open_pair
 from tests.unit.compatibility.pairs import pair_of
 
 OTHERS = {"ops": "x = 1", "parts.a": "", "parts.b": "", "parts.__init__": ""}
@@ -58,6 +61,14 @@ FOLLOWED = [
 def test_a_file_leads_to_what_it_imports_or_names(text: str | bytes, expected: list[str]) -> None:
     """Imports are followed, and dotted names in texts."""
     assert _reached(text) == expected
+
+
+def test_a_module_without_a_package_is_reached() -> None:
+    """Its entry point names it alone."""
+    pair = pair_of({}, {}, entry_points=["single"])
+    single = replace(pair.plugin, files={"single.py": b"", "other.py": b""})
+
+    assert open_pair(single, pair.index.tree).reached == {"single.py"}
 
 
 def test_a_reached_file_leads_on() -> None:

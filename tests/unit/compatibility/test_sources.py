@@ -240,6 +240,27 @@ def test_a_plugin_is_a_wheel(tmp_path: Path) -> None:
     assert sorted(plugin.files) == ["acme/__init__.py", "acme/inner/__init__.py", "acme/plugin.py"]
 
 
+MODULE = "[project]\nname = 'acme'\n[project.entry-points.'vllm.general_plugins']\na = 'acme:f'\n"
+
+
+@pytest.mark.parametrize("folder", ["", "src/"], ids=["at the top", "in src"])
+def test_a_plugin_may_be_a_module_without_a_package(tmp_path: Path, folder: str) -> None:
+    """It is what an entry point names; lines end as the parser counts them."""
+    texts = {f"{folder}acme.py": "def f():\r\n  pass\r", "b.py": "", "pyproject.toml": MODULE}
+    checkout = write_folder(tmp_path / "checkout", texts)
+
+    assert open_plugin(str(checkout)).files == {"acme.py": b"def f():\n  pass\n"}
+    assert _files(str(write_sdist(tmp_path, "acme-1.0", texts))) == ["acme.py"]
+
+
+def test_a_wheel_may_have_a_module_beside_its_package(tmp_path: Path) -> None:
+    """As declarations have, which are to be read without the package."""
+    points = "[backend_caps.backends]\na = acme_caps:ACME\nb = gone:B\n"
+    texts = {**ACME, "acme_caps.py": "", "acme-1.0.dist-info/entry_points.txt": points}
+
+    assert _files(str(write_wheel(tmp_path, "acme-1.0", texts))) == [*sorted(ACME), "acme_caps.py"]
+
+
 def test_a_plugin_is_a_revision_of_a_checkout(tmp_path: Path) -> None:
     """What was changed since is not read."""
     checkout = write_checkout(tmp_path / "checkout", ACME, tag="v1")
