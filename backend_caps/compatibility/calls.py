@@ -47,6 +47,7 @@ def calls(pair: Pair, place: Place) -> Iterator[Contact]:
             given=condition(place.guards),
             parameters=() if signature is None else arguments.parameters(signature),
             others=() if signature is None else arguments.others(signature),
+            defaults=() if signature is None else arguments.left_out(signature),
             form=_form(target),
         )
         return

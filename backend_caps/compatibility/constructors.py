@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from backend_caps.compatibility.decorators import keeps_signature, names_of
 from backend_caps.compatibility.places import Place
-from backend_caps.compatibility.signatures import Parameter, Signature
+from backend_caps.compatibility.signatures import Parameter, Signature, plain
 from backend_caps.engines.source.index import External, FunctionDef
 from backend_caps.engines.source.module import ClassDef
 
@@ -97,7 +97,10 @@ def _fields(definition: ClassDef) -> Iterator[Parameter]:
                 pass
             case _:
                 alone = is_named
-        yield Parameter(node.target.id, not has_default, is_positional=not alone)
+        value = settings.get("default", node.value)
+        yield Parameter(
+            node.target.id, not has_default, is_positional=not alone, default=plain(value)
+        )
 
 
 def _settings(value: ast.expr | None) -> tuple[dict[str | None, ast.expr], bool]:

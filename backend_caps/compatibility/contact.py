@@ -91,6 +91,8 @@ class Contact:
     """The parameters that the arguments of a call go to by position."""
     others: tuple[str, ...] = ()
     """The other parameters of what is called."""
+    defaults: tuple[tuple[str, str], ...] = ()
+    """The parameters of what is called that are left out, and what they are then."""
     owner_at: str = ""
     """`file:line` of the class around a method; empty for others."""
     own: tuple[str, ...] = ()
@@ -99,6 +101,8 @@ class Contact:
     """The engine's methods that a class inherits, and that the engine calls."""
     called_of_self: tuple[str, ...] = ()
     """The engine's methods that a class inherits, and that they alone call."""
+    values: tuple[tuple[str, str], ...] = ()
+    """What a class has of the engine's that is a plain value, or a method that returns one."""
     form: Form | None = None
     """How it is used; None where the source does not tell."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from backend_caps.compatibility.attributes import left_out
 from backend_caps.compatibility.calls import calls, unpackings
@@ -18,7 +19,10 @@ from backend_caps.compatibility.patches import patches
 from backend_caps.compatibility.paths import class_paths
 from backend_caps.compatibility.places import Place, Places
 from backend_caps.compatibility.registration import Registrations
+from backend_caps.compatibility.signatures import plain
+from backend_caps.engines.source.guards import returns
 from backend_caps.engines.source.module import ClassDef, Module
+from backend_caps.engines.source.statements import Statement
 
 _LOOKS: Mapping[type[ast.AST], Sequence[Callable[[Pair, Place], Iterator[Contact]]]] = {
     ast.Import: (imports,),
@@ -75,8 +79,36 @@ def _derived(pair: Pair, definition: ClassDef) -> Contact:
         at=definition.at,
         own=tuple(sorted(_kept(pair, definition))) if pair.is_whole(definition) else (),
         inherited=tuple(sorted(entered)),
+        values=tuple(_values(pair, definition)),
         called_of_self=tuple(sorted(inherited & pair.texts.calling.keys() - entered)),
     )
+
+
+def _values(pair: Pair, definition: ClassDef) -> Iterator[tuple[str, str]]:
+    """List the plain values that a class has of the engine's, by `name`, or `name()` of methods.
+
+    What it has by another class of the plugin is in that one's list.
+    """
+    order = pair.classes.ancestors(definition)
+    own = [each for each in order[1:] if not pair.is_engines(each.module.path)]
+    listed = {base for each in own for base in pair.engine_bases(each)}
+    seen: set[str] = set()
+    for base in order:
+        names = sorted({*base.statements, *base.methods, *pair.members(base)} - seen)
+        seen.update(names)
+        if pair.is_engines(base.module.path) and base not in listed:
+            yield from filter(itemgetter(1), (_value(base, name) for name in names))
+
+
+def _value(base: ClassDef, name: str) -> tuple[str, str]:
+    match base.methods.get(name), base.statements.get(name):
+        case None, [Statement(value=ast.expr() as value)]:
+            return name, plain(value)
+        case function, _ if function is not None:
+            found = [plain(case.value) for case in returns(function)]
+            is_alone = len(found) == 1 and len(function.body) <= 2  # noqa: PLR2004 - a docstring
+            return f"{name}()", found[0] if is_alone else ""
+    return name, ""
 
 
 def _kept(pair: Pair, definition: ClassDef) -> Iterator[str]:

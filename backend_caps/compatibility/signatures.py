@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
@@ -24,6 +24,8 @@ class Parameter:
     """Whether it may be given by position."""
     is_named: bool = True
     """Whether it may be given by name."""
+    default: str = field(default="", compare=False)
+    """What it is where it is left out, if that is a number, a text, or alike."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,18 @@ class Signature:
         own = function.args
         positional = [*own.posonlyargs, *own.args]
         num_required = len(positional) - len(own.defaults)
+        defaults = [*[None] * num_required, *own.defaults]
         found = [
-            Parameter(each.arg, at < num_required, is_named=at >= len(own.posonlyargs))
-            for at, each in enumerate(positional)
+            Parameter(
+                each.arg,
+                is_required=default is None,
+                is_named=at >= len(own.posonlyargs),
+                default=plain(default),
+            )
+            for at, (each, default) in enumerate(zip(positional, defaults, strict=True))
         ][is_bound:]
         found += [
-            Parameter(each.arg, default is None, is_positional=False)
+            Parameter(each.arg, default is None, is_positional=False, default=plain(default))
             for each, default in zip(own.kwonlyargs, own.kw_defaults, strict=True)
         ]
         return cls(tuple(found), own.vararg is not None, own.kwarg is not None)
@@ -148,10 +156,27 @@ class Arguments:
         """List the parameters that the arguments by position go to."""
         return tuple(each.name for each in signature.positional[: len(self.positional)])
 
+    def left_out(self, signature: Signature) -> tuple[tuple[str, str], ...]:
+        """List the parameters that are surely left out, each with its default, if it is plain."""
+        given = {*self.parameters(signature), *self.names}
+        return tuple(
+            (each.name, each.default)
+            for each in signature.parameters
+            if each.default and each.name not in given and not self._may_fill(each)
+        )
+
     def others(self, signature: Signature) -> tuple[str, ...]:
         """List the parameters that no argument by position goes to."""
         given = self.parameters(signature)
         return tuple(each.name for each in signature.parameters if each.name not in given)
+
+
+def plain(value: ast.expr | None) -> str:
+    """Write a value that is a number, a text, or alike; empty for another."""
+    match value:
+        case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
+            return ast.unparse(value)
+    return ""
 
 
 def _listed(names: list[str]) -> str:

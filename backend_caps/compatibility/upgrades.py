@@ -16,10 +16,41 @@ def brought(old: Sequence[Contact], new: Sequence[Contact]) -> Iterator[Contact]
         new: those with the version after.
     """
     before = {each.key: each for each in old}
+    flipped: dict[tuple[str, str], Contact] = {}
     for each in new:
         if (found := _changed(before.get(each.key), each)) is not None:
             yield found
+        elif each.key in before:
+            for other in _flipped(before[each.key], each):
+                flipped.setdefault((other.what, other.why), other)
+    # A default that many calls leave out counts once, at the first of them.
+    yield from flipped.values()
     yield from _dropped(old, new)
+
+
+def _flipped(before: Contact, after: Contact) -> Iterator[Contact]:
+    """List the values that are others now, where the plugin states none of its own."""
+    for name, value in _others(before.defaults, after.defaults):
+        why = f"{name} is left out; it was {value[0]} then, and is {value[1]} now"
+        yield replace(after, verdict=Verdict.CHANGED, why=why)
+    for name, value in _others(before.values, after.values):
+        yield Contact(
+            kind=ContactKind.MEMBER,
+            verdict=Verdict.CHANGED,
+            what=f"{after.what}.{name}",
+            at=after.at,
+            why=f"the engine's value was {value[0]}, and is {value[1]} now",
+        )
+
+
+def _others(
+    old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """List what has another value, by its name, with both."""
+    before = dict(old)
+    for name, value in new:
+        if before.get(name, value) != value:
+            yield name, (before[name], value)
 
 
 def _changed(before: Contact | None, after: Contact) -> Contact | None:

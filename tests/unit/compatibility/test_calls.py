@@ -221,3 +221,37 @@ def test_a_result_has_as_many_values_as_are_unpacked(
     found = [each for place in places for each in unpackings(pair, place)]
 
     assert [(each.what, each.verdict, each.why) for each in found] == expected
+
+
+DEFAULTS = [
+    pytest.param("taking(0)", (("b", "1"), ("c", "'x'")), id="both"),
+    pytest.param("taking(0, 2)", (("c", "'x'"),), id="given by position"),
+    pytest.param("taking(0, c=3)", (("b", "1"),), id="given by name"),
+    pytest.param("taking(*x)", (("c", "'x'"),), id="maybe given by position"),
+    pytest.param("taking(0, **x)", (), id="maybe given by name"),
+    pytest.param("Fields()", (("size", "1"), ("kind", "-1")), id="of fields"),
+]
+
+
+@pytest.mark.parametrize(("call", "expected"), DEFAULTS)
+def test_a_call_has_the_plain_defaults_that_it_leaves_out(
+    call: str, expected: tuple[tuple[str, str], ...]
+) -> None:
+    """A default that is worked out is no plain one."""
+    engine = """
+        from dataclasses import dataclass, field
+        def taking(a, b=1, *, c="x", d=other): ...
+        @dataclass
+        class Fields:
+            size: int = 1
+            kind: int = field(default=-1)
+            parts: list = field(default_factory=list)
+            other: int = size + 1
+        """
+    pair = pair_of({"ops": engine}, {"m": f"from engine.ops import taking, Fields\n{call}"})
+
+    [found] = [
+        each for place in Places(module_of(pair), pair.conditions) for each in calls(pair, place)
+    ]
+
+    assert found.defaults == expected

@@ -71,6 +71,40 @@ def test_a_method_that_is_taken_for_another_class_is_not_there_for_the_engine() 
     assert [each.own for each in found if each.kind is ContactKind.CLASS] == [("stop",)]
 
 
+BODIES = [
+    pytest.param("level = 1", ("level", "1"), id="a number"),
+    pytest.param("level: int = -1", ("level", "-1"), id="with a type"),
+    pytest.param("level = None", ("level", "None"), id="nothing"),
+    pytest.param("level = Level.HIGH", None, id="of another name"),
+    pytest.param("level = 1\n    level = 2", None, id="one of two"),
+    pytest.param("level: int", None, id="a type alone"),
+    pytest.param("def level(self): return False", ("level()", "False"), id="a method"),
+    pytest.param("def level(self):\n        'Says it.'\n        return 'low'",
+                 ("level()", "'low'"), id="a method that says what it does"),
+    pytest.param("def level(self): return self.other", None, id="a method that works it out"),
+    pytest.param("def level(self): raise ValueError", None, id="a method that returns nothing"),
+    pytest.param("def level(self):\n        if self.a: return 1\n        return 2", None,
+                 id="a method with two results"),
+    pytest.param("def level(self):\n        a = 1\n        print(a)\n        return 2", None,
+                 id="a method that does more"),
+    pytest.param("def __init__(self): self.level = 1", None, id="what its instances have"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "expected"), BODIES)
+def test_a_class_lists_the_plain_values_that_it_has_of_the_engines(
+    body: str, expected: tuple[str, str] | None
+) -> None:
+    """Those of a base that is overridden are not among them."""
+    engine = f"class Root:\n    {body}\n    own = 1\nclass Base(Root): ..."
+    plugin = "from engine.core import Base\nclass A(Base):\n  own = 2"
+
+    found = contacts(pair_of({"core": engine}, {"m": plugin}))
+
+    [values] = [each.values for each in found if each.kind is ContactKind.CLASS]
+    assert [*values] == ([] if expected is None else [expected])
+
+
 def test_a_class_that_lost_a_base_lists_no_methods() -> None:
     """Whether the engine has what they override, nothing tells."""
     own = "from engine.core import Worker, Gone\nclass A(Worker, Gone):\n  def step(self): ..."

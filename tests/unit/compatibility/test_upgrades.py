@@ -88,6 +88,26 @@ def test_an_attribute_that_no_class_states_may_be_lost() -> None:
     assert _found([given], [given]) == []
 
 
+def test_a_default_that_a_call_leaves_out_may_be_another() -> None:
+    """It counts once for all calls, at the first."""
+    old, new = (("rank", "0"), ("scope", "'all'")), (("scope", "'own'"), ("more", "1"))
+    before = [_contact(HOLDS, line=line, defaults=old) for line in (1, 2)]
+    after = [_contact(HOLDS, line=line, defaults=new) for line in (1, 2)]
+
+    [found] = brought(before, after)
+
+    assert (found.verdict, found.at) == (CHANGED, "plugin/m.py:1")
+    assert found.why == "scope is left out; it was 'all' then, and is 'own' now"
+    assert [*brought(before, before)] == []
+
+
+def test_a_value_that_a_class_has_of_the_engine_may_be_another() -> None:
+    """The class is without a line of its own for it."""
+    old, new = _class(values=[("level", "1"), ("gone", "1")]), _class(values=[("level", "2")])
+
+    assert _found([old], [new]) == [("A.level", CHANGED, "the engine's value was 1, and is 2 now")]
+
+
 FORMS = [
     pytest.param(Form.VALUE, Form.CALLED, "it was a value that is read, and is called",
                  id="a method that was a property"),
@@ -147,9 +167,19 @@ DROPPED = ("A.get_slots", UNUSED, "the engine has no such method any more")
 OWN = ("get_slots", "get_free_slots")
 
 
-def _class(*inherited: str, own: Sequence[str] = OWN, of_self: Sequence[str] = ()) -> Contact:
+def _class(
+    *inherited: str,
+    own: Sequence[str] = OWN,
+    of_self: Sequence[str] = (),
+    values: Sequence[tuple[str, str]] = (),
+) -> Contact:
     return _contact(
-        kind=CLASS, what="A", inherited=inherited, own=tuple(own), called_of_self=tuple(of_self)
+        kind=CLASS,
+        what="A",
+        inherited=inherited,
+        own=tuple(own),
+        called_of_self=tuple(of_self),
+        values=tuple(values),
     )
 
 
