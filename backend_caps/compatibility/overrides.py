@@ -203,12 +203,13 @@ def sites_of_method(
                 continue  # a class of the engine's, by its name
             case receiver if _is_external(pair, receiver, site):
                 continue
-            case receiver if pair.precedents.take(root, name, Arguments.of(site.call)):
-                if is_only_family:
-                    yield site
-                    continue
-                stated = pair.instances.classes(receiver, site.place)
-                if not nodes.keys().isdisjoint(each.node for each in stated):
+            case receiver:
+                if not is_only_family:
+                    stated = pair.instances.classes(receiver, site.place)
+                    if nodes.keys().isdisjoint(each.node for each in stated):
+                        continue
+                # This comes last: it parses all classes of the family.
+                if pair.precedents.take(root, name, Arguments.of(site.call)):
                     yield site
 
 

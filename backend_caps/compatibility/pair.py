@@ -56,7 +56,7 @@ class Pair:
     _families: dict[tuple[ClassDef, str], bool] = field(default_factory=dict)
     _members: dict[ClassDef, frozenset[str]] = field(default_factory=dict)
     _deciding: set[ast.expr] = field(default_factory=set)
-    _subclasses: dict[ClassDef, list[ClassDef]] = field(default_factory=dict)
+    _subclasses: dict[tuple[ClassDef, str | None], list[ClassDef]] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -254,16 +254,28 @@ class Pair:
 
     # Classes
 
-    def subclasses(self, definition: ClassDef) -> list[ClassDef]:
-        """List the classes, of both, that derive from a class."""
-        if definition not in self._subclasses:
-            files = self.index.heads.files_below([definition.name])
-            self._subclasses[definition] = [
-                each
-                for each in self.index.classes_of(files)
-                if each is not definition and definition in self.classes.ancestors(each)
-            ]
-        return self._subclasses[definition]
+    def subclasses(self, definition: ClassDef, *, defining: str | None = None) -> list[ClassDef]:
+        """List the classes that derive from a class.
+
+        Args:
+            definition: the class.
+            defining: a method; of the engine's files those with one of the name are looked at. All
+                files of both if None.
+        """
+        key = (definition, defining)
+        if key not in self._subclasses:
+            self._subclasses[key] = [*self.derived(definition, defining=defining)]
+        return self._subclasses[key]
+
+    def derived(self, definition: ClassDef, *, defining: str | None = None) -> Iterator[ClassDef]:
+        """Find what `subclasses` lists, a file at a time."""
+        files = self.index.heads.files_below([definition.name])
+        if defining is not None:
+            known = self.texts.defining.get(defining, ())
+            files = [path for path in files if path in known]
+        for each in self.index.classes_of(files):
+            if each is not definition and definition in self.classes.ancestors(each):
+                yield each
 
     def engine_bases(self, definition: ClassDef) -> list[ClassDef]:
         """List the engine's classes among the bases of a class, in the order of resolution."""

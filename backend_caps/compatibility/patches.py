@@ -117,7 +117,7 @@ def _compared(
             misfits = partial(is_misfit, pair, function, before)
             sites = [*sites_of_method(pair, owner, bases, name, misfits)]
     else:
-        sites = [*_calls(pair, owner, name)]
+        sites = [] if takes_the_same(function, before) else [*_calls(pair, owner, name)]
     yield supplied(pair, what, function, sites)
     yield from results(pair, what, function, sites, before.node, before.module)
 

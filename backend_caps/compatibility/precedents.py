@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from backend_caps.compatibility.constructors import constructor_of
@@ -61,10 +63,16 @@ class Precedents:
             for each in self._constructors[root]
         )
 
-    def num_without(self, root: ClassDef, name: str) -> int:
-        """Return how many of the family's classes without subclasses have a root's method alone."""
-        last = [each for each in self.family(root) if not self.pair.subclasses(each)]
-        return sum(self.pair.classes.definer(each, name) is root for each in last)
+    def without(self, root: ClassDef, name: str) -> Iterator[ClassDef]:
+        """Find those of the family's classes without subclasses that have a root's method alone.
+
+        A family may have hundreds of classes, which are parsed as far as they are iterated.
+        """
+        for each in chain(self.pair.derived(root), [root]):
+            is_own = self.pair.is_engines(each.module.path)
+            has_none = is_own and self.pair.classes.definer(each, name) is root
+            if has_none and next(self.pair.derived(each), None) is None:
+                yield each
 
     def family(self, root: ClassDef) -> list[ClassDef]:
         """List a class of the engine's and its own subclasses of it."""
@@ -74,7 +82,8 @@ class Precedents:
     def _signatures(self, root: ClassDef, name: str) -> list[Signature]:
         key = (root, name)
         if key not in self._methods:
-            owners = [each for each in self.family(root) if name in each.methods]
+            owners = [root, *self.pair.subclasses(root, defining=name)]
+            owners = [each for each in owners if name in each.methods]
             found = [FunctionDef(each.module, each.methods[name], each) for each in owners]
             self._methods[key] = [
                 Signature.of(each.node, is_bound=not is_static(each.node))
