@@ -15,7 +15,7 @@ from backend_caps.compatibility.bindings import (
     made_by,
     statements_of,
 )
-from backend_caps.compatibility.decorators import is_property
+from backend_caps.compatibility.decorators import is_property, is_static
 from backend_caps.compatibility.nodes import dotted, walk
 from backend_caps.compatibility.places import Place
 from backend_caps.engines.source.guards import Function, Guards
@@ -47,7 +47,7 @@ class Instances:
     )
     _elements: dict[Function, Mapping[str, Element]] = field(default_factory=dict)
     _checks: dict[Guards, list[tuple[str, ast.expr]]] = field(default_factory=dict)
-    _asserts: dict[Function, list[tuple[str, ast.expr]]] = field(default_factory=dict)
+    _asserts: dict[Function, list[tuple[range, str, ast.expr]]] = field(default_factory=dict)
     _depth: int = 0
 
     def classes(self, node: ast.expr, place: Place) -> list[ClassDef]:
@@ -71,7 +71,9 @@ class Instances:
         if name is None:
             return []
         stated = [kinds for value, kinds in tests if value == name]
-        before = [k for value, k in asserted if value == name and k.lineno < node.lineno]
+        before = [
+            kinds for lines, value, kinds in asserted if value == name and node.lineno in lines
+        ]
         found: list[ClassDef] = []
         for kinds in stated or before[-1:]:
             each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
@@ -85,11 +87,19 @@ class Instances:
             self._checks[guards] = _checked_in(guards)
         return self._checks[guards]
 
-    def _asserts_of(self, function: Function) -> list[tuple[str, ast.expr]]:
-        """List the names that a function asserts to be instances, each with the classes."""
+    def _asserts_of(self, function: Function) -> list[tuple[range, str, ast.expr]]:
+        """List the names that a function asserts to be instances, each with the classes.
+
+        An assertion holds for the lines after it, as far as the block goes that it stands in.
+        """
         if function not in self._asserts:
-            tests = [each.test for each in walk(function) if isinstance(each, ast.Assert)]
-            self._asserts[function] = _checked_in(tests)
+            self._asserts[function] = [
+                (range(each.lineno + 1, (block[-1].end_lineno or 0) + 1), name, kinds)
+                for block in _blocks(function)
+                for each in block
+                if isinstance(each, ast.Assert)
+                for name, kinds in _checked_in([each.test])
+            ]
         return self._asserts[function]
 
     def _classes(self, node: ast.expr, place: Place) -> Iterator[ClassDef]:
@@ -207,7 +217,7 @@ class Instances:
                     around = Place(base.module, base.methods[function.name])
                     yield Statement(around, each.annotation, None)
                     return
-        names = [each.arg for each in function.args.args[1:]]
+        names = [each.arg for each in function.args.args[not is_static(function) :]]
         at = names.index(name) if name in names else None
         for site in self.pair.sites_in(place.module.path).get(function.name, ()):
             if site.owner is not owner.node or site.receiver != "self":
@@ -313,6 +323,15 @@ class Instances:
             case ast.Name() | ast.Attribute():
                 targets = self.pair.resolve(node, Place(place.module, node))
                 yield from (each for each in targets if isinstance(each, ClassDef))
+
+
+def _blocks(function: Function) -> Iterator[list[ast.stmt]]:
+    """List the blocks of statements in a function, the outer ones first."""
+    for node in walk(function):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
 
 
 def _checked_in(tests: Iterable[ast.expr]) -> list[tuple[str, ast.expr]]:

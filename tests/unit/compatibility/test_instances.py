@@ -209,6 +209,10 @@ ASSERTED = [
                  id="the last of two"),
     pytest.param("assert isinstance(x, dict)\n  x", ["Worker"], id="a class of no engine"),
     pytest.param("assert isinstance(y, Runner)\n  x", ["Worker"], id="of another value"),
+    pytest.param("if TYPE_CHECKING:\n    assert isinstance(x, Runner)\n  x", ["Worker"],
+                 id="in a block that has ended"),
+    pytest.param("if y:\n    assert isinstance(x, Runner)\n    while y:\n      x", ["Runner"],
+                 id="in the block around"),
     pytest.param("assert isinstance(x, Runner)\n  if isinstance(x, Worker):\n    x", ["Worker"],
                  id="before a condition"),
 ]  # fmt: skip
@@ -267,6 +271,8 @@ METHODS = [
                  id="by a call, keyword alone"),
     pytest.param("class A:\n  def g(self): self.f()\n  def f(self, *, x=None): x", [],
                  id="not by a call without it"),
+    pytest.param("class A:\n  def g(self): self.f(0, Runner())\n"
+                 "  @staticmethod\n  def f(x, y): y", ["Runner"], id="by a call, of no instance"),
     pytest.param("class A:\n  def g(self): self.f(*xs, Runner())\n  def f(self, x, y): y", [],
                  id="not after others that are unpacked"),
     pytest.param("class A:\n  def g(self, a): a.f(Runner())\n  def f(self, x): x", [],
