@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from backend_caps.compatibility.plugin import EntryPoint
 from backend_caps.engines.source.files import UnparsedError, parsed
+
+_PARTS = ("metadata", "options")
+"""The parts of a `setup.cfg` that state what `pyproject.toml` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,8 @@ class Metadata:
 def metadata_of(source: Path) -> Metadata:
     """Read the metadata of a wheel, or of a project's folder.
 
-    A folder without an `egg-info` is read by its `pyproject.toml` and `setup.py`; nothing runs.
+    A folder is read by its `pyproject.toml`, `setup.cfg` and `setup.py`, and nothing runs. What a
+    build left in `*.egg-info`, which may be older, fills in what they do not state.
 
     Raises:
         ValueError, OSError, zipfile.BadZipFile: one of the files cannot be read.
@@ -40,10 +45,17 @@ def metadata_of(source: Path) -> Metadata:
                 return Metadata(name=source.stem)
             path = zipfile.Path(archive, f"{found[0]}/")
             return of_distribution(PathDistribution(path), found[0])
+    project = _of_project(source)
     built = sorted([*source.glob("*.egg-info"), *source.glob("src/*.egg-info")])
     if not built:
-        return _of_project(source)
-    return of_distribution(PathDistribution(built[0]), built[0].name)
+        return project
+    left = of_distribution(PathDistribution(built[0]), built[0].name)
+    return Metadata(
+        name=left.name,
+        version=project.version or left.version,
+        entry_points=project.entry_points or left.entry_points,
+        requires=project.requires or left.requires,
+    )
 
 
 def of_distribution(distribution: Distribution, folder: str) -> Metadata:
@@ -70,7 +82,7 @@ def _of_ini(text: str, file: str) -> Iterator[EntryPoint]:
 
 
 def _of_project(folder: Path) -> Metadata:
-    """Read `pyproject.toml` and `setup.py`."""
+    """Read `pyproject.toml`, `setup.cfg` and `setup.py`."""
     project: Mapping[str, object] = {}
     points: list[EntryPoint] = []
     if (file := folder / "pyproject.toml").is_file():
@@ -81,16 +93,45 @@ def _of_project(folder: Path) -> Metadata:
             "plugins", {}
         )
         points += _of_table(groups, text)
+    settings: Mapping[str, str] = {}
+    if (file := folder / "setup.cfg").is_file():
+        settings, own = _of_settings(file.read_text(encoding="utf-8"))
+        points += own
     if (file := folder / "setup.py").is_file():
         points += _of_setup(file.read_bytes())
     stated = project.get("dependencies")
-    version = project.get("version")
+    if not isinstance(stated, list):
+        stated = settings.get("install_requires", "").split("\n")
+    version = project.get("version", settings.get("version"))
+    is_stated = isinstance(version, str) and not version.startswith(("attr:", "file:"))
     return Metadata(
-        name=str(project.get("name") or folder.resolve().name),
-        version=version if isinstance(version, str) else None,
+        name=str(project.get("name") or settings.get("name") or folder.resolve().name),
+        version=str(version) if is_stated else None,
         entry_points=tuple(points),
-        requires=tuple(map(str, stated)) if isinstance(stated, list) else (),
+        requires=tuple(filter(None, (str(each).strip() for each in stated))),
     )
+
+
+def _of_settings(text: str) -> tuple[dict[str, str], Iterator[EntryPoint]]:
+    """Read the metadata and the entry points of a `setup.cfg`."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment]  # names keep their case
+    try:
+        parser.read_string(text, "setup.cfg")
+    except configparser.Error as error:
+        raise ValueError(f"{error}") from error
+    settings = {n: parser.get(part, n) for part in _PARTS if part in parser for n in parser[part]}
+    groups = dict(parser["options.entry_points"]) if "options.entry_points" in parser else {}
+    return settings, _of_groups(groups, text)
+
+
+def _of_groups(groups: Mapping[str, str], text: str) -> Iterator[EntryPoint]:
+    lines = text.splitlines()
+    for group, entries in groups.items():
+        for entry in filter(None, map(str.strip, entries.splitlines())):
+            name, _, value = map(str.strip, entry.partition("="))
+            found = (at for at, line in enumerate(lines, 1) if line.strip() == entry)
+            yield EntryPoint(group=group, name=name, value=value, at=f"setup.cfg:{next(found, 1)}")
 
 
 def _of_table(groups: object, text: str) -> Iterator[EntryPoint]:

@@ -184,3 +184,65 @@ def test_a_project_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: st
 
     with pytest.raises(ValueError, match=r"Expected|utf-8"):
         metadata_of(tmp_path)
+
+
+SETTINGS = """
+[metadata]
+name = acme-caps
+version = 1.5
+
+[options]
+install_requires =
+    vllm>=0.30
+    numpy
+
+[options.entry_points]
+vllm.general_plugins =
+    acme = acme.plugin:register
+    Other = acme.other
+vllm.platform_plugins = acme = acme.plugin:platform
+"""
+
+
+def test_a_project_states_its_metadata_in_settings_of_setuptools(tmp_path: Path) -> None:
+    """Each entry has the line that it stands in, or its file's first."""
+    stated = metadata_of(write_folder(tmp_path, {"acme/setup.cfg": SETTINGS.lstrip()}) / "acme")
+
+    assert (stated.name, stated.version) == ("acme-caps", "1.5")
+    assert stated.requires == ("vllm>=0.30", "numpy")
+    assert _points(stated) == [
+        ("vllm.general_plugins", "acme", "acme.plugin:register", "setup.cfg:12"),
+        ("vllm.general_plugins", "Other", "acme.other", "setup.cfg:13"),
+        ("vllm.platform_plugins", "acme", "acme.plugin:platform", "setup.cfg:1"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[tool]\na = 1", "[metadata]\nversion = attr: acme.version"])
+def test_settings_may_state_nothing(tmp_path: Path, text: str) -> None:
+    """A version that is read elsewhere is none."""
+    stated = metadata_of(write_folder(tmp_path, {"acme/setup.cfg": text}) / "acme")
+
+    assert stated == Metadata(name="acme")
+
+
+def test_settings_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    """The file and its line are named."""
+    folder = write_folder(tmp_path, {"acme/setup.cfg": "a = 1"}) / "acme"
+
+    with pytest.raises(ValueError, match=r"setup\.cfg"):
+        metadata_of(folder)
+
+
+def test_files_are_newer_than_what_a_build_left(tmp_path: Path) -> None:
+    """The build fills in what they leave open."""
+    project = "[project]\nname = 'acme'\n[project.entry-points.g]\na = 'acme.new:f'\n"
+    texts = {
+        "acme/pyproject.toml": project,
+        "acme/acme.egg-info/PKG-INFO": STATED,
+        "acme/acme.egg-info/entry_points.txt": "[g]\na = acme.old:f",
+    }
+
+    stated = metadata_of(write_folder(tmp_path, texts) / "acme")
+
+    assert [each.value for each in stated.entry_points] == ["acme.new:f"]
+    assert stated.version == "1.5"
