@@ -96,7 +96,8 @@ def is_misfit(pair: Pair, method: FunctionDef, base: FunctionDef, site: Site) ->
         or unpacks_other(site, method.node)
     )
     assert base.owner is not None, "it is a method"
-    return is_at_odds and fits(pair, base.owner, base.node.name, site)
+    is_met = is_at_odds and not pair.replacements.covers(site)
+    return is_met and fits(pair, base.owner, base.node.name, site)
 
 
 def fits(pair: Pair, owner: ClassDef, name: str, site: Site) -> bool:

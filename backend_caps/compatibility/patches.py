@@ -112,12 +112,14 @@ def _compared(
         definer = next(each for each in bases if name in each.methods)
         sites = []
         if name == "__init__":
-            sites = [e for e in _constructions(pair, owner) if fits(pair, definer, name, e)]
+            made = [e for e in _constructions(pair, owner) if not pair.replacements.covers(e)]
+            sites = [each for each in made if fits(pair, definer, name, each)]
         elif not name.startswith("__") and not takes_the_same(function, before):
             misfits = partial(is_misfit, pair, function, before)
             sites = [*sites_of_method(pair, owner, bases, name, misfits)]
     else:
-        sites = [] if takes_the_same(function, before) else [*_calls(pair, owner, name)]
+        calls = () if takes_the_same(function, before) else _calls(pair, owner, name)
+        sites = [each for each in calls if not pair.replacements.covers(each)]
     yield supplied(pair, what, function, sites)
     yield from results(pair, what, function, sites, before.node, before.module)
 

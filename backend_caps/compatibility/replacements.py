@@ -15,6 +15,7 @@ from backend_caps.engines.source.module import ClassDef, Module
 
 if TYPE_CHECKING:
     from backend_caps.compatibility.pair import Pair
+    from backend_caps.compatibility.sites import Site
 
 
 @dataclass
@@ -47,6 +48,13 @@ class Replacements:
             return target.path in self._names
         owner = target.module.name if target.owner is None else target.owner.path
         return f"{owner}.{target.node.name}" in self._names
+
+    def covers(self, site: Site) -> bool:
+        """Return whether the plugin replaces the function that a call stands in."""
+        if not site.functions:
+            return False
+        owner = None if site.owner is None else site.module.definitions.get(site.owner)
+        return self.has(FunctionDef(site.module, site.functions[-1], owner))
 
     def adds(self, definition: ClassDef, name: str) -> bool:
         """Return whether the plugin assigns an attribute of a class."""

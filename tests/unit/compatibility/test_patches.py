@@ -161,6 +161,11 @@ FITTING = [
         id="a static method for one of the class",
     ),
     pytest.param("def own(self, rank): ...\nWorker.__init__ = own", id="a constructor"),
+    pytest.param(
+        "def own(path): return 1, 2\nops.load = own\nops.run = print\n"
+        "from engine import others\nothers.load_all = print",
+        id="a function whose callers are replaced",
+    ),
     pytest.param("def own(self, other): ...\nWorker.__len__ = own", id="what no call names"),
     pytest.param("def own(path, device, size): ...\nops.copy = low.copy", id="by the engine's own"),
     pytest.param("def own(path): ...\nops.copy = own", id="what the module imports"),

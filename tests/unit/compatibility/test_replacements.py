@@ -87,3 +87,31 @@ def test_an_assignment_has_an_owner_a_name_and_a_value(
     found = assigned(node)
 
     assert expected == (found and (ast.unparse(found[0]), found[1], ast.unparse(found[2])))
+
+
+CALLS = {
+    "calls": """
+        from engine.worker import load
+        class Runner:
+            def run(self): load()
+            loaded = load()
+        def load_all(): load()
+        load()
+        """,
+    **ENGINE,
+}
+COVERED = [
+    pytest.param("import engine.calls\nengine.calls.load_all = own", [6], id="a function"),
+    pytest.param("from engine.calls import Runner\nRunner.run = own", [4], id="a method"),
+    pytest.param("from engine.calls import Runner\nRunner.stop = own", [], id="another"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), COVERED)
+def test_a_call_in_a_function_that_is_replaced_is_not_made(text: str, expected: list[int]) -> None:
+    """Calls outside of all functions are."""
+    pair = pair_of(CALLS, {"m": text})
+
+    sites = pair.sites_in("engine/calls.py")["load"]
+
+    assert [e.call.lineno for e in sites if pair.replacements.covers(e)] == expected
