@@ -43,6 +43,7 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                     verdict=Verdict.CHANGED if is_conditional else Verdict.BREAKS,
                     what=f"{definition.name}.{node.attr}",
                     at=definition.module.at(own),
+                    owner_at=definition.at,
                     why=f"{reader} reads it{where}, and __init__ does not assign it",
                     engine_at=base.module.at(node),
                     remedy=f"assign self.{node.attr}, or call super().__init__()",

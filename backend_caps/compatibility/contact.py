@@ -94,7 +94,7 @@ class Contact:
     defaults: tuple[tuple[str, str], ...] = ()
     """The parameters of what is called that are left out, and what they are then."""
     owner_at: str = ""
-    """`file:line` of the class around a method; empty for others."""
+    """`file:line` of the class of a method or an attribute; empty for others."""
     own: tuple[str, ...] = ()
     """The methods in a class's body that are there for the engine; none if a base is lost."""
     inherited: tuple[str, ...] = ()
@@ -108,5 +108,8 @@ class Contact:
 
     @property
     def key(self) -> tuple[ContactKind, str, str, str]:
-        """What it is, whichever version of the engine it is compared with."""
-        return self.kind, self.what, self.at, self.given
+        """What it is, whichever version of the engine it is compared with.
+
+        A branch for each version may define a method: its class is what tells it from others.
+        """
+        return self.kind, self.what, self.owner_at or self.at, self.given

@@ -108,6 +108,14 @@ def test_a_value_that_a_class_has_of_the_engine_may_be_another() -> None:
     assert _found([old], [new]) == [("A.level", CHANGED, "the engine's value was 1, and is 2 now")]
 
 
+def test_a_method_is_the_same_in_the_branch_of_another_version() -> None:
+    """What was broken in one is not brought by the other."""
+    before = _contact(BREAKS, OVERRIDE, line=3, owner_at="plugin/m.py:1")
+    after = replace(before, at="plugin/m.py:7")
+
+    assert _found([before], [after]) == []
+
+
 FORMS = [
     pytest.param(Form.VALUE, Form.CALLED, "it was a value that is read, and is called",
                  id="a method that was a property"),
