@@ -33,6 +33,8 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
         for place, node in _reads(pair, definition, base, given - has):
             if node.attr not in has:
                 has.add(node.attr)
+                if _is_left_out_elsewhere(pair, base, place.functions[-1].name, node.attr):
+                    continue
                 # Whether such a condition ever holds of an instance, running code knows.
                 is_conditional = any("self." in ast.unparse(each) for each in place.guards)
                 words = condition(place.guards)
@@ -48,6 +50,17 @@ def left_out(pair: Pair, definition: ClassDef) -> Iterator[Contact]:
                     engine_at=base.module.at(node),
                     remedy=f"assign self.{node.attr}, or call super().__init__()",
                 )
+
+
+def _is_left_out_elsewhere(pair: Pair, base: ClassDef, reader: str, name: str) -> bool:
+    """Return whether a base's method reads an attribute that a class of the engine's lacks too."""
+    for each in pair.derived(base):
+        runs = pair.live_methods.of(each)
+        has = (pair.members(own) for own in pair.classes.ancestors(each) if own is not base)
+        is_alike = (base, "__init__") not in runs and (base, reader) in runs
+        if is_alike and pair.is_engines(each.module.path) and not any(name in own for own in has):
+            return True
+    return False
 
 
 def is_assigned(pair: Pair, owner: ClassDef | None, name: str) -> bool:

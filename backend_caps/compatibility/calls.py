@@ -146,8 +146,14 @@ def called(pair: Pair, func: ast.expr, place: Place) -> Iterator[FunctionDef | C
     """List the functions and classes of the engine that a call may be of, the likeliest first."""
     owner = class_around(place)
     match func:
-        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if owner:
-            found = pair.method(owner, name, after=owner)
+        case ast.Attribute(
+            value=ast.Call(func=ast.Name(id="super"), args=arguments), attr=name
+        ) if owner:
+            # `super(Base, self)` looks behind a base, and passes by its own methods.
+            named = [each for part in arguments[:1] for each in pair.resolve(part, place)]
+            order = pair.classes.ancestors(owner)
+            after = next((each for each in order if each in named), owner)
+            found = pair.method(owner, name, after=after)
             yield from [] if found is None else [found]
             return
         case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if owner:

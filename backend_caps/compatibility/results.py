@@ -11,8 +11,8 @@ from backend_caps.compatibility.pair import Pair
 from backend_caps.compatibility.signatures import result_lengths
 from backend_caps.compatibility.sites import Site
 from backend_caps.engines.source.guards import Function
-from backend_caps.engines.source.index import FunctionDef
-from backend_caps.engines.source.module import Module
+from backend_caps.engines.source.index import External, FunctionDef
+from backend_caps.engines.source.module import ClassDef, Module
 
 _SCALARS = frozenset({"None", "float", "int", "bool", "str"})
 
@@ -39,6 +39,8 @@ def results(
     own, wanted = function.node.returns, None if base is None else base.returns
     if base is None or own is None or wanted is None:
         return
+    if _names_no_class(pair, wanted, base_module):
+        return  # another name for a type, as of the texts that a method may return
     if _is_other(ast.unparse(own), ast.unparse(wanted)) and _is_used(pair, function):
         yield _result(
             what,
@@ -46,6 +48,14 @@ def results(
             f"returns {ast.unparse(own)}; the engine takes {ast.unparse(wanted)}",
             base_module.at(base),
         )
+
+
+def _names_no_class(pair: Pair, annotation: ast.expr, module: Module) -> bool:
+    """Return whether an annotation is a name of something else, such as of a `Literal`."""
+    if not isinstance(annotation, ast.Name) or annotation.id in _SCALARS:
+        return False
+    found = [target for _, target in pair.index.resolve(annotation, module)]
+    return not any(isinstance(each, ClassDef | External) for each in found)
 
 
 def unpacks_other(site: Site, function: Function) -> bool:

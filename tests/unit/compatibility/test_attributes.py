@@ -30,6 +30,13 @@ ENGINE = {
         class Free(Root):
             def __init__(self):
                 self.free = 1
+        class Skipped:
+            def __init__(self):
+                self.named = self.lacked = 1
+            def step(self):
+                return self.named, self.lacked
+        class Skipping(Skipped):
+            def __init__(self): self.named = 1
         class Plain:
             def step(self):
                 return self.anything
@@ -67,6 +74,8 @@ LEFT = [
     pytest.param("class Other:\n  def __init__(self): ...\n"
                  "class A(Worker):\n  def __init__(self): Other.__init__(self)", [],
                  id="none: another class makes its instances"),
+    pytest.param("class A(Skipped):\n  def __init__(self): ...", ["A.named"],
+                 id="what each of the engine's own has"),
     pytest.param("class A(Plain):\n  def __init__(self): ...", [],
                  id="none: the base has no constructor"),
 ]  # fmt: skip

@@ -64,6 +64,10 @@ def _told(text: str) -> list[tuple[str, Verdict, str]]:
 
 
 FITTING = [
+    pytest.param("class A(Fast):\n  def step(self): super(Fast, self).step(1)", "Worker.step",
+                 id="behind a base"),
+    pytest.param("class A(Fast):\n  def step(self): super(A, self).step(1, 2)", "Fast.step",
+                 id="behind the class itself"),
     pytest.param("ops.load(1, device=2)", "load", id="a function"),
     pytest.param("ops.load(*x)", "load", id="what is unpacked"),
     pytest.param("Worker(0)", "Worker", id="a constructor"),

@@ -84,6 +84,16 @@ def test_an_annotation_of_another_value_is_found(own: str, wanted: str) -> None:
 
 
 RUN = "def run(x):\n  return x.plan()"
+
+
+def test_another_name_for_a_type_is_not_compared() -> None:
+    """It may be of texts, and a class is what it says."""
+    own, base = "def plan() -> str: ...", "def plan() -> Kind: ..."
+
+    assert _why(own, base, f"Kind = Literal['a', 'b']\n{RUN}") == []
+    assert _why(own, base, f"class Kind: ...\n{RUN}") == ["returns str; the engine takes Kind"]
+
+
 USES = [
     pytest.param(RUN, True, id="by a call"),
     pytest.param("def run(x):\n  x.plan()", False, id="not at all"),
