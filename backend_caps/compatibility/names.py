@@ -200,6 +200,9 @@ def _may_be_given(pair: Pair, owner: ClassDef | None, name: str) -> bool:
         return True
     if owner is None:
         return False
+    order = pair.classes.ancestors(owner)
+    if not any(e.methods or e.statements or pair.members(e) - {e.name} for e in order):
+        return True  # a class without any attribute stands for what the plugin puts there
     others = pair.subclasses(owner)
     return pair.replacements.adds(owner, name) or any(
         pair.has_member(each, name) is not False for each in others

@@ -51,11 +51,13 @@ def results(
 
 
 def _names_no_class(pair: Pair, annotation: ast.expr, module: Module) -> bool:
-    """Return whether an annotation is a name of something else, such as of a `Literal`."""
+    """Return whether an annotation is a name of something else: of a `Literal`, or of `str`."""
     if not isinstance(annotation, ast.Name) or annotation.id in _SCALARS:
         return False
     found = [target for _, target in pair.index.resolve(annotation, module)]
-    return not any(isinstance(each, ClassDef | External) for each in found)
+    classes = [each for each in found if isinstance(each, ClassDef | External)]
+    builtins = (isinstance(e, External) and e.path.startswith("builtins.") for e in classes)
+    return not classes or any(builtins)
 
 
 def unpacks_other(site: Site, function: Function) -> bool:

@@ -30,6 +30,7 @@ ENGINE = {
             def wrapped(self): ...
         class Special(Worker):
             def only_special(self): ...
+        class Bare: ...
         def load(): ...
         def feed(runner):
             runner.fed = 1
@@ -187,6 +188,8 @@ READS = [
     pytest.param("Worker().lost", [("Worker.lost", Verdict.BREAKS)], id="gone of an instance"),
     pytest.param("Worker().fed", [("Worker.fed", Verdict.NOT_CHECKED)], id="assigned elsewhere"),
     pytest.param("Worker().asked", [("Worker.asked", Verdict.NOT_CHECKED)], id="asked for"),
+    pytest.param("def f(x: core.Bare): x.lost", [("Bare.lost", Verdict.NOT_CHECKED)],
+                 id="of a class without attributes"),
     pytest.param("Worker().only_special", [("Worker.only_special", Verdict.NOT_CHECKED)],
                  id="of a subclass"),
     pytest.param("Worker.__name__", [], id="of every class"),

@@ -91,6 +91,7 @@ def test_another_name_for_a_type_is_not_compared() -> None:
     own, base = "def plan() -> str: ...", "def plan() -> Kind: ..."
 
     assert _why(own, base, f"Kind = Literal['a', 'b']\n{RUN}") == []
+    assert _why(own, base, f"Kind = str\n{RUN}") == []
     assert _why(own, base, f"class Kind: ...\n{RUN}") == ["returns str; the engine takes Kind"]
 
 
