@@ -68,7 +68,7 @@ def is_assigned(pair: Pair, owner: ClassDef | None, name: str) -> bool:
 
     What is known to be an instance of another class is none.
     """
-    if name in pair.texts.set:
+    if name in pair.texts.set_by_text:
         return True
     for module in pair.index.modules(pair.texts.assigning.get(name, ())):
         for place in Places(module, pair.conditions):

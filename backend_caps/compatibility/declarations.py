@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import EnumType
+from typing import Any, cast
 
 import backend_caps
 from backend_caps.capability.backend import Backend, Reading
@@ -73,7 +74,7 @@ def _claims(
         yield _open(point, f"what {place} makes for {pair.engine} is no class that is read")
         return
     stated = declaration.capabilities.stated()
-    # A condition may state another value, which the class then tells under the same one.
+    # A condition may state another value, and the class may do so under the same condition.
     conditional = {name for when in declaration.conditions for name in when.capabilities.stated()}
     for name in sorted(stated.keys() & told.keys() - conditional):
         yield _claim(point, definition, (name, stated[name]), told[name])
@@ -165,7 +166,7 @@ class _Values:
             ):
                 named = {str(each.arg): self.value(each.value, module) for each in keywords}
                 given = [self.value(each, module) for each in arguments]
-                return self.value(func, module)(*given, **named)
+                return _callable(self.value(func, module), func)(*given, **named)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.value(operand, module)
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -183,17 +184,26 @@ class _Values:
                     return _exported(path)
                 case External(path=path) if path.removeprefix("builtins.") in _BUILTINS:
                     return _BUILTINS[path.removeprefix("builtins.")]
-        if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
-            return getattr(self.value(node.value, module), node.attr)
         raise _UnknownError(ast.unparse(node))
 
 
 def _exported(path: str) -> Any:  # noqa: ANN401 - of any kind
-    """Return what `backend_caps` exports by a name, or a member of it."""
+    """Return what `backend_caps` exports by a name, or a member of an enumeration there."""
     _, name, *members = path.split(".")
-    if name not in _WORDS or any(each.startswith("_") for each in members):
+    if name not in _WORDS:
         raise _UnknownError(path)
     found = getattr(backend_caps, name)
-    for each in members:
-        found = getattr(found, each)
-    return found
+    match members:
+        case []:
+            return found
+        case [member] if isinstance(found, EnumType):
+            return found[member]
+    raise _UnknownError(path)
+
+
+def _callable(found: Any, func: ast.expr) -> Callable[..., Any]:  # noqa: ANN401 - of any kind
+    """Return what may be called: a class itself, for its methods may read files."""
+    exported = (getattr(backend_caps, name) for name in _WORDS)
+    if any(found is each for each in (*_BUILTINS.values(), *exported)):
+        return cast("Callable[..., Any]", found)
+    raise _UnknownError(ast.unparse(func))

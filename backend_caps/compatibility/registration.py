@@ -59,7 +59,10 @@ class Registrations:
         return found
 
     def _is_given(self, definition: ClassDef, around: tuple[ClassDef, ...]) -> bool:
-        """Return whether the engine gets a class, or one below it; `around` are those that ask."""
+        """Return whether the engine gets a class, or one below it.
+
+        `around` are the classes that are being followed: getters may return each other's.
+        """
         return definition not in around and any(
             self.pair.engine_bases(each)
             or not self.names.isdisjoint((each.name, each.path))

@@ -103,8 +103,8 @@ class TextSearch:
         return _decoded(_paths_by_match(_ASSIGNED, self.files))
 
     @cached_property
-    def set(self) -> frozenset[str]:
-        """The attributes that any file sets by their text."""
+    def set_by_text(self) -> frozenset[str]:
+        """The attributes that any file sets by their text, with `setattr`."""
         return self._words(_SET, self.files)
 
     @cached_property

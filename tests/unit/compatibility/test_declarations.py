@@ -168,6 +168,10 @@ OTHERS = [
     pytest.param("ACME = {'a': -1, 'b': list(tuple())}", [], id="a mapping"),
     pytest.param("ACME = {**x}", OPEN, id="a mapping that running code knows"),
     pytest.param("def ACME(): ...", OPEN, id="a function"),
+    pytest.param("ACME = Declaration.model_construct()", OPEN, id="what a method of a class makes"),
+    pytest.param("ACME = backend_caps.Declaration.model_construct()", OPEN, id="by a module"),
+    pytest.param("ACME = 'a'.upper()", OPEN, id="what a method of a value makes"),
+    pytest.param("ACME = BatchKind.UNIFORM_BATCH()", OPEN, id="what is no class"),
 ]
 
 

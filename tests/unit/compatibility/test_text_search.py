@@ -128,4 +128,4 @@ def test_an_attribute_is_assigned_from_outside(text: str, expected: bool) -> Non
     """What an object assigns to itself is one of its members, and found there."""
     texts = pair_of({}, {"m": text}).texts
 
-    assert ("size" in {*texts.assigning, *texts.set}) is expected
+    assert ("size" in {*texts.assigning, *texts.set_by_text}) is expected
