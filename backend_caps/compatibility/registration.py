@@ -61,7 +61,7 @@ class Registrations:
     def _is_given(self, definition: ClassDef, around: tuple[ClassDef, ...]) -> bool:
         """Return whether the engine gets a class, or one below it.
 
-        `around` are the classes that are being followed: getters may return each other's.
+        `around` are the classes that are being followed: getter functions may return each other's.
         """
         return definition not in around and any(
             self.pair.engine_bases(each)
