@@ -15,6 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -26,10 +27,53 @@ _GRANULE_BYTES = 512
 _serials = itertools.count(1)
 
 
+class Segment:
+    """Memory that a kernel's pointer may point into: a tensor's, with all that its views share.
+
+    Args:
+        memory: a flat host tensor, from the first byte on.
+        num_bytes: the size, at most that of `memory`.
+        serial: the serial number of the memory in races; None where it is not looked for.
+    """
+
+    __slots__ = ("_memory", "_typed", "num_bytes", "serial", "start")
+
+    def __init__(self, memory: Tensor, num_bytes: int, serial: int | None) -> None:
+        self._memory = memory
+        self._typed: dict[torch.dtype, Tensor] = {}
+        self.start = memory.data_ptr()
+        self.num_bytes = num_bytes
+        self.serial = serial
+
+    def view(self, dtype: torch.dtype) -> Tensor:
+        """Return the memory as elements of a dtype."""
+        typed = self._typed.get(dtype)
+        if typed is None:
+            num_bytes = self.num_bytes // dtype.itemsize * dtype.itemsize
+            with torch.inference_mode(mode=False):
+                typed = self._typed[dtype] = self._memory.view(torch.uint8)[:num_bytes].view(dtype)
+        return typed
+
+
+class FreedMemoryError(Exception):
+    """An address is in memory that no tensor had any more."""
+
+
 class Block:
     """A block of device memory, backed by a host tensor."""
 
-    __slots__ = ("_typed", "num_bytes", "pool", "serial", "stream", "users", "words")
+    __slots__ = (
+        "__weakref__",
+        "_typed",
+        "freed_at",
+        "num_bytes",
+        "pool",
+        "segment",
+        "serial",
+        "stream",
+        "users",
+        "words",
+    )
 
     def __init__(self, num_bytes: int, stream: int, pool: Pool) -> None:
         self.serial = next(_serials)
@@ -42,6 +86,15 @@ class Block:
             self.words = torch.empty(num_bytes // 2, dtype=torch.int16, device="cpu")
         self.poison()
         self._typed: dict[torch.dtype, Tensor] = {}
+        self.segment: Segment | None = None
+        self.freed_at: int | None = None
+        _blocks[self.words.data_ptr()] = self
+
+    def lend(self, num_bytes: int) -> None:
+        """Give the memory to a tensor."""
+        self.freed_at = None
+        if self.segment is None or self.segment.num_bytes != num_bytes:
+            self.segment = Segment(self.words, num_bytes, self.serial)
 
     def poison(self) -> None:
         """Overwrite the memory with poison."""
@@ -54,6 +107,33 @@ class Block:
             with torch.inference_mode(mode=False):
                 typed = self._typed[dtype] = self.words.view(dtype)
         return typed.as_strided(size, stride, 0)
+
+
+_blocks: WeakValueDictionary[int, Block] = WeakValueDictionary()
+_moments = itertools.count(1)
+
+
+def moment() -> int:
+    """Return a number that is higher at each launch of a kernel, and at each free of a block."""
+    return next(_moments)
+
+
+def segment_at(address: int, launched_at: int) -> Segment | None:
+    """Return the memory of a tensor at an address; None where there is none.
+
+    Args:
+        address: the address.
+        launched_at: the moment when the work was launched that accesses it.
+
+    Raises:
+        FreedMemoryError: it was freed before that moment.
+    """
+    for start, block in list(_blocks.items()):
+        if start <= address < start + block.num_bytes:
+            if block.freed_at is not None and block.freed_at < launched_at:
+                raise FreedMemoryError
+            return block.segment
+    return None
 
 
 class Lease:
@@ -112,11 +192,14 @@ class Allocator:
             pool.num_bytes += rounded
             free.append(Block(rounded, stream, pool))
         self.num_live += 1
-        return Lease(free.pop(), self.free)
+        block = free.pop()
+        block.lend(num_bytes)
+        return Lease(block, self.free)
 
     def free(self, block: Block) -> None:
         """Free a block; called by a destructor, so at any point of other code."""
         self.num_live -= 1
+        block.freed_at = moment()
         if self.is_closed:
             return
         if block.users and block.pool is not self.pool:

@@ -14,7 +14,9 @@ import torch
 
 from backend_caps.errors import BackendCapsError, CodedError
 
-_OWN_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_TORCH = Path(torch.__file__).parent
+# Triton is installed beside torch, and need not be imported, or there.
+_OWN_FOLDERS = (str(_TORCH), str(_TORCH.with_name("triton")), str(Path(__file__).parent))
 _OWN_MODULES = ("contextlib.py", "functools.py")
 
 
@@ -32,7 +34,7 @@ class Site(NamedTuple):
 
 @cache
 def _is_own(code: CodeType) -> bool:
-    """Return whether code is torch's or the simulator's; cached, as every launch calls it."""
+    """Return whether code is torch's, Triton's or the simulator's; every launch calls it."""
     file = code.co_filename
     return file.startswith((*_OWN_FOLDERS, "<")) or Path(file).name in _OWN_MODULES
 
@@ -98,6 +100,7 @@ class SimulatorError(CodedError):
         "graph-state": "a graph's method was called in a state that does not allow it",
         "nested-simulation": "a simulation was started while another one runs",
         "schedule": "a word is no schedule",
+        "unsupported-kernel": "a Triton kernel cannot run on the simulated device",
         "unsupported-operator": "an operator cannot run on the simulated device",
     }
 

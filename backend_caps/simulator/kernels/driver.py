@@ -1,0 +1,340 @@
+"""The simulated device as a driver of Triton, which is how Triton takes devices of others.
+
+Triton's own code does what it does for a GPU: it binds arguments, tunes, compiles and caches. The
+compiler ends at the tensor IR, and a launch puts the run of that on the current stream.
+
+There are no times on this device, so of the configurations that a kernel is to be tuned over, the
+first that is left after pruning is taken, and none is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn, Protocol, cast
+
+import torch
+import triton  # type: ignore[import-untyped] # Triton ships no types
+from torch import Tensor
+from triton.backends import Backend, backends  # type: ignore[import-untyped] # as above
+from triton.backends.compiler import GPUTarget, Language  # type: ignore[import-untyped] # as above
+from triton.backends.driver import DriverBase  # type: ignore[import-untyped] # as above
+from triton.backends.nvidia.compiler import CUDABackend  # type: ignore[import-untyped] # as above
+from triton.compiler import ASTSource  # type: ignore[import-untyped] # as above
+from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
+from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped] # as above
+
+from backend_caps.simulator.allocation import Segment, moment, segment_at
+from backend_caps.simulator.errors import SimulatorError, call_site
+from backend_caps.simulator.kernels.errors import KernelTextError
+from backend_caps.simulator.kernels.frames import Grid
+from backend_caps.simulator.kernels.memory import Memory
+from backend_caps.simulator.kernels.programs import Kernel
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op
+from backend_caps.simulator.simulation import Simulation, current
+from backend_caps.simulator.tensor import SimTensor
+
+_NAME = "sim"
+_ARCHITECTURE = 90
+"""Kernels and compiler take the device for one with Hopper's types."""
+_LIBRARY = str(Path(triton.__file__).parent)
+_MOST_THREADS = 1024
+_SHARED_BYTES = 232448
+"""What a program may have of shared memory on an H100; nothing is allocated here."""
+
+
+def refuse_kernel(name: str, reason: str) -> NoReturn:
+    """Raise for a kernel that cannot run.
+
+    Raises:
+        SimulatorError: always.
+    """
+    launched = f"kernel {name!r}, launched at {call_site()}"
+    text = f"{launched}, cannot run on the simulated device: {reason}."
+    raise SimulatorError("unsupported-kernel", text)
+
+
+class SimBackend(CUDABackend):  # type: ignore[misc] # its base has no types
+    """Triton's compiler for CUDA up to the tensor IR, which has nothing of a device yet."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        super().__init__(target)
+        self.binary_ext = "ttir"
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        """Return whether a target is the simulated device."""
+        return bool(target.backend == _NAME)
+
+    def hash(self) -> str:
+        """Name what compiles, for the cache on disk."""
+        return f"{triton.__version__}-{_NAME}-{_ARCHITECTURE}"
+
+    def add_stages(self, stages: dict[str, object], options: object, language: Language) -> None:
+        """Add the only stage."""
+        if language is not Language.TRITON:
+            refuse_kernel(str(language), "only kernels of triton.jit do; Gluon's are for one GPU")
+
+        def lower(module: object, metadata: dict[str, object]) -> object:
+            # An older GPU's compiler makes pointers of tensor descriptors.
+            lowered = CUDABackend.make_ttir(module, metadata, options, 80)
+            metadata["name"] = lowered.get_entry_func_name()
+            metadata["shared"] = 0
+            return lowered
+
+        stages["ttir"] = lower
+
+    def pack_metadata(self, metadata: object) -> None:
+        """Return nothing: a launch needs none."""
+
+
+class _Benchmarker(Protocol):
+    """Measures a call, in milliseconds."""
+
+    def __call__(
+        self, call: Callable[[], object], *, quantiles: Sequence[float]
+    ) -> Sequence[float]:
+        """Return the quantiles of its times."""
+
+
+def equal_times(call: Callable[[], object], *, quantiles: Sequence[float]) -> list[float]:
+    """Return the same time for every call, and make none."""
+    del call
+    return [1.0] * len(quantiles)
+
+
+class SimLauncher:
+    """Launches a compiled kernel.
+
+    Args:
+        src: what it was compiled from.
+        metadata: what the compiler says of it.
+    """
+
+    def __init__(self, src: ASTSource, metadata: object) -> None:
+        del metadata
+        self._types = tuple(src.signature.values())
+
+    def __call__(
+        self,
+        x: int,
+        y: int,
+        z: int,
+        stream: int,
+        kernel: Kernel,
+        packed: None,
+        metadata: object,
+        enter: Callable[[object], object] | None,
+        leave: Callable[[object], object] | None,
+        *args: object,
+    ) -> None:
+        """Put the run of a grid of programs on the current stream."""
+        del stream, packed
+        if x * y * z <= 0:
+            return
+        if enter is not None:
+            enter(metadata)
+        given: list[object] = []
+        for kind, value in zip(self._types, args, strict=True):
+            _flatten(kind, value, given)
+        launch(kernel, given, (x, y, z))
+        if leave is not None:
+            leave(metadata)
+
+
+def _flatten(kind: object, value: object, given: list[object]) -> None:
+    """Append what the compiled kernel takes for an argument: nothing for what is compiled in."""
+    if kind == "constexpr":
+        return
+    if isinstance(kind, tuple):
+        assert isinstance(value, tuple), f"{value!r} for {kind}"
+        for own, entry in zip(kind, value, strict=True):
+            _flatten(own, entry, given)
+    elif isinstance(value, TensorDescriptor):
+        shape = (*value.shape, *value.strides)
+        given += [value.base, *shape, value.padding == "nan", value.round_f32_to_tf32, *shape]
+    else:
+        given.append(value)
+
+
+def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
+    """Put a kernel on the current stream.
+
+    Args:
+        kernel: the kernel.
+        given: its arguments; tensors lie on the device, or in pinned memory of the host.
+        grid: the programs along each axis.
+
+    Raises:
+        SimulatorError: a tensor is in pageable memory of the host.
+    """
+    simulation = current()
+    segments: dict[int, Segment] = {}
+    values: list[object] = []
+    numbers = kernel.function.arguments
+    for number, value in zip(numbers, given, strict=True):
+        if value.__class__ is SimTensor or isinstance(value, Tensor):
+            assert isinstance(value, Tensor)
+            segments[number], address = _pointed(kernel, number, value, simulation)
+            values.append(address)
+        else:
+            values.append(value)
+    reads = writes = NO_BLOCKS
+    if simulation.detector.is_on:
+        reads, writes = (_blocks(kernel, verb, segments) for verb in ("reads", "writes"))
+    find = partial(segment_at, launched_at=moment())
+    work = partial(_run, kernel, values, grid, segments, find)
+    simulation.launch(Op(kernel.function.name, work, reads - writes, writes))
+
+
+def _pointed(
+    kernel: Kernel, number: int, tensor: Tensor, simulation: Simulation
+) -> tuple[Segment, int]:
+    """Return a tensor's memory, and the address of its first element."""
+    if isinstance(tensor, SimTensor):
+        segment = tensor.lease.block.segment
+        assert segment is not None, "a leased block has a segment"
+        return segment, tensor.raw.data_ptr()
+    serial = simulation.pinned.serial(tensor)
+    if serial is None and tensor.numel():
+        name = kernel.function.names[number]
+        refuse_kernel(
+            kernel.function.name,
+            f"argument {name!r} is a tensor in pageable memory of the host; copy it to 'sim' first",
+        )
+    storage = tensor.untyped_storage()
+    memory = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return Segment(memory, storage.nbytes(), serial), tensor.data_ptr()
+
+
+def _blocks(kernel: Kernel, verb: str, segments: Mapping[int, Segment]) -> Blocks:
+    """Return the blocks that a kernel reads, or writes, by the pointers that it was given."""
+    serials = (segments[each].serial for each in kernel.accessed[verb] if each in segments)
+    return frozenset(serial for serial in serials if serial is not None)
+
+
+def _run(
+    kernel: Kernel,
+    values: Sequence[object],
+    grid: Grid,
+    segments: Mapping[int, Segment],
+    find: Callable[[int], Segment | None],
+) -> None:
+    function = kernel.function
+    arguments = [
+        _number(value, function.kinds[number].held)
+        for number, value in zip(function.arguments, values, strict=True)
+    ]
+    kernel.run(arguments, grid, Memory(segments, function.names, find))
+
+
+def _number(value: object, dtype: torch.dtype) -> Tensor:
+    """Return an argument as a value of all programs; one without a sign has its bits."""
+    if isinstance(value, int) and not isinstance(value, bool) and not dtype.is_floating_point:
+        bits = 8 * dtype.itemsize
+        value = (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+    return torch.tensor([value], dtype=dtype)
+
+
+class SimUtilities:
+    """What Triton calls of a driver's own library."""
+
+    @staticmethod
+    def get_device_properties(device: object) -> dict[str, int]:
+        """Return what kernels ask of a device: an H100's numbers."""
+        del device
+        return {
+            "max_shared_mem": _SHARED_BYTES,
+            "max_num_regs": 65536,
+            "multiprocessor_count": 132,
+            "warpSize": 32,
+            "sm_clock_rate": 1_980_000,
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
+        }
+
+    @staticmethod
+    def load_binary(
+        name: str, text: bytes, shared: int, device: object
+    ) -> tuple[Kernel, Kernel, int, int, int]:
+        """Read a kernel's IR; its registers are not counted."""
+        del shared, device
+        try:
+            kernel = Kernel.read(text.decode(), name, (_LIBRARY,))
+        except KernelTextError as error:
+            refuse_kernel(name, f"it has {error}, which is not known here")
+        return kernel, kernel, 0, 0, _MOST_THREADS
+
+
+class SimDriver(DriverBase):  # type: ignore[misc] # its base has no types
+    """The simulated device, as Triton sees devices."""
+
+    launcher_cls = SimLauncher
+    utils = SimUtilities
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Return whether Triton takes it by itself: where there is no GPU."""
+        return not torch.cuda.is_available()
+
+    def get_current_device(self) -> str:
+        """Return what kernels are kept by: no number, as a GPU's may be used in one process."""
+        return _NAME
+
+    def set_current_device(self, device: object) -> None:
+        """Accept the only device."""
+
+    def get_current_stream(self, device: object = None) -> int:
+        """Return the handle of the current stream."""
+        del device
+        return current().current_stream
+
+    def get_current_target(self) -> GPUTarget:
+        """Return what is compiled for."""
+        return GPUTarget(_NAME, _ARCHITECTURE, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        """Return the device as torch knows it."""
+        return torch.device(_NAME, 0)
+
+    def get_device_interface(self) -> ModuleType:
+        """Return the device's module, with its events."""
+        return cast("ModuleType", torch.get_device_module(_NAME))
+
+    def get_benchmarker(self) -> _Benchmarker:
+        """Return what tuning measures by, where the kernel brings nothing."""
+        return equal_times
+
+    def get_empty_cache_for_benchmark(self) -> Tensor:
+        """Return memory for `clear_cache`, of which the device has none."""
+        return torch.empty(0, device=_NAME)
+
+    def clear_cache(self, cache: Tensor) -> None:
+        """Do nothing."""
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """Refuse: no launcher is compiled.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"no C++ type for {ty}: kernels are not launched from C++")
+
+
+def install() -> None:
+    """Let Triton compile for the simulated device, and launch on it where there is no GPU."""
+    backends.setdefault(_NAME, Backend(SimBackend, SimDriver))
+
+
+@contextmanager
+def launched_here() -> Iterator[None]:
+    """Launch kernels on the simulated device within a `with` block, also where there is a GPU."""
+    before = driver._active  # noqa: SLF001 - `active` would make one
+    driver.set_active(SimDriver())
+    try:
+        yield
+    finally:
+        driver.set_active(before)

@@ -1,0 +1,27 @@
+"""Errors of kernels."""
+
+from __future__ import annotations
+
+from backend_caps.simulator.errors import Site
+
+
+class KernelTextError(Exception):
+    """A kernel's IR has what is not known here.
+
+    Args:
+        what: what it has.
+    """
+
+
+class KernelFaultError(RuntimeError):
+    """A kernel did what a device would answer by a fault, or not at all.
+
+    Args:
+        site: the kernel's line.
+        text: what it did.
+    """
+
+    def __init__(self, site: Site, text: str) -> None:
+        super().__init__(f"{site}: {text}")
+        self.site = site
+        """The kernel's line."""
