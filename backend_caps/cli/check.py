@@ -161,10 +161,7 @@ def _check_adapted(ctx: click.Context) -> None:
     is_given = ctx.get_parameter_source("path") is ParameterSource.COMMANDLINE
     if is_given or ctx.params["evidence"] is not None:
         raise click.UsageError("--path and --write-evidence are for plugins; leave --engine out.")
-    is_given = ctx.get_parameter_source("device") is not ParameterSource.DEFAULT
-    if is_given and ctx.params["device"] != "cpu":
-        raise click.UsageError("The adapters of an engine's own backends are for --device cpu.")
-    ctx.params["device"], ctx.params["path"] = "cpu", ()
+    ctx.params["path"] = ()
 
 
 def _registry(ctx: click.Context) -> Registry:

@@ -1,11 +1,11 @@
-"""SGLang's own backends under the kit, on a CPU, and the checks that only they have."""
+"""SGLang's own backends under the kit, and the checks that only they have."""
 
 from dataclasses import replace
 
 from backend_caps.kit import Check
 from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
-from backend_caps_sglang.kit.checks import GRAPH_METADATA, SLIDING_WINDOW, WINDOWED_GRAPH_METADATA
+from backend_caps_sglang.kit.checks import VARIANT_CHECKS
 from backend_caps_sglang.kit.subjects import TRIED, sglang_subject
 
 
@@ -16,12 +16,7 @@ def _fitting(check: Check) -> Check:
     return replace(check, excuse=lambda _: "this project's engine does not build SGLang's classes")
 
 
-SGLANG_CHECKS: tuple[Check, ...] = (
-    *(_fitting(check) for check in CHECKS),
-    SLIDING_WINDOW,
-    GRAPH_METADATA,
-    WINDOWED_GRAPH_METADATA,
-)
+SGLANG_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), *VARIANT_CHECKS)
 """The kit's own, and behind them those that only SGLang's backends have."""
 
 ADAPTER = EngineAdapter(checks=SGLANG_CHECKS, subject=sglang_subject)

@@ -1,4 +1,4 @@
-"""One of SGLang's backends, as the kit's runtime calls one: its runner, its batches, its calls.
+"""One of SGLang's backends, as the kit's runtime calls one: its batches and its calls.
 
 SGLang's lengths in a verify are those before it; the kit's have the verified tokens in them.
 
@@ -8,9 +8,8 @@ slots in the KV cache, Hq query heads, Hk key and value heads, D and Dv their si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 
@@ -22,120 +21,8 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.engine_modules import SGLang
-
-
-@dataclass(frozen=True, slots=True)
-class OneLayerPool:
-    """SGLang's KV pool of one layer, over the kit's own memory."""
-
-    pools: Pools
-    start_layer: int = 0
-
-    def get_key_buffer(self, layer_id: int) -> Tensor:
-        """Return keys: [S, Hk, D], device."""
-        return self.pools.get_key_buffer(layer_id)
-
-    def get_value_buffer(self, layer_id: int) -> Tensor:
-        """Return values: [S, Hk, Dv], device."""
-        return self.pools.get_value_buffer(layer_id)
-
-    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
-        """Return both."""
-        return self.get_key_buffer(layer_id), self.get_value_buffer(layer_id)
-
-    def set_kv_buffer(
-        self,
-        layer: object,
-        loc_info: SimpleNamespace,
-        cache_k: Tensor,
-        cache_v: Tensor,
-        k_scale: float | None = None,
-        v_scale: float | None = None,
-    ) -> None:
-        """Store new tokens.
-
-        loc_info.loc  [T] int64, device  their slots
-        cache_k       [T, Hk, D], device
-        cache_v       [T, Hk, Dv], device
-        """
-        assert k_scale is None, "no layer here has a scale"
-        assert v_scale is None, "no layer here has a scale"
-        self.pools.set_kv_buffer(layer, loc_info.loc, cache_k, cache_v)
-
-
-def runner_of(
-    sglang: SGLang, pools: Pools, *, window: int | None, num_verified: int
-) -> SimpleNamespace:
-    """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
-
-    Args:
-        sglang: its modules.
-        pools: the kit's, which say how large everything is.
-        window: how many tokens before itself a token sees; None: all.
-        num_verified: tokens of each request in a verify; 0: it does not speculate.
-    """
-    layer = pools.layer
-    assert layer is not None, "the kit says which layer its pools are of"
-    table, pool = pools.req_to_token, OneLayerPool(pools)
-    rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
-    device = str(pools.req_to_token.device)
-    translator = sglang.translating.KVIndexTranslator(
-        req_to_token=pools.req_to_token,
-        token_to_kv_pool_allocator=None,
-        token_to_kv_pool=pool,
-        page_size=pools.page_size,
-        device=device,
-    )
-    return SimpleNamespace(
-        device=device,
-        gpu_id=0,
-        page_size=pools.page_size,
-        req_to_token_pool=rows,
-        token_to_kv_pool=pool,
-        token_to_kv_pool_allocator=None,
-        kv_index_translator=translator,
-        kv_cache_dtype=pools.keys.dtype,
-        sliding_window_size=window,
-        is_draft_worker=False,
-        model_config=_model_config(sglang, layer, pools.req_to_token.shape[1]),
-        decode_num_tokens_per_req=lambda: max(1, num_verified),
-    )
-
-
-def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> SimpleNamespace:
-    """Make the part of a model's configuration that backends size their buffers by."""
-    from transformers import LlamaConfig  # noqa: PLC0415 - a dependency of SGLang's alone
-
-    return SimpleNamespace(
-        hf_config=LlamaConfig(),
-        linear_attn_registry_result=None,
-        attention_arch=sglang.models.AttentionArch.MHA,
-        context_len=longest,
-        head_dim=layer.qk_head_dim,
-        v_head_dim=layer.v_head_dim,
-        swa_v_head_dim=layer.v_head_dim,
-        qk_nope_head_dim=layer.qk_head_dim,
-        qk_rope_head_dim=0,
-        kv_lora_rank=0,
-        is_encoder_decoder=False,
-        get_max_num_attention_heads=lambda: layer.tp_q_head_num,
-        get_num_kv_heads=lambda _tp_size, _dcp_size=1: layer.tp_k_head_num,
-    )
-
-
-def attention_of(sglang: SGLang, layer: AttentionLayer, window: int | None) -> torch.nn.Module:
-    """Make SGLang's own layer from what the kit knows of one."""
-    made: torch.nn.Module = sglang.layers.RadixAttention(
-        num_heads=layer.tp_q_head_num,
-        head_dim=layer.qk_head_dim,
-        scaling=layer.scaling,
-        num_kv_heads=layer.tp_k_head_num,
-        layer_id=layer.layer_id,
-        v_head_dim=layer.v_head_dim,
-        sliding_window_size=-1 if window is None else window,
-    )
-    return made
-
+from backend_caps_sglang.kit.runner import attention_of, runner_of
+from backend_caps_sglang.kit.variants import PLAIN, LayerVariant
 
 PADDING_ROW = 0
 
@@ -279,7 +166,7 @@ class Adapted:
         sglang: its modules.
         implementation: the class.
         pools: the kit's.
-        window: how many tokens before itself a token sees; None: all.
+        variant: what the layers have beside plain attention, and how the server is configured.
     """
 
     def __init__(
@@ -287,21 +174,23 @@ class Adapted:
         sglang: SGLang,
         implementation: Callable[[SimpleNamespace], SimpleNamespace],
         pools: Pools,
-        *,
-        window: int | None = None,
+        variant: LayerVariant = PLAIN,
     ) -> None:
         self._sglang, self._implementation = sglang, implementation
-        self._pools, self._window = pools, window
+        self._pools, self._variant = pools, variant
         self._build(num_verified=0)
 
     def _build(self, *, num_verified: int) -> None:
         drafts = num_verified or None
         spec = self._sglang.context.get_spec()
         self._runner = runner_of(
-            self._sglang, self._pools, window=self._window, num_verified=num_verified
+            self._sglang, self._pools, variant=self._variant, num_verified=num_verified
         )
-        with spec.override(speculative_num_draft_tokens=drafts):
+        with spec.override(speculative_num_draft_tokens=drafts), self._configured():
             self._backend = self._implementation(self._runner)
+        layer = self._pools.layer
+        sinks = None if layer is None else self._variant.sinks(layer.tp_q_head_num)
+        self._sinks = None if sinks is None else sinks.to(self._runner.device)
         self._captured: dict[tuple[str, int], object] = {}
         self._batch: SimpleNamespace | None = None
         self._mode: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -309,13 +198,15 @@ class Adapted:
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare an eager forward."""
         self._batch, self._mode = self._told(batch), nullcontext
-        self._backend.init_forward_metadata(self._batch)
+        with self._configured():
+            self._backend.init_forward_metadata(self._batch)
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Make the buffers of graphs, of a server that verifies so many tokens of each request."""
         each = max_num_tokens // max_bs
         self._build(num_verified=each if each > 1 else 0)
-        self._backend.init_cuda_graph_state(max_bs, max_num_tokens)
+        with self._configured():
+            self._backend.init_cuda_graph_state(max_bs, max_num_tokens)
 
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
         """Prepare a capture, or a replay of a graph that was captured."""
@@ -323,7 +214,8 @@ class Adapted:
         self._mode = self._sglang.capturing.model_capture_mode
         key = mode_name_of(batch), batch.batch_size
         is_replay = key in self._captured
-        self._backend.init_forward_metadata_out_graph(self._batch, in_capture=not is_replay)
+        with self._configured():
+            self._backend.init_forward_metadata_out_graph(self._batch, in_capture=not is_replay)
         if is_replay:
             self._backend.forward_metadata = self._captured[key]
         else:
@@ -350,16 +242,27 @@ class Adapted:
         v        [T, Hk * Dv], device
         returns  [T, Hq * Dv], device
         """
-        with self._mode():
+        named = {} if self._sinks is None else {"sinks": self._sinks}
+        with self._mode(), self._configured():
             output: Tensor = self._backend.forward(
                 q,
                 k.view(-1, layer.tp_k_head_num, layer.qk_head_dim),
                 v.view(-1, layer.tp_k_head_num, layer.v_head_dim),
-                attention_of(self._sglang, layer, self._window),
+                attention_of(self._sglang, layer, self._variant),
                 self._prepared(batch),
                 save_kv_cache=save_kv_cache,
+                **named,
             )
         return output
+
+    @contextmanager
+    def _configured(self) -> Iterator[None]:
+        """Publish the configuration of the variant's server within a `with` block."""
+        bag = self._sglang.context.get_exec()
+        with ExitStack() as stack:
+            for part, values in self._variant.configuration.items():
+                stack.enter_context(getattr(bag, part).override(**values))
+            yield
 
     def _prepared(self, batch: ForwardBatch) -> SimpleNamespace:
         assert self._batch is not None, "a batch is prepared before its layers run"

@@ -7,7 +7,6 @@ alone, and Triton's interpreter. All three are put there before anything of SGLa
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from backend_caps.kit import KitError
+from backend_caps.simulator import register
 
 ENGINE = "sglang"
 _ABSENT = "torchvision"
@@ -54,8 +54,7 @@ def load_sglang() -> SGLang:
     """
     if find_spec(ENGINE) is None:
         raise KitError.uncheckable(ENGINE, "sglang is not installed here; make upstream")
-    # Triton reads it where a kernel is decorated: before SGLang is imported.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+    register()  # before SGLang asks Triton which device there is
     _stand_in_for_torchvision()
     try:
         found = SGLang(

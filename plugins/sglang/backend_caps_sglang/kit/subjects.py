@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
@@ -16,18 +19,19 @@ from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_sglang.kit.adapter import Adapted
 from backend_caps_sglang.kit.engine_modules import ENGINE, load_sglang
+from backend_caps_sglang.kit.variants import PLAIN, LayerVariant
 
 TRIED: Mapping[str, Capabilities] = {
     "TorchNativeAttnBackend": Capabilities(
         dtypes=frozenset({"float32", "bfloat16", "float16"}),
-        head_sizes=OneOf(frozenset({16, 64, 128})),
+        head_sizes=OneOf(frozenset({16, 64, 80, 128, 256})),
         page_sizes=OneOf(frozenset({1, 16, 64})),
         max_speculative_topk=1,
         two_batch_overlap=True,
     ),
     "TritonAttnBackend": Capabilities(
-        dtypes=frozenset({"float32", "float16"}),
-        head_sizes=OneOf(frozenset({16, 64, 128})),
+        dtypes=frozenset({"float32", "bfloat16", "float16"}),
+        head_sizes=OneOf(frozenset({16, 64, 80, 128, 256})),
         page_sizes=OneOf(frozenset({1, 16, 64})),
         max_speculative_topk=3,
         two_batch_overlap=True,
@@ -57,30 +61,35 @@ def sglang_subject(registry: Registry, name: str) -> Subject:
         adapted = ", ".join(sorted(TRIED))
         problem = f"the kit has no adapter for it; of SGLang it checks {adapted}"
         raise KitError.uncheckable(name, problem)
-    found, sglang = registry[name], load_sglang()
+    found = registry[name]
+    load_sglang()
     declaration = _tried(found)
     module, _, class_name = str(declaration.implementation).partition(":")
     implementation = vars(import_module(module))[class_name]
-
-    def build(site: BackendSite) -> Adapted:
-        assert isinstance(site, Pools), "the kit brings pools of its own"
-        return Adapted(sglang, implementation, site)
 
     return Subject(
         name=name,
         declaration=declaration,
         source=found.source,
-        builder=build,
+        builder=partial(_built, implementation, PLAIN),
         words=("--engine", ENGINE),
     )
 
 
-def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
-    """Build a subject's backend for a model whose every layer has a sliding window."""
-    assert isinstance(pools, Pools), "the kit brings pools of its own"
+def with_variant(subject: Subject, variant: LayerVariant) -> Subject:
+    """Return a subject whose every layer is of a variant."""
     module, _, class_name = str(subject.declaration.implementation).partition(":")
     implementation = vars(import_module(module))[class_name]
-    return Adapted(load_sglang(), implementation, pools, window=window)
+    return replace(subject, builder=partial(_built, implementation, variant))
+
+
+def _built(
+    implementation: Callable[[SimpleNamespace], SimpleNamespace],
+    variant: LayerVariant,
+    site: BackendSite,
+) -> Adapted:
+    assert isinstance(site, Pools), "the kit brings pools of its own"
+    return Adapted(load_sglang(), implementation, site, variant)
 
 
 def _tried(backend: Backend) -> Declaration:

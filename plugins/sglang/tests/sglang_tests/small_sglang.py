@@ -55,9 +55,12 @@ class ForwardBatch:
 class RadixAttention(nn.Module):
     """SGLang's layer, which says what it was made of."""
 
-    def __init__(self, *, num_heads: int, sliding_window_size: int, **sizes: float) -> None:
+    def __init__(
+        self, *, num_heads: int, sliding_window_size: int, attn_type: str, **sizes: float
+    ) -> None:
         super().__init__()
         self.num_heads, self.window = num_heads, sliding_window_size
+        self.is_encoder, self.logit_cap = attn_type == "encoder", sizes["logit_cap"]
         self.layer_id, self.scaling = int(sizes["layer_id"]), sizes["scaling"]
 
 
@@ -85,6 +88,8 @@ class PlainTorch:
 
     window_in_decode = 0
     """Tokens that a decode sees beside those that its layer's window has."""
+    left_out: frozenset[str] = frozenset()
+    """What it does not do, of `sinks`, `logit_cap` and `encoder`."""
 
     def __init__(self, runner: SimpleNamespace) -> None:
         self.pool, self.table = runner.token_to_kv_pool, runner.req_to_token_pool.req_to_token
@@ -107,7 +112,7 @@ class PlainTorch:
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Make static buffers."""
         assert max_num_tokens == max_bs * self.num_draft_tokens, "it was told how many it verifies"
-        self.static = torch.zeros(3, max_bs, dtype=torch.int64)
+        self.static = torch.zeros(3, max_bs, dtype=torch.int64, device=self.table.device)
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         """Give a request of padding one token."""
@@ -133,41 +138,82 @@ class PlainTorch:
         batch: ForwardBatch,
         *,
         save_kv_cache: bool,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attend, request by request: [T, Hq * Dv]."""
+        """Attend, to all of each request's table: [T, Hq * Dv]."""
         if save_kv_cache:
             loc = SimpleNamespace(loc=batch.out_cache_loc)
             self.pool.set_kv_buffer(layer, loc, k, v)
         keys, values = self.pool.get_kv_buffer(layer.layer_id)
         queries = q.view(len(q), layer.num_heads, -1)
-        outputs = list(self._attended(queries, keys, values, layer, batch))
-        missing = len(q) - sum(len(own) for own in outputs)
-        spare = q.new_zeros(missing, layer.num_heads, values.shape[-1])
-        return torch.cat([*outputs, spare]).flatten(1)
+        rows, cached, new = self.forward_metadata
+        if batch.extend_seq_lens is None:
+            number = len(q) // len(rows)
+            owners = torch.arange(len(q), device=q.device) // number
+            places = cached[owners] + torch.arange(len(q), device=q.device) % number
+        else:
+            owners = torch.arange(len(rows)).repeat_interleave(new.cpu())
+            ends = torch.cat([torch.arange(each) for each in new.tolist()])
+            places = cached[owners] + ends.to(cached)
+        visible = self._visible(owners, places, cached + new, layer, batch)
+        slots = self.table[rows[owners]].long()
+        sinks = None if "sinks" in self.left_out else sinks
+        cap = 0.0 if "logit_cap" in self.left_out else layer.logit_cap
+        output = _attended(queries, keys[slots], values[slots], visible, layer.scaling, cap, sinks)
+        spare = len(q) - len(owners)
+        return torch.nn.functional.pad(output, (0, 0, 0, 0, 0, spare)).flatten(1)
 
-    def _attended(
-        self, q: Tensor, keys: Tensor, values: Tensor, layer: RadixAttention, batch: ForwardBatch
-    ) -> Iterator[Tensor]:
-        start, mask_start, group = 0, 0, q.shape[1] // keys.shape[1]
+    def _visible(
+        self,
+        owners: Tensor,
+        places: Tensor,
+        lengths: Tensor,
+        layer: RadixAttention,
+        batch: ForwardBatch,
+    ) -> Tensor:
+        """Say of each token which places of its context it sees: [T, L] bool."""
+        context = torch.arange(self.table.shape[1], device=places.device)
+        seen = context <= places[:, None]
         mask = None if batch.spec_info is None else batch.spec_info.custom_mask
-        for row, cached, new in zip(*(own.tolist() for own in self.forward_metadata), strict=True):
-            length = cached + new
-            slots = self.table[row, :length].long()
-            own_keys, own_values = (
-                own[slots].repeat_interleave(group, dim=1) for own in (keys, values)
-            )
-            seen = torch.ones(new, length, dtype=torch.bool).tril(cached)
-            if mask is not None:
-                seen = mask[mask_start : mask_start + new * length].bool().view(new, length)
-                mask_start += new * length
-            if layer.window > -1:
-                is_decode = batch.forward_mode is ForwardMode.DECODE
-                width = layer.window + (self.window_in_decode if is_decode else 0)
-                seen = seen & seen.new_ones(new, length).triu(cached - width)
-            scores = torch.einsum("nhd,chd->hnc", q[start : start + new], own_keys)
-            weights = (scores * layer.scaling).masked_fill(~seen, -torch.inf).softmax(-1)
-            yield torch.einsum("hnc,chd->nhd", weights.to(own_values.dtype), own_values)
-            start += new
+        if mask is not None:
+            each = len(owners) // len(lengths)
+            starts = (each * (lengths.cumsum(0) - lengths))[owners]
+            own = torch.arange(len(owners), device=places.device) % each
+            index = starts[:, None] + own[:, None] * lengths[owners, None] + context
+            seen = mask.bool()[index.clamp(max=len(mask) - 1)] & (context < lengths[owners, None])
+        if layer.is_encoder and "encoder" not in self.left_out:
+            seen = context < lengths[owners, None]
+        if layer.window > -1:
+            is_decode = batch.forward_mode is ForwardMode.DECODE
+            width = layer.window + (self.window_in_decode if is_decode else 0)
+            seen = seen & (context >= places[:, None] - width)
+        return seen
+
+
+def _attended(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    scaling: float,
+    logit_cap: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attend from q [T, Hq, D] to keys [T, L, Hk, D] and values [T, L, Hk, Dv]: [T, Hq, Dv]."""
+    group = q.shape[1] // keys.shape[2]
+    hidden = ~visible[:, :, None, None]
+    keys, values = (
+        own.masked_fill(hidden, 0).repeat_interleave(group, 2) for own in (keys, values)
+    )
+    scores = torch.einsum("thd,tchd->thc", q[: len(keys)], keys) * scaling
+    if logit_cap:
+        scores = logit_cap * torch.tanh(scores / logit_cap)
+    scores = scores.masked_fill(~visible[:, None], -torch.inf)
+    if sinks is not None:
+        column = sinks.to(scores)[None, :, None].expand(len(scores), -1, 1)
+        scores = torch.cat([scores, column], dim=2)
+    weights = scores.softmax(-1)[:, :, : keys.shape[1]].nan_to_num(0)
+    return torch.einsum("thc,tchd->thd", weights, values)
 
 
 def small_sglang() -> SGLang:
@@ -177,11 +223,14 @@ def small_sglang() -> SGLang:
         batches=_module(
             ForwardBatch=ForwardBatch, ForwardMode=ForwardMode, CaptureHiddenMode=CaptureHiddenMode
         ),
-        layers=_module(RadixAttention=RadixAttention),
+        layers=_module(
+            RadixAttention=RadixAttention,
+            AttentionType=SimpleNamespace(DECODER="decoder", ENCODER_ONLY="encoder"),
+        ),
         translating=_module(KVIndexTranslator=KVIndexTranslator),
         models=_module(AttentionArch=SimpleNamespace(MHA="mha")),
         speculating=_module(EagleVerifyInput=SimpleNamespace),
-        context=_module(get_spec=lambda: SimpleNamespace(override=_overridden)),
+        context=_module(get_spec=lambda: _BAG, get_exec=lambda: _PARTS),
         capturing=_module(model_capture_mode=_overridden),
     )
 
@@ -195,3 +244,7 @@ def _module(**names: object) -> ModuleType:
 @contextmanager
 def _overridden(**_leaves: object) -> Iterator[None]:
     yield
+
+
+_BAG = SimpleNamespace(override=_overridden)
+_PARTS = SimpleNamespace(kernel=_BAG, deterministic=_BAG)

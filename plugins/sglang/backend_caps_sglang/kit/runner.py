@@ -1,0 +1,134 @@
+"""A stand-in for SGLang's model runner, over the kit's own memory.
+
+Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, T new tokens, Hk
+key and value heads, D and Dv their sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps_sglang.kit.engine_modules import SGLang
+from backend_caps_sglang.kit.variants import LayerVariant
+
+
+@dataclass(frozen=True, slots=True)
+class OneLayerPool:
+    """SGLang's KV pool of one layer, over the kit's own memory."""
+
+    pools: Pools
+    start_layer: int = 0
+
+    def get_key_buffer(self, layer_id: int) -> Tensor:
+        """Return keys: [S, Hk, D], device."""
+        return self.pools.get_key_buffer(layer_id)
+
+    def get_value_buffer(self, layer_id: int) -> Tensor:
+        """Return values: [S, Hk, Dv], device."""
+        return self.pools.get_value_buffer(layer_id)
+
+    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
+        """Return both."""
+        return self.get_key_buffer(layer_id), self.get_value_buffer(layer_id)
+
+    def set_kv_buffer(
+        self,
+        layer: object,
+        loc_info: SimpleNamespace,
+        cache_k: Tensor,
+        cache_v: Tensor,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+    ) -> None:
+        """Store new tokens.
+
+        loc_info.loc  [T] int64, device  their slots
+        cache_k       [T, Hk, D], device
+        cache_v       [T, Hk, Dv], device
+        """
+        assert k_scale is None, "no layer here has a scale"
+        assert v_scale is None, "no layer here has a scale"
+        self.pools.set_kv_buffer(layer, loc_info.loc, cache_k, cache_v)
+
+
+def runner_of(
+    sglang: SGLang, pools: Pools, *, variant: LayerVariant, num_verified: int
+) -> SimpleNamespace:
+    """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
+
+    Args:
+        sglang: its modules.
+        pools: the kit's, which say how large everything is.
+        variant: what the layers have beside plain attention.
+        num_verified: tokens of each request in a verify; 0: it does not speculate.
+    """
+    layer = pools.layer
+    assert layer is not None, "the kit says which layer its pools are of"
+    table, pool = pools.req_to_token, OneLayerPool(pools)
+    rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
+    device = str(pools.req_to_token.device)
+    translator = sglang.translating.KVIndexTranslator(
+        req_to_token=pools.req_to_token,
+        token_to_kv_pool_allocator=None,
+        token_to_kv_pool=pool,
+        page_size=pools.page_size,
+        device=device,
+    )
+    return SimpleNamespace(
+        device=device,
+        gpu_id=0,
+        page_size=pools.page_size,
+        req_to_token_pool=rows,
+        token_to_kv_pool=pool,
+        token_to_kv_pool_allocator=None,
+        kv_index_translator=translator,
+        kv_cache_dtype=pools.keys.dtype,
+        sliding_window_size=variant.window,
+        is_draft_worker=False,
+        model_config=_model_config(sglang, layer, pools.req_to_token.shape[1]),
+        decode_num_tokens_per_req=lambda: max(1, num_verified),
+    )
+
+
+def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> SimpleNamespace:
+    """Make the part of a model's configuration that backends size their buffers by."""
+    from transformers import LlamaConfig  # noqa: PLC0415 - a dependency of SGLang's alone
+
+    return SimpleNamespace(
+        hf_config=LlamaConfig(),
+        linear_attn_registry_result=None,
+        attention_arch=sglang.models.AttentionArch.MHA,
+        context_len=longest,
+        head_dim=layer.qk_head_dim,
+        v_head_dim=layer.v_head_dim,
+        swa_v_head_dim=layer.v_head_dim,
+        qk_nope_head_dim=layer.qk_head_dim,
+        qk_rope_head_dim=0,
+        kv_lora_rank=0,
+        is_encoder_decoder=False,
+        get_max_num_attention_heads=lambda: layer.tp_q_head_num,
+        get_num_kv_heads=lambda _tp_size, _dcp_size=1: layer.tp_k_head_num,
+    )
+
+
+def attention_of(sglang: SGLang, layer: AttentionLayer, variant: LayerVariant) -> torch.nn.Module:
+    """Make SGLang's own layer from what the kit knows of one."""
+    kinds = sglang.layers.AttentionType
+    made: torch.nn.Module = sglang.layers.RadixAttention(
+        num_heads=layer.tp_q_head_num,
+        head_dim=layer.qk_head_dim,
+        scaling=layer.scaling,
+        num_kv_heads=layer.tp_k_head_num,
+        layer_id=layer.layer_id,
+        logit_cap=variant.logit_cap,
+        v_head_dim=layer.v_head_dim,
+        sliding_window_size=-1 if variant.window is None else variant.window,
+        attn_type=kinds.ENCODER_ONLY if variant.is_encoder else kinds.DECODER,
+    )
+    return made
