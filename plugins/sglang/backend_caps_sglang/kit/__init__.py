@@ -6,20 +6,23 @@ from backend_caps.kit import Check
 from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
 from backend_caps_sglang.kit.checks import VARIANT_CHECKS
-from backend_caps_sglang.kit.subjects import TRIED, sglang_subject
+from backend_caps_sglang.kit.draft_steps import DRAFT_CHECKS, is_container
+from backend_caps_sglang.kit.subjects import sglang_subject
 
 
 def _fitting(check: Check) -> Check:
     """Excuse what an adapter has no part in."""
-    if check.code != "serving":
-        return check
-    return replace(check, excuse=lambda _: "this project's engine does not build SGLang's classes")
+    if check.code == "serving":
+        return replace(check, excuse=lambda _: _NOT_BUILT)
+    return replace(check, excuse=lambda own: _STEPS if is_container(own) else check.excuse(own))
 
 
-SGLANG_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), *VARIANT_CHECKS)
+_NOT_BUILT = "this project's engine does not build SGLang's classes"
+_STEPS = "it is a container of draft steps: draft-steps runs them"
+SGLANG_CHECKS: tuple[Check, ...] = (*map(_fitting, (*CHECKS, *VARIANT_CHECKS)), *DRAFT_CHECKS)
 """The kit's own, and behind them those that only SGLang's backends have."""
 
 ADAPTER = EngineAdapter(checks=SGLANG_CHECKS, subject=sglang_subject)
 """What `backend-caps check --engine sglang` runs."""
 
-__all__ = ["ADAPTER", "SGLANG_CHECKS", "TRIED", "sglang_subject"]
+__all__ = ["ADAPTER", "SGLANG_CHECKS", "sglang_subject"]

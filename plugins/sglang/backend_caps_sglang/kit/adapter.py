@@ -186,7 +186,9 @@ class Adapted:
         self._runner = runner_of(
             self._sglang, self._pools, variant=self._variant, num_verified=num_verified
         )
-        with spec.override(speculative_num_draft_tokens=drafts), self._configured():
+        # Where a hybrid pair sends a verify: Triton's, of the two that have one.
+        routing = {"speculative_attention_mode": "decode"}
+        with spec.override(speculative_num_draft_tokens=drafts, **routing), self._configured():
             self._backend = self._implementation(self._runner)
         layer = self._pools.layer
         sinks = None if layer is None else self._variant.sinks(layer.tp_q_head_num)

@@ -40,7 +40,7 @@ class OneLayerPool:
     def set_kv_buffer(
         self,
         layer: object,
-        loc_info: SimpleNamespace,
+        loc_info: SimpleNamespace | Tensor,
         cache_k: Tensor,
         cache_v: Tensor,
         k_scale: float | None = None,
@@ -48,13 +48,14 @@ class OneLayerPool:
     ) -> None:
         """Store new tokens.
 
-        loc_info.loc  [T] int64, device  their slots
-        cache_k       [T, Hk, D], device
-        cache_v       [T, Hk, Dv], device
+        loc_info  [T] int64, device  their slots, or what has them as `loc`
+        cache_k   [T, Hk, D], device
+        cache_v   [T, Hk, Dv], device
         """
         assert k_scale is None, "no layer here has a scale"
         assert v_scale is None, "no layer here has a scale"
-        self.pools.set_kv_buffer(layer, loc_info.loc, cache_k, cache_v)
+        loc = loc_info if isinstance(loc_info, Tensor) else loc_info.loc
+        self.pools.set_kv_buffer(layer, loc, cache_k, cache_v)
 
 
 def runner_of(
@@ -91,6 +92,7 @@ def runner_of(
         kv_cache_dtype=pools.keys.dtype,
         sliding_window_size=variant.window,
         is_draft_worker=False,
+        server_args=sglang.context.get_context().server_args,
         model_config=_model_config(sglang, layer, pools.req_to_token.shape[1]),
         decode_num_tokens_per_req=lambda: max(1, num_verified),
     )

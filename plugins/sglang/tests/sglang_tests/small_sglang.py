@@ -159,7 +159,7 @@ class PlainTorch:
         slots = self.table[rows[owners]].long()
         sinks = None if "sinks" in self.left_out else sinks
         cap = 0.0 if "logit_cap" in self.left_out else layer.logit_cap
-        output = _attended(queries, keys[slots], values[slots], visible, layer.scaling, cap, sinks)
+        output = attended(queries, keys[slots], values[slots], visible, layer.scaling, cap, sinks)
         spare = len(q) - len(owners)
         return torch.nn.functional.pad(output, (0, 0, 0, 0, 0, spare)).flatten(1)
 
@@ -190,7 +190,7 @@ class PlainTorch:
         return seen
 
 
-def _attended(
+def attended(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -229,8 +229,13 @@ def small_sglang() -> SGLang:
         ),
         translating=_module(KVIndexTranslator=KVIndexTranslator),
         models=_module(AttentionArch=SimpleNamespace(MHA="mha")),
-        speculating=_module(EagleVerifyInput=SimpleNamespace),
-        context=_module(get_spec=lambda: _BAG, get_exec=lambda: _PARTS),
+        speculating=_module(EagleVerifyInput=SimpleNamespace, EagleDraftInput=SimpleNamespace),
+        context=_module(
+            get_spec=lambda: _BAG,
+            get_exec=lambda: _PARTS,
+            get_schedule=lambda: _BAG,
+            get_context=lambda: SimpleNamespace(server_args=None),
+        ),
         capturing=_module(model_capture_mode=_overridden),
     )
 

@@ -11,7 +11,7 @@ import torch
 from backend_caps_sglang.kit import subjects
 from backend_caps_sglang.kit.adapter import Adapted, batch_of
 from backend_caps_sglang.kit.checks import VARIANT_CHECKS
-from backend_caps_sglang.kit.subjects import TRIED
+from backend_caps_sglang.kit.classes import ADAPTED as CLASSES
 
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.vocabulary import HostSeqLens
@@ -75,7 +75,7 @@ def _adapted(implementation: type[PlainTorch], pools: object) -> Adapted:
 
 
 def _subject(implementation: type[PlainTorch]) -> Subject:
-    capabilities = TRIED["TritonAttnBackend"].model_copy(update={"roles": {"target"}})
+    capabilities = CLASSES["TritonAttnBackend"].tried.model_copy(update={"roles": {"target"}})
     declaration = Declaration(
         capabilities=capabilities,
         implementation=f"{implementation.__module__}:{implementation.__qualname__}",
