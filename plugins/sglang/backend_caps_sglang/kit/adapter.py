@@ -20,6 +20,7 @@ from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.two_batch import split
 from backend_caps_sglang.kit.engine_modules import SGLang
 from backend_caps_sglang.kit.runner import attention_of, runner_of
 from backend_caps_sglang.kit.variants import PLAIN, LayerVariant
@@ -245,17 +246,29 @@ class Adapted:
         returns  [T, Hq * Dv], device
         """
         named = {} if self._sinks is None else {"sinks": self._sinks}
+        keys = k.view(-1, layer.tp_k_head_num, layer.qk_head_dim)
+        values = v.view(-1, layer.tp_k_head_num, layer.v_head_dim)
+        own = attention_of(self._sglang, layer, self._variant)
+        outputs = []
         with self._mode(), self._configured():
-            output: Tensor = self._backend.forward(
-                q,
-                k.view(-1, layer.tp_k_head_num, layer.qk_head_dim),
-                v.view(-1, layer.tp_k_head_num, layer.v_head_dim),
-                attention_of(self._sglang, layer, self._variant),
-                self._prepared(batch),
-                save_kv_cache=save_kv_cache,
-                **named,
-            )
-        return output
+            for backend, made, tokens in self._parts(self._prepared(batch)):
+                output: Tensor = backend.forward(
+                    q[tokens],
+                    keys[tokens],
+                    values[tokens],
+                    own,
+                    made,
+                    save_kv_cache=save_kv_cache,
+                    **named,
+                )
+                outputs.append(output)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _parts(
+        self, made: SimpleNamespace
+    ) -> Iterator[tuple[SimpleNamespace, SimpleNamespace, slice]]:
+        """Yield each backend that attends, with its batch, and its tokens of the whole one."""
+        yield self._backend, made, slice(None)
 
     @contextmanager
     def _configured(self) -> Iterator[None]:
@@ -274,3 +287,34 @@ class Adapted:
     def _told(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
         translator = self._runner.kv_index_translator
         return batch_of(self._sglang, batch, translator, fill=fill)
+
+
+class AdaptedHalves(Adapted):
+    """The wrapper of two-batch overlap, whose children each run half of a batch's requests.
+
+    A batch of one request, or with a tree, runs whole, in its primary backend.
+    """
+
+    def _told(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
+        made = super()._told(batch, fill)
+        made.tbo_children = None
+        is_replay = fill is not None and (mode_name_of(batch), batch.batch_size) in self._captured
+        if batch.batch_size > 1 and batch.tree_mask is None and not is_replay:
+            made.tbo_children = [
+                super(AdaptedHalves, self)._told(own, fill) for own in split(batch)
+            ]
+            for child in made.tbo_children:
+                child.tbo_children = None
+        return made
+
+    def _parts(
+        self, made: SimpleNamespace
+    ) -> Iterator[tuple[SimpleNamespace, SimpleNamespace, slice]]:
+        if made.tbo_children is None:
+            yield from super()._parts(made)
+            return
+        start = 0
+        for child, own in zip(self._backend.children, made.tbo_children, strict=True):
+            end = start + own.kit_batch.num_tokens
+            yield child, own, slice(start, end)
+            start = end

@@ -18,6 +18,7 @@ from torch import Tensor
 from backend_caps.capability.kind import Role
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities
+from backend_caps_sglang.kit.adapter import Adapted, AdaptedHalves
 from backend_caps_sglang.kit.engine_modules import ENGINE
 
 Build = Callable[[type, SimpleNamespace], SimpleNamespace]
@@ -54,6 +55,8 @@ class AdaptedClass:
     """Builds it as the server does."""
     roles: frozenset[Role] | None = None
     """The roles that it is tried in; None: those that SGLang's routing gives it."""
+    adapter: type[Adapted] = Adapted
+    """Calls it as the engine does."""
     stand_ins: tuple[str, ...] = ()
     """What is run in place of functions that need a GPU, or its compiler."""
 
@@ -67,6 +70,13 @@ def _hybrid(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     """Build the pair of torch_native, which prefills, and Triton, which does all else."""
     native = import_module(f"{_LAYERS}.torch_native_backend").TorchNativeAttnBackend(runner)
     made: SimpleNamespace = own(runner, native, _triton(runner))
+    return made
+
+
+def _halves(_: type, runner: SimpleNamespace) -> SimpleNamespace:
+    """Build the wrapper of two-batch overlap around Triton's backends."""
+    wrapper = import_module(f"{_LAYERS}.tbo_backend").TboAttnBackend
+    made: SimpleNamespace = wrapper.init_new(lambda: _triton(runner))
     return made
 
 
@@ -110,6 +120,12 @@ def flex_attention_by_definition(
 ADAPTED: Mapping[str, AdaptedClass] = {
     "HybridAttnBackend": AdaptedClass(
         tried=_CAPTURED, build=_hybrid, roles=frozenset({Role.TARGET, Role.DRAFT_EXTEND})
+    ),
+    "TboAttnBackend": AdaptedClass(
+        tried=_CAPTURED.model_copy(update={"two_batch_overlap": False, "max_speculative_topk": 1}),
+        build=_halves,
+        adapter=AdaptedHalves,
+        roles=frozenset({Role.TARGET, Role.DRAFT_EXTEND}),
     ),
     "TorchFlexAttnBackend": AdaptedClass(
         tried=_PLAIN, build=_flex, stand_ins=("torch.compile(flex_attention), by its definition",)

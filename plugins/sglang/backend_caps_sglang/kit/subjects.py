@@ -16,7 +16,7 @@ from backend_caps.kit import KitError, Subject
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_sglang.kit.adapter import Adapted
-from backend_caps_sglang.kit.classes import ADAPTED, plainly
+from backend_caps_sglang.kit.classes import ADAPTED
 from backend_caps_sglang.kit.engine_modules import ENGINE, load_sglang
 from backend_caps_sglang.kit.variants import PLAIN, LayerVariant
 
@@ -50,17 +50,19 @@ def with_variant(subject: Subject, variant: LayerVariant) -> Subject:
     """Return a subject whose every layer is of a variant."""
     module, _, class_name = str(subject.declaration.implementation).partition(":")
     own = vars(import_module(module))[class_name]
-    build = ADAPTED[subject.name].build if subject.name in ADAPTED else plainly
-    return replace(subject, builder=partial(_built, partial(build, own), variant))
+    adapted = ADAPTED[subject.name]
+    build = partial(_built, adapted.adapter, partial(adapted.build, own), variant)
+    return replace(subject, builder=build)
 
 
 def _built(
+    adapter: type[Adapted],
     implementation: Callable[[SimpleNamespace], SimpleNamespace],
     variant: LayerVariant,
     site: BackendSite,
 ) -> Adapted:
     assert isinstance(site, Pools), "the kit brings pools of its own"
-    return Adapted(load_sglang(), implementation, site, variant)
+    return adapter(load_sglang(), implementation, site, variant)
 
 
 def _tried(backend: Backend) -> Declaration:

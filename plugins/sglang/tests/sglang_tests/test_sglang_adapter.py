@@ -82,7 +82,7 @@ def _subject(implementation: type[PlainTorch]) -> Subject:
     )
 
     return Subject(
-        name="plain",
+        name="TritonAttnBackend",
         declaration=declaration,
         builder=partial(_adapted, implementation),
         words=("--engine", "x"),
@@ -124,7 +124,7 @@ def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert findings
     assert all("it is that of itself and the 4 before it" in own.fault.what for own in findings)
     assert all("decode" in own.case.name for own in findings)
-    assert findings[0].replay.startswith("backend-caps check --engine x plain --case")
+    assert findings[0].replay.startswith("backend-caps check --engine x TritonAttnBackend --case")
 
 
 @pytest.mark.parametrize(
