@@ -248,7 +248,7 @@ class Adapted:
         named = {} if self._sinks is None else {"sinks": self._sinks}
         keys = k.view(-1, layer.tp_k_head_num, layer.qk_head_dim)
         values = v.view(-1, layer.tp_k_head_num, layer.v_head_dim)
-        own = attention_of(self._sglang, layer, self._variant)
+        own = attention_of(self._sglang, layer, self._variant, self._runner.device)
         outputs = []
         with self._mode(), self._configured():
             for backend, made, tokens in self._parts(self._prepared(batch)):

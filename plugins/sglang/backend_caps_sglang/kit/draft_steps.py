@@ -125,7 +125,7 @@ class StepRunner:
             made = implementation(runner, self._num_beams, NUM_STEPS)
             self.container = cast("SimpleNamespace", made)
         self._translator = runner.kv_index_translator
-        self._layer = attention_of(sglang, drafts.scene.layer, PLAIN)
+        self._layer = attention_of(sglang, drafts.scene.layer, PLAIN, runner.device)
 
     @contextmanager
     def configured(self) -> Iterator[None]:

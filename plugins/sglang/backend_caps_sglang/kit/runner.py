@@ -43,17 +43,19 @@ class OneLayerPool:
         loc_info: SimpleNamespace | Tensor,
         cache_k: Tensor,
         cache_v: Tensor,
-        k_scale: float | None = None,
-        v_scale: float | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
     ) -> None:
         """Store new tokens.
 
         loc_info  [T] int64, device  their slots, or what has them as `loc`
-        cache_k   [T, Hk, D], device
-        cache_v   [T, Hk, Dv], device
+        cache_k   [T, Hk, D], device  divided in place where there is a scale
+        cache_v   [T, Hk, Dv], device  likewise
         """
-        assert k_scale is None, "no layer here has a scale"
-        assert v_scale is None, "no layer here has a scale"
+        if k_scale is not None:  # in place, as SGLang's own pool does
+            cache_k.div_(k_scale)
+        if v_scale is not None:
+            cache_v.div_(v_scale)
         loc = loc_info if isinstance(loc_info, Tensor) else loc_info.loc
         self.pools.set_kv_buffer(layer, loc, cache_k, cache_v)
 
@@ -119,7 +121,9 @@ def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> Simple
     )
 
 
-def attention_of(sglang: SGLang, layer: AttentionLayer, variant: LayerVariant) -> torch.nn.Module:
+def attention_of(
+    sglang: SGLang, layer: AttentionLayer, variant: LayerVariant, device: str
+) -> torch.nn.Module:
     """Make SGLang's own layer from what the kit knows of one."""
     kinds = sglang.layers.AttentionType
     made: torch.nn.Module = sglang.layers.RadixAttention(
@@ -133,4 +137,8 @@ def attention_of(sglang: SGLang, layer: AttentionLayer, variant: LayerVariant) -
         sliding_window_size=-1 if variant.window is None else variant.window,
         attn_type=kinds.ENCODER_ONLY if variant.is_encoder else kinds.DECODER,
     )
+    if variant.kv_scales is not None:
+        for name, scale in zip("kv", variant.kv_scales, strict=True):
+            setattr(made, f"{name}_scale", torch.tensor(scale, device=device))
+            setattr(made, f"{name}_scale_float", scale)
     return made
