@@ -250,6 +250,7 @@ class PinnedMemory:
     def __init__(self) -> None:
         self._serials: dict[int, int] = {}
         self._kept: list[Tensor] = []
+        self._segments: dict[int, Segment] = {}
 
     def empty(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Allocate pinned memory, filled with poison.
@@ -272,6 +273,26 @@ class PinnedMemory:
     def serial(self, tensor: Tensor) -> int | None:
         """Return the serial number of a host tensor's pinned memory; None where it is pageable."""
         return self._serials.get(_address(tensor)) if self._serials else None
+
+    def segment(self, tensor: Tensor) -> Segment | None:
+        """Return the pinned memory that a host tensor lies in; None where it is pageable."""
+        serial = self.serial(tensor)
+        return None if serial is None else self._segment(tensor, serial)
+
+    def segment_at(self, address: int) -> Segment | None:
+        """Return the pinned memory at an address; None where there is none."""
+        for tensor in self._kept:
+            if 0 <= address - _address(tensor) < tensor.untyped_storage().nbytes():
+                return self.segment(tensor)
+        return None
+
+    def _segment(self, tensor: Tensor, serial: int) -> Segment:
+        segment = self._segments.get(serial)
+        if segment is None:
+            storage = tensor.untyped_storage()
+            memory = torch.empty(0, dtype=torch.uint8).set_(storage)
+            segment = self._segments[serial] = Segment(memory, storage.nbytes(), serial)
+        return segment
 
     @staticmethod
     def owns(serial: int) -> bool:

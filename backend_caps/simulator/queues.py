@@ -32,13 +32,27 @@ Blocks = frozenset[int]
 NO_BLOCKS: Blocks = frozenset()
 
 
+@dataclass(slots=True, eq=False)
+class FoundBlocks:
+    """Blocks that one launch finds when it runs, by addresses that it reads from memory."""
+
+    launched_at: int
+    """The moment of the launch."""
+    reads: set[int] = field(default_factory=set)
+    """Blocks that it has read."""
+    writes: set[int] = field(default_factory=set)
+    """Blocks that it has written."""
+    is_complete: bool = False
+    """Whether it has run."""
+
+
 @dataclass(slots=True)
 class Op:
     """Work that a launch put on a stream."""
 
     name: str
     """The operator's name."""
-    work: Callable[[], object]
+    work: Callable[..., object]
     """What it does to raw memory; keeps no tensor of the device alive."""
     reads: Blocks = NO_BLOCKS
     """Blocks that it reads; filled in only where races are looked for."""
@@ -52,6 +66,8 @@ class Op:
     """What it brings from the host."""
     site: Site = field(default_factory=call_site)
     """Where it was launched: by default the line that makes it."""
+    finds_blocks: bool = False
+    """Whether `work` takes the `FoundBlocks` of a launch, which are its own at each replay."""
 
 
 @dataclass(slots=True, eq=False)

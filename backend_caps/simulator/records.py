@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial, wraps
@@ -19,8 +20,9 @@ from typing import Concatenate, NamedTuple, ParamSpec, Self, cast
 from torch.cuda._sanitizer import Access as UpstreamAccess
 from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
 
+from backend_caps.simulator.allocation import PinnedMemory
 from backend_caps.simulator.errors import Site
-from backend_caps.simulator.queues import Blocks, Marker, Op
+from backend_caps.simulator.queues import Blocks, FoundBlocks, Marker, Op
 
 
 class WaitKind(Enum):
@@ -185,6 +187,8 @@ class RaceDetector:
         self.is_on = is_on
         self.trace: list[Callable[[], None]] = []
         """Steps that the sanitizer has not got yet."""
+        self._searches: list[tuple[int, FoundBlocks]] = []
+        """Places in the trace of launches that find blocks when they run."""
         self._races: list[Race] = []
         self._handler = EventHandler()
         self._launches: dict[int, tuple[str, Site]] = {}
@@ -193,21 +197,62 @@ class RaceDetector:
         self._order.create_event(HOST)
 
     def races(self) -> tuple[Race, ...]:
-        """Return the races of the run so far."""
+        """Return the races of the run so far.
+
+        Of a launch that has yet to find blocks, those are missing until it has run.
+        """
         if self.trace:
             with ThreadPoolExecutor(max_workers=1) as executor:
-                executor.submit(self._run_trace).result()
+                return executor.submit(self._run_trace).result()
         return tuple(self._races)
 
-    def _run_trace(self) -> None:
-        steps, self.trace = self.trace, []
+    def _run_trace(self) -> tuple[Race, ...]:
+        """Pass on the steps before the first launch that has yet to find blocks.
+
+        The others are passed to a copy of the sanitizer: a step that it has got cannot be changed.
+        """
+        incomplete = (place for place, found in self._searches if not found.is_complete)
+        num_known = next(incomplete, len(self.trace))
+        steps, self.trace = self.trace[:num_known], self.trace[num_known:]
+        self._searches = [(at - num_known, own) for at, own in self._searches if at >= num_known]
         for step in steps:
             step()
+        if not self.trace:
+            return tuple(self._races)
+        preview = deepcopy(self)
+        for step in preview.trace:
+            step()
+        return tuple(preview._races)  # noqa: SLF001 - a copy's own
+
+    def launch(
+        self,
+        stream: int,
+        name: str,
+        site: Site,
+        reads: Blocks,
+        writes: Blocks,
+        found: FoundBlocks | None = None,
+    ) -> None:
+        """Add a launch, or an access of the host to pinned memory."""
+        if self.is_on and found is not None:
+            self._searches.append((len(self.trace), found))
+        self._launch(stream, name, site, reads, writes, found)
 
     @_later
-    def launch(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
-        """Add a launch, or an access of the host to pinned memory."""
+    def _launch(
+        self,
+        stream: int,
+        name: str,
+        site: Site,
+        reads: Blocks,
+        writes: Blocks,
+        found: FoundBlocks | None,
+    ) -> None:
+        if found is not None:
+            reads, writes = reads | found.reads, writes | found.writes
         self._know(stream)
+        if stream != HOST and any(map(PinnedMemory.owns, reads | writes)):
+            self._wait_for_host(stream)
         errors = self._handler._handle_kernel_launch(  # noqa: SLF001
             stream,
             set(reads - writes),
@@ -239,13 +284,6 @@ class RaceDetector:
             self._order.stream_wait_for_event(stream, event)
 
     @_later
-    def wait_for_host(self, stream: int) -> None:
-        """Order a launch on pinned memory after all earlier accesses of the host."""
-        self._know(stream)
-        self._order.record_state(HOST, HOST)
-        self._order.stream_wait_for_event(stream, HOST)
-
-    @_later
     def synchronize_stream(self, stream: int) -> None:
         """Add a host wait for a stream."""
         self._know(stream)
@@ -263,6 +301,11 @@ class RaceDetector:
         for stream in streams:
             self._know(stream)
         self._order.sync_all_streams()
+
+    def _wait_for_host(self, stream: int) -> None:
+        """Order a launch on pinned memory after all earlier accesses of the host."""
+        self._order.record_state(HOST, HOST)
+        self._order.stream_wait_for_event(stream, HOST)
 
     def _know(self, stream: int) -> None:
         if stream not in self._order.current_sync_states:

@@ -6,12 +6,28 @@ eager one without race checks, in which models are built and weights are loaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from backend_caps.simulator import records
-from backend_caps.simulator.allocation import Allocator, Block, Capture, Lease, PinnedMemory
+from backend_caps.simulator.allocation import (
+    Allocator,
+    Block,
+    Capture,
+    Lease,
+    PinnedMemory,
+    moment,
+)
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
-from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, Schedule, Wait, engine_of
+from backend_caps.simulator.queues import (
+    NO_BLOCKS,
+    FoundBlocks,
+    Marker,
+    Op,
+    Schedule,
+    Wait,
+    engine_of,
+)
 
 # As many as torch's own pools have.
 _POOL_STREAMS = 32
@@ -113,9 +129,11 @@ class Simulation:
         self.watcher.launched(handle, op)
         if op.bytes_to_host or op.bytes_to_device:
             self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
-        if any(self.pinned.owns(block) for block in op.reads | op.writes):
-            self.detector.wait_for_host(handle)
-        self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
+        found = None
+        if op.finds_blocks:
+            found = FoundBlocks(moment())
+            op = replace(op, work=partial(op.work, found))
+        self.detector.launch(handle, op.name, op.site, op.reads, op.writes, found)
         self.engine.append(handle, op)
         self.engine.after_launch()
 

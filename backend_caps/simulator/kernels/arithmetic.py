@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from backend_caps.simulator.kernels.assembly import assembly
 from backend_caps.simulator.kernels.errors import KernelTextError
 from backend_caps.simulator.kernels.ir import FLOAT8, Kind, Operation
+from backend_caps.simulator.kernels.library import Compute, fused, library_function
 
-Compute = Callable[..., Tensor]
-"""A function of operands' elements."""
 Bits = NDArray[np.uint64]
 Kinds = Mapping[int, Kind]
 """The types of values."""
@@ -147,7 +147,21 @@ def _unsigned_to_float(value: Tensor, kind: Kind) -> Tensor:
 
 
 def _to_unsigned(value: Tensor, kind: Kind) -> Tensor:
-    return value.to(torch.int64).to(kind.dtype)
+    half = 2.0**63
+    if kind.dtype is not torch.int64:
+        return value.to(torch.int64).to(kind.dtype)
+    is_upper = value >= half
+    low = torch.where(is_upper, value - half, value).to(torch.int64)
+    return torch.where(is_upper, low ^ torch.iinfo(torch.int64).min, low)
+
+
+def _sum_of(function: Compute) -> Compute:
+    """Return an addition or a subtraction; of single bits they are the same."""
+
+    def compute(left: Tensor, right: Tensor) -> Tensor:
+        return left ^ right if left.dtype is torch.bool else function(left, right)
+
+    return compute
 
 
 def _bits(value: Tensor, kind: Kind) -> Tensor:
@@ -168,28 +182,20 @@ def convert(value: Tensor, source: Kind, kind: Kind, rounding: str) -> Tensor:
     What lies beyond float8 becomes its largest number, as on NVIDIA's GPUs; infinity too.
     """
     number = to_float(value, source)
-    if "rtz" in rounding and kind.dtype.itemsize < number.itemsize:
-        number = _towards_zero(number, kind.dtype)
-    if kind.dtype not in FLOAT8:
-        return number.to(kind.dtype)
-    most = torch.finfo(kind.dtype).max
-    return number.to(torch.float32).clamp(-most, most).to(kind.dtype).view(torch.int8)
+    if kind.dtype in FLOAT8:
+        most = torch.finfo(kind.dtype).max
+        number = number.to(torch.float32).clamp(-most, most)
+    converted = number.to(kind.dtype)
+    if "rtz" in rounding:
+        converted = _towards_zero(number, converted)
+    return converted.view(kind.held)
 
 
-def _towards_zero(number: Tensor, dtype: torch.dtype) -> Tensor:
-    """Move numbers that rounding to a narrower type would enlarge to the next one below."""
-    rounded = number.to(dtype).to(number.dtype)
-    bits = number.view(torch.int32)
-    dropped = {
-        torch.bfloat16: 16,
-        torch.float16: 13,
-        torch.float8_e5m2: 21,
-        torch.float8_e4m3fn: 20,
-    }
-    if dtype not in dropped or number.dtype is not torch.float32:
-        raise KernelTextError(f"rounding of {number.dtype} to {dtype} towards zero")
-    cut = (bits >> dropped[dtype] << dropped[dtype]).view(torch.float32)
-    return torch.where(rounded.abs() > number.abs(), cut, number)
+def _towards_zero(number: Tensor, rounded: Tensor) -> Tensor:
+    """Move what rounding has enlarged to the next number below."""
+    bits = rounded.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[rounded.itemsize])
+    is_larger = rounded.to(number.dtype).abs() > number.abs()
+    return (bits - is_larger.to(bits.dtype)).view(rounded.dtype)
 
 
 unsigned_maximum = partial(_widened, torch.maximum, np.maximum)
@@ -198,8 +204,8 @@ unsigned_minimum = partial(_widened, torch.minimum, np.minimum)
 """Return the smaller of two integers without sign."""
 
 _PLAIN: Mapping[str, Compute] = {
-    "arith.addi": torch.add,
-    "arith.subi": torch.sub,
+    "arith.addi": _sum_of(torch.add),
+    "arith.subi": _sum_of(torch.sub),
     "arith.muli": torch.mul,
     "arith.divsi": _divide,
     "arith.remsi": _remainder,
@@ -234,15 +240,12 @@ _PLAIN: Mapping[str, Compute] = {
     "math.exp": torch.exp,
     "math.exp2": torch.exp2,
     "math.floor": torch.floor,
-    "math.fma": lambda left, right, third: left * right + third,
+    "math.fma": fused,
     "math.log": torch.log,
-    "math.log1p": torch.log1p,
     "math.log2": torch.log2,
-    "math.powf": torch.pow,
     "math.rsqrt": torch.rsqrt,
     "math.sin": torch.sin,
     "math.sqrt": torch.sqrt,
-    "math.tanh": torch.tanh,
     "tt.mulhiui": _high_product,
     "tt.precise_divf": torch.div,
     "tt.precise_sqrt": torch.sqrt,
@@ -256,7 +259,6 @@ _CASTS: Mapping[str, Callable[[Tensor, Kind], Tensor]] = {
     "arith.extui": extend_unsigned,
     "arith.fptosi": lambda value, kind: value.to(kind.dtype),
     "arith.fptoui": _to_unsigned,
-    "arith.index_cast": lambda value, kind: value.to(kind.dtype),
     "arith.sitofp": lambda value, kind: extend_signed(value, Kind(torch.int64)).to(kind.dtype),
     "arith.truncf": lambda value, kind: value.to(kind.dtype),
     "arith.trunci": _truncate,
@@ -266,73 +268,6 @@ _CASTS: Mapping[str, Callable[[Tensor, Kind], Tensor]] = {
     "tt.ptr_to_int": lambda value, _: value,
 }
 """Operations that need the type of their result too."""
-
-_LIBRARY: Mapping[str, Compute] = {
-    "ceil": torch.ceil,
-    "cos": torch.cos,
-    "erf": torch.erf,
-    "exp": torch.exp,
-    "exp10": lambda value: torch.pow(10.0, value),
-    "exp2": torch.exp2,
-    "expm1": torch.expm1,
-    "fabs": torch.abs,
-    "fdiv_rn": torch.div,
-    "fdividef": torch.div,
-    "finite": torch.isfinite,
-    "floor": torch.floor,
-    "fmax": torch.fmax,
-    "fmin": torch.fmin,
-    "fmod": torch.fmod,
-    "isinf": lambda value: value.isinf().to(torch.int32),
-    "isnan": lambda value: value.isnan().to(torch.int32),
-    "log": torch.log,
-    "log10": torch.log10,
-    "log1p": torch.log1p,
-    "log2": torch.log2,
-    "nearbyint": torch.round,
-    "pow": torch.pow,
-    "rint": torch.round,
-    "round": lambda value: value.trunc() + ((value - value.trunc()).abs() >= 0.5) * value.sign(),  # noqa: PLR2004
-    "rsqrt": torch.rsqrt,
-    "sin": torch.sin,
-    "sqrt": torch.sqrt,
-    "tan": torch.tan,
-    "tanh": torch.tanh,
-    "trunc": torch.trunc,
-}
-"""CUDA's libdevice, by its functions' names without prefix and suffix."""
-
-_ASSEMBLY: Mapping[str, Compute] = {
-    "ex2.approx.f32": torch.exp2,
-    "ex2.approx.ftz.f32": torch.exp2,
-    "lg2.approx.f32": torch.log2,
-    "rcp.approx.f32": torch.reciprocal,
-    "rcp.approx.ftz.f32": torch.reciprocal,
-    "rsqrt.approx.f32": torch.rsqrt,
-    "rsqrt.approx.ftz.f32": torch.rsqrt,
-    "sqrt.approx.f32": torch.sqrt,
-    "tanh.approx.f32": torch.tanh,
-}
-"""Single instructions of PTX that kernels write by hand; they are exact here."""
-
-
-def _library_function(symbol: str) -> Compute:
-    name = symbol.strip('"').removeprefix("__nv_").removeprefix("fast_")
-    function = (
-        _LIBRARY.get(name) or _LIBRARY.get(name.removesuffix("f")) or _LIBRARY.get(name + "f")
-    )
-    if function is None:
-        raise KernelTextError(f"the library function {symbol}")
-    return function
-
-
-def _instruction(words: str) -> Compute:
-    text = words.strip('" ,')
-    function = _ASSEMBLY.get(text.split()[0] if text else "")
-    if function is None or text.count(";") > 1:
-        raise KernelTextError(f"inline assembly {words}")
-    return function
-
 
 def _clamp(operation: Operation) -> Compute:
     if "all" not in operation.words:
@@ -345,6 +280,13 @@ def _conversion(operation: Operation, kinds: Kinds) -> Compute:
     return lambda value: convert(value, source, kind, operation.words)
 
 
+def _assembly(operation: Operation, _: Kinds) -> Compute:
+    packed = operation.attributes["packed_element"]
+    if packed != "1" or len(operation.kinds) > 1:
+        raise KernelTextError(f"inline assembly of {packed} elements at a time, or of many results")
+    return assembly(operation.words.split('"')[1], operation.kinds[0])
+
+
 def _predicate(operation: Operation) -> str:
     return operation.words.partition(",")[0]
 
@@ -353,8 +295,8 @@ _MADE: Mapping[str, Callable[[Operation, Kinds], Compute]] = {
     "arith.cmpf": lambda operation, _: _compare_floats(_predicate(operation)),
     "arith.cmpi": lambda operation, _: _compare_integers(_predicate(operation)),
     "tt.clampf": lambda operation, _: _clamp(operation),
-    "tt.elementwise_inline_asm": lambda operation, _: _instruction(operation.words),
-    "tt.extern_elementwise": lambda operation, _: _library_function(operation.attributes["symbol"]),
+    "tt.elementwise_inline_asm": _assembly,
+    "tt.extern_elementwise": lambda operation, _: library_function(operation.attributes["symbol"]),
     "tt.fp_to_fp": _conversion,
 }
 """Operations whose attributes or operands' types say what they compute."""
@@ -367,6 +309,9 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
         KernelTextError: it is, but calls a function or instruction that is not known here.
     """
     name = operation.name
+    if name.startswith("arith.") and name.endswith("f"):
+        if any(kinds[each].dtype in FLOAT8 for each in operation.operands):
+            raise KernelTextError(f"{name} of float8, which is for conversions, at {operation.site}")
     if name in _CASTS:
         cast, kind = _CASTS[name], operation.kinds[0]
         return lambda value: cast(value, kind)

@@ -159,13 +159,31 @@ _REDUCTIONS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
     "arith.minsi": torch.amin,
 }
 """Reductions that torch has."""
+_SCANS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "arith.addf": lambda value, axis: value.cumsum(axis, dtype=value.dtype),
+    "arith.addi": lambda value, axis: value.cumsum(axis, dtype=value.dtype),
+    "arith.mulf": lambda value, axis: value.cumprod(axis, dtype=value.dtype),
+    "arith.muli": lambda value, axis: value.cumprod(axis, dtype=value.dtype),
+}
+"""Scans that torch has."""
+
+
+def _only(operation: Operation) -> str:
+    """Return the name of the only operation that combines two elements; none where there are more.
+
+    It takes the two, and gives what is returned.
+    """
+    block = operation.regions[0][0]
+    combine, last = block.operations[0], block.operations[-1]
+    is_only = len(block.operations) == 2 and len(block.arguments) == 2  # noqa: PLR2004 - and its return
+    takes_both = sorted(combine.operands) == sorted(block.arguments)
+    return combine.name if is_only and takes_both and last.operands == combine.results else ""
 
 
 def reduction(operation: Operation, kinds: Kinds) -> Combination:
-    """Return what reduces blocks along an axis: in halves, as the processors of a device do."""
+    """Return what reduces blocks along an axis: neighbours, then pairs, so their order is kept."""
     axis, shape = _axis(operation), kinds[operation.operands[0]].shape
-    body = operation.regions[0][0].operations
-    known = _REDUCTIONS.get(body[0].name) if len(body) == len(operation.operands) + 1 else None
+    known = _REDUCTIONS.get(_only(operation))
     length = shape[axis - 1]
     if length & (length - 1):
         raise KernelTextError(f"a reduction of {length} elements, which is no power of 2")
@@ -174,10 +192,10 @@ def reduction(operation: Operation, kinds: Kinds) -> Combination:
         values = _along(values, axis, length)
         if known is not None and len(values) == 1:
             return [known(values[0], axis)]
-        while (half := values[0].shape[axis] // 2) > 0:
-            lower = [value.narrow(axis, 0, half) for value in values]
-            upper = [value.narrow(axis, half, half) for value in values]
-            values = tuple(combine(lower, upper))
+        while values[0].shape[axis] > 1:
+            pairs = [value.unflatten(axis, (-1, 2)) for value in values]
+            left, right = ([pair.select(axis + 1, side) for pair in pairs] for side in (0, 1))
+            values = _along(combine(left, right), axis, left[0].shape[axis])
         return [value.squeeze(axis) for value in values]
 
     return compute
@@ -187,21 +205,20 @@ def scan(operation: Operation, kinds: Kinds) -> Combination:
     """Return what combines each element with all before it: in strides that double."""
     axis, shape = _axis(operation), kinds[operation.operands[0]].shape
     is_reversed = operation.attributes.get("reverse") == "true"
-    body = operation.regions[0][0].operations
-    adds = body[0].name in {"arith.addf", "arith.addi"} and len(operation.operands) == 1
+    known = _SCANS.get(_only(operation))
     length = shape[axis - 1]
 
     def compute(combine: Combine, values: Sequence[Tensor]) -> list[Tensor]:
         values = _along(values, axis, length)
         if is_reversed:
             values = tuple(value.flip(axis) for value in values)
-        if adds:
-            values = (values[0].cumsum(axis, dtype=values[0].dtype),)
-        stride = length if adds else 1
+        if known is not None:
+            values = (known(values[0], axis),)
+        stride = 1 if known is None else length
         while stride < length:
             left = [value.narrow(axis, 0, length - stride) for value in values]
             right = [value.narrow(axis, stride, length - stride) for value in values]
-            combined = combine(left, right)
+            combined = _along(combine(left, right), axis, length - stride)
             values = tuple(
                 torch.cat([value.narrow(axis, 0, stride), own], axis)
                 for value, own in zip(values, combined, strict=True)

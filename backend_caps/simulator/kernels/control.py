@@ -7,14 +7,16 @@ own programs; a loop goes on with those that have not left it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.kernels.arithmetic import extend_unsigned
+from backend_caps.simulator.kernels.arithmetic import extend_unsigned, together
 from backend_caps.simulator.kernels.blocks import reduction, scan
 from backend_caps.simulator.kernels.errors import KernelFaultError
 from backend_caps.simulator.kernels.frames import (
+    Body,
     Builder,
     Frame,
     Results,
@@ -165,19 +167,39 @@ def loop(builder: Builder, operation: Operation) -> Step:
 
 def combination(builder: Builder, operation: Operation) -> Step:
     """Make the step of a reduction or a scan."""
-    body = builder.body(operation.regions[0][0])
+    block = operation.regions[0][0]
+    body, combine_in = builder.body(block), _combined_at_once
+    if any(each.regions or each.name == "tt.call" for each in block.operations):
+        combine_in = _combined_apart
     make = reduction if operation.name == "tt.reduce" else scan
     compute = make(operation, builder.kinds)
 
     def step(frame: Frame) -> None:
-        def combine(left: Sequence[Tensor], right: Sequence[Tensor]) -> Results:
-            return body.run(frame, [*left, *right])
-
+        combine = partial(combine_in, body, frame)
         found = compute(combine, [frame.values[each] for each in operation.operands])
         for result, value in zip(operation.results, found, strict=True):
             frame.values[result] = value
 
     return step
+
+
+def _combined_at_once(
+    body: Body, frame: Frame, left: Sequence[Tensor], right: Sequence[Tensor]
+) -> Results:
+    """Combine elements of blocks by operations on whole blocks."""
+    return body.run(frame, [*left, *right])
+
+
+def _combined_apart(
+    body: Body, frame: Frame, left: Sequence[Tensor], right: Sequence[Tensor]
+) -> Results:
+    """Combine elements that may part: each pair is a program of its own."""
+    given = together(*left, *right)
+    elements = [value.reshape(-1) for value in given]
+    ids = [torch.zeros(len(elements[0]), dtype=torch.int32)] * len(frame.ids)
+    own = Frame(list(frame.values), ids, frame.grid, frame.memory)
+    found = body.run(own, elements)
+    return [value.expand(len(elements[0])).reshape(given[0].shape) for value in found]
 
 
 def call(builder: Builder, operation: Operation) -> Step:

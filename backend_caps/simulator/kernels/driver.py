@@ -24,16 +24,17 @@ from triton.backends.compiler import GPUTarget, Language  # type: ignore[import-
 from triton.backends.driver import DriverBase  # type: ignore[import-untyped] # as above
 from triton.backends.nvidia.compiler import CUDABackend  # type: ignore[import-untyped] # as above
 from triton.compiler import ASTSource  # type: ignore[import-untyped] # as above
+from triton.runtime.jit import TensorWrapper  # type: ignore[import-untyped] # as above
 from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped] # as above
 
-from backend_caps.simulator.allocation import Segment, moment, segment_at
+from backend_caps.simulator.allocation import PinnedMemory, Segment, segment_at
 from backend_caps.simulator.errors import SimulatorError, call_site
 from backend_caps.simulator.kernels.errors import KernelTextError
 from backend_caps.simulator.kernels.frames import Grid
-from backend_caps.simulator.kernels.memory import Memory
+from backend_caps.simulator.kernels.memory import Find, Memory
 from backend_caps.simulator.kernels.programs import Kernel
-from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, FoundBlocks, Op
 from backend_caps.simulator.simulation import Simulation, current
 from backend_caps.simulator.tensor import SimTensor
 
@@ -42,6 +43,7 @@ _ARCHITECTURE = 90
 """Kernels and compiler take the device for one with Hopper's types."""
 _LIBRARY = str(Path(triton.__file__).parent)
 _MOST_THREADS = 1024
+_NO_MEMORY = Segment(torch.empty(0, dtype=torch.uint8), 0, None)
 _SHARED_BYTES = 232448
 """What a program may have of shared memory on an H100; nothing is allocated here."""
 
@@ -160,6 +162,10 @@ def _flatten(kind: object, value: object, given: list[object]) -> None:
         given.append(value)
 
 
+def _nowhere(address: int, verb: str) -> Segment | None:
+    raise AssertionError(f"{verb} at {address:#x}, by a kernel that reads no address from memory")
+
+
 def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     """Put a kernel on the current stream.
 
@@ -174,10 +180,9 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     simulation = current()
     segments: dict[int, Segment] = {}
     values: list[object] = []
-    numbers = kernel.function.arguments
-    for number, value in zip(numbers, given, strict=True):
-        if value.__class__ is SimTensor or isinstance(value, Tensor):
-            assert isinstance(value, Tensor)
+    for number, given_value in zip(kernel.function.arguments, given, strict=True):
+        value = given_value.base if given_value.__class__ is TensorWrapper else given_value
+        if isinstance(value, Tensor):
             segments[number], address = _pointed(kernel, number, value, simulation)
             values.append(address)
         else:
@@ -185,9 +190,10 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     reads = writes = NO_BLOCKS
     if simulation.detector.is_on:
         reads, writes = (_blocks(kernel, verb, segments) for verb in ("reads", "writes"))
-    find = partial(segment_at, launched_at=moment())
-    work = partial(_run, kernel, values, grid, segments, find)
-    simulation.launch(Op(kernel.function.name, work, reads - writes, writes))
+    op = Op(kernel.function.name, partial(_run, kernel, values, grid, segments), reads, writes)
+    if kernel.finds_memory:
+        op.finds_blocks, op.work = True, partial(_search, op.work, simulation.pinned)
+    simulation.launch(op)
 
 
 def _pointed(
@@ -198,16 +204,14 @@ def _pointed(
         segment = tensor.lease.block.segment
         assert segment is not None, "a leased block has a segment"
         return segment, tensor.raw.data_ptr()
-    serial = simulation.pinned.serial(tensor)
-    if serial is None and tensor.numel():
+    pinned = simulation.pinned.segment(tensor)
+    if pinned is None and tensor.numel():
         name = kernel.function.names[number]
         refuse_kernel(
             kernel.function.name,
             f"argument {name!r} is a tensor in pageable memory of the host; copy it to 'sim' first",
         )
-    storage = tensor.untyped_storage()
-    memory = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return Segment(memory, storage.nbytes(), serial), tensor.data_ptr()
+    return pinned or _NO_MEMORY, tensor.data_ptr()
 
 
 def _blocks(kernel: Kernel, verb: str, segments: Mapping[int, Segment]) -> Blocks:
@@ -221,7 +225,7 @@ def _run(
     values: Sequence[object],
     grid: Grid,
     segments: Mapping[int, Segment],
-    find: Callable[[int], Segment | None],
+    find: Find = _nowhere,
 ) -> None:
     function = kernel.function
     arguments = [
@@ -229,6 +233,21 @@ def _run(
         for number, value in zip(function.arguments, values, strict=True)
     ]
     kernel.run(arguments, grid, Memory(segments, function.names, find))
+
+
+def _search(run: Callable[[Find], None], pinned: PinnedMemory, found: FoundBlocks) -> None:
+    """Run a kernel that reads addresses from memory, and note which blocks they are in."""
+
+    def find(address: int, verb: str) -> Segment | None:
+        segment = segment_at(address, found.launched_at) or pinned.segment_at(address)
+        if segment is not None and segment.serial is not None:
+            (found.writes if verb == "writes" else found.reads).add(segment.serial)
+        return segment
+
+    try:
+        run(find)
+    finally:
+        found.is_complete = True
 
 
 def _number(value: object, dtype: torch.dtype) -> Tensor:

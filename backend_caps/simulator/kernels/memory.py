@@ -22,8 +22,8 @@ _FAR = 1 << 40
 """Bytes beyond which an address is not one that an index a little too high gives."""
 
 
-Find = Callable[[int], Segment | None]
-"""Returns the memory of the device that an address is in; None where it is in none.
+Find = Callable[[int, str], Segment | None]
+"""Returns the memory that an address is in, to be read or written; None where it is in none.
 
 Raises:
     FreedMemoryError: no tensor had that memory any more when the kernel was launched.
@@ -61,8 +61,6 @@ class Memory:
         self._segments = segments
         self._names = names
         self._find = find
-        self.found: dict[bool, set[int]] = {False: set(), True: set()}
-        """Blocks that were read, and that were written, by pointers of no argument."""
 
     def load(
         self, addresses: Tensor, mask: Tensor | None, other: Tensor | None, access: Access
@@ -145,7 +143,6 @@ class Memory:
         for segment in self._likely(access):
             index = self._index(segment, addresses, mask, access)
             if index is not None:
-                self._note(segment, access)
                 yield segment, None, index
                 return
         wanted = torch.ones_like(addresses, dtype=torch.bool) if mask is None else mask
@@ -162,7 +159,6 @@ class Memory:
                 raise self._fault(first, access)
             index = self._index(owner, addresses, inside, access)
             assert index is not None, "what is inside has an index"
-            self._note(owner, access)
             yield owner, inside, index
             wanted = wanted & ~inside
 
@@ -172,10 +168,10 @@ class Memory:
     def _segment_at(self, address: int, access: Access) -> Segment | None:
         """Return the memory that an address may be in."""
         if access.roots is not None:
-            own = (each for each in self._likely(access))
+            own = self._likely(access)
             return next((each for each in own if 0 <= address - each.start < each.num_bytes), None)
         try:
-            return self._find(address)
+            return self._find(address, access.verb)
         except FreedMemoryError as error:
             text = f"{access.verb} memory at {address:#x}, which no tensor has any more"
             raise KernelFaultError(access.site, text) from error
@@ -198,10 +194,6 @@ class Memory:
             text = f"{access.verb} {size} bytes at {odd:#x} or behind it, where no element begins"
             raise KernelFaultError(access.site, text)
         return offset >> (size.bit_length() - 1)
-
-    def _note(self, segment: Segment, access: Access) -> None:
-        if access.roots is None and segment.serial is not None:
-            self.found[access.verb == "writes"].add(segment.serial)
 
     def _fault(self, first: int, access: Access) -> KernelFaultError:
         """Say which element of what is out of bounds, and by how much."""

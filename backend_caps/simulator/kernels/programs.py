@@ -29,8 +29,9 @@ from backend_caps.simulator.kernels.frames import (
     values_used,
     verdict,
 )
-from backend_caps.simulator.kernels.ir import Block, Function, Operation, read_module
+from backend_caps.simulator.kernels.ir import Block, Function, Operation
 from backend_caps.simulator.kernels.memory import Access, Memory
+from backend_caps.simulator.kernels.reader import read_module
 from backend_caps.simulator.kernels.roots import PointerRoots, Roots
 from backend_caps.simulator.kernels.steps import STEPS
 
@@ -176,6 +177,8 @@ class Kernel:
     programs_at_once: int
     accessed: Mapping[str, frozenset[int]]
     """The arguments that it `reads` and `writes` through, as values of the function."""
+    finds_memory: bool
+    """Whether it accesses memory by addresses that it reads from memory."""
 
     @classmethod
     def read(cls, text: str, name: str, libraries: Sequence[str] = ()) -> Self:
@@ -197,7 +200,13 @@ class Kernel:
             accessed[access.verb] |= access.roots or frozenset()
         largest = max(math.prod(kind.shape) for kind in function.kinds.values())
         at_once = max(1, _MOST_ELEMENTS // largest)
-        return cls(function=function, graph=graph, programs_at_once=at_once, accessed=accessed)
+        return cls(
+            function=function,
+            graph=graph,
+            programs_at_once=at_once,
+            accessed=accessed,
+            finds_memory=any(access.roots is None for access in graph.accesses),
+        )
 
     def run(self, arguments: Sequence[Tensor], grid: Grid, memory: Memory) -> None:
         """Run all programs of a grid.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.kernels.arithmetic import constant, unsigned_maximum, unsigned_minimum
+from backend_caps.simulator.kernels.arithmetic import (
+    constant,
+    to_float,
+    unsigned_maximum,
+    unsigned_minimum,
+)
 from backend_caps.simulator.kernels.blocks import full
 from backend_caps.simulator.kernels.errors import KernelFaultError, KernelTextError
 from backend_caps.simulator.kernels.frames import Builder, Frame, Step
@@ -55,20 +61,39 @@ def _num_programs(_: Builder, operation: Operation) -> Step:
     return step
 
 
-def _assert(_: Builder, operation: Operation) -> Step:
-    (condition,), site, text = operation.operands, operation.site, operation.words
+def _split(_: Builder, operation: Operation) -> Step:
+    (value,), (left, right) = operation.operands, operation.results
 
     def step(frame: Frame) -> None:
-        if not frame.values[condition].all():
-            raise KernelFaultError(site, f"asserts what is false: {text.strip(' ,')}")
+        pair = frame.values[value].expand(*frame.values[value].shape[:-1], 2)
+        frame.values[left], frame.values[right] = pair.unbind(-1)
 
     return step
 
 
-def _print(_: Builder, operation: Operation) -> Step:
+def _text(operation: Operation) -> str:
+    """Return the text that an operation prints; what is no letter in it is printed as its code."""
+    printed = operation.words.partition('"')[2].partition('"')[0].encode()
+    return re.sub(rb"\\([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), printed).decode()
+
+
+def _assert(_: Builder, operation: Operation) -> Step:
+    (condition,), site, text = operation.operands, operation.site, _text(operation)
+
     def step(frame: Frame) -> None:
-        for each in operation.operands:
-            print(operation.words.strip(' :"'), frame.values[each])  # noqa: T201 - what the kernel asks for
+        if not frame.values[condition].all():
+            raise KernelFaultError(site, f"asserts what is false: {text}")
+
+    return step
+
+
+def _print(builder: Builder, operation: Operation) -> Step:
+    text = _text(operation).strip()
+    operands = [(each, builder.kinds[each]) for each in operation.operands]
+
+    def step(frame: Frame) -> None:
+        values = (to_float(frame.values[each], kind) for each, kind in operands)
+        print(text, *values)  # noqa: T201 - what the kernel asks for
 
     return step
 
@@ -163,6 +188,7 @@ STEPS: Mapping[str, Callable[[Builder, Operation], Step]] = {
     "tt.get_program_id": _program_id,
     "tt.load": _load,
     "tt.print": _print,
+    "tt.split": _split,
     "tt.store": _store,
     "ub.poison": _undefined,
 }
