@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.kernels.arithmetic import extend_unsigned, together
+from backend_caps.simulator.kernels.arithmetic import together
 from backend_caps.simulator.kernels.blocks import reduction, scan
 from backend_caps.simulator.kernels.errors import KernelFaultError
 from backend_caps.simulator.kernels.frames import (
@@ -26,7 +26,7 @@ from backend_caps.simulator.kernels.frames import (
     values_used,
     verdict,
 )
-from backend_caps.simulator.kernels.ir import Kind, Operation
+from backend_caps.simulator.kernels.ir import Operation
 
 _MOST_TURNS = 1 << 22
 
@@ -72,11 +72,6 @@ class Loop:
 
     def _end(self, places: Tensor) -> None:
         self._ends.append((self.programs[places], [pick(value, places) for value in self.values]))
-
-
-def _wide(value: Tensor, is_unsigned: bool) -> Tensor:
-    wide = Kind(torch.int64)
-    return extend_unsigned(value, wide) if is_unsigned else value.to(torch.int64)
 
 
 def _most(counts: Tensor, operation: Operation) -> int:
@@ -125,11 +120,12 @@ def counted_loop(builder: Builder, operation: Operation) -> Step:
     body = builder.body(operation.regions[0][0])
     used = values_used(operation.regions[0])
     low, high, stride, *initials = operation.operands
-    is_unsigned = operation.words == "unsigned"
 
     def step(frame: Frame) -> None:
         values = frame.values
-        start, end, by = (_wide(values[each], is_unsigned) for each in (low, high, stride))
+        start, end, by = (values[each].to(torch.int64) for each in (low, high, stride))
+        if int(by.min()) <= 0:
+            raise KernelFaultError(operation.site, f"steps a loop by {int(by.min())}")
         counts = torch.div(end - start + by - 1, by, rounding_mode="floor").clamp_(min=0)
         most = _most(counts, operation)
         entered = Loop(frame, used, [values[each] for each in initials])

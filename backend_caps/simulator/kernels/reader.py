@@ -23,7 +23,7 @@ _FILE = re.compile(r'"([^"]*)":(\d+):\d+')
 _RESULTS = re.compile(r"(%[\w$.-]+(?::\d+)?(?:, %[\w$.-]+(?::\d+)?)*) = ")
 _NAME = re.compile(r'"?([a-z_]+(?:\.[a-z_0-9]+)+)"?')
 _FUNCTION = re.compile(r'tt\.func (?:public |private )?@"?([^"(]+)"?\(')
-_FOR = re.compile(r"(?:unsigned )?(%\S+) = (%\S+) to (%\S+) step (%\S+)")
+_FOR = re.compile(r"(%\S+) = (%\S+) to (%\S+) step (%\S+)")
 _LABEL = re.compile(r"(\^bb\d+)(?:\((.*)\))?:(?:\s+//.*)?$")
 _INITIAL = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)")
 _STRING = re.compile(r'"[^"]*"')  # a quote in one is printed as its code
@@ -49,6 +49,16 @@ def split_outside(text: str, separator: str) -> list[str]:
             continue
         place += 1
     return [*parts, text[start:]]
+
+
+def _up_to_closing(text: str) -> str:
+    """Return a text up to the bracket that closes one before it."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character in _OPENERS) - (character in _CLOSERS)
+        if depth < 0:
+            return text[:place]
+    raise KernelTextError(f"a line {text!r}")
 
 
 class Locations:
@@ -110,8 +120,7 @@ class _Reader:
             opened = _FUNCTION.match(line)
             self._place += 1
             if opened is not None:
-                text = split_outside(line[opened.end() :], ")")[0]
-                function = self._function(opened[1], text)
+                function = self._function(opened[1], _up_to_closing(line[opened.end() :]))
                 functions[function.name] = function
         return functions
 
@@ -248,7 +257,8 @@ class _Reader:
 
     def _for(self, name: str, rest: str) -> Operation:
         opened = _FOR.match(rest)
-        assert opened is not None, f"scf.for {rest!r}"
+        if opened is None:
+            raise KernelTextError(f"a loop {rest!r}")
         bounds = [self._value(opened[place]) for place in (2, 3, 4)]
         carried = _INITIAL.findall(rest.partition("iter_args")[2])
         kinds = [self._kinds[self._value(initial)] for _, initial in carried]
@@ -256,7 +266,6 @@ class _Reader:
         initials = [self._value(initial) for _, initial in carried]
         inner = [index, *zip((own for own, _ in carried), kinds, strict=True)]
         operation = Operation(name=name, operands=[*bounds, *initials], kinds=kinds)
-        operation.words = "unsigned" if rest.startswith("unsigned") else ""
         operation.regions = [self._inner(inner)]
         self._close(operation)
         return operation
@@ -324,6 +333,8 @@ def result_kinds(name: str, types: Sequence[str], operands: Sequence[Kind]) -> l
     """Return the types of an operation's results, of the types that are printed behind it."""
     if not types or name in _NO_RESULTS:
         return [Kind(torch.bool)] if name == "arith.constant" else []
+    if "->" in types:
+        return [kind_of(entry) for entry in types[types.index("->") + 1 :] if entry]
     kind = kind_of(types[-1])
     if name in _BOOLEANS:
         return [Kind(torch.bool, kind.shape)]
@@ -331,9 +342,7 @@ def result_kinds(name: str, types: Sequence[str], operands: Sequence[Kind]) -> l
         return [operands[0]]
     if name == "tt.load":
         return [kind_of(_POINTER.sub(r"\1", types[-1]))]
-    if name == "tt.split":
-        return [kind, kind]
-    return list(map(kind_of, types[types.index("->") + 1 :])) if "->" in types else [kind]
+    return [kind]
 
 
 def _kinds_in(text: str) -> list[Kind]:
