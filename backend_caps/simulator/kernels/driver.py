@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, Protocol, cast
@@ -24,6 +24,7 @@ from triton.backends.compiler import GPUTarget, Language  # type: ignore[import-
 from triton.backends.driver import DriverBase  # type: ignore[import-untyped] # as above
 from triton.backends.nvidia.compiler import CUDABackend  # type: ignore[import-untyped] # as above
 from triton.compiler import ASTSource  # type: ignore[import-untyped] # as above
+from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped] # as above
 from triton.runtime.jit import TensorWrapper  # type: ignore[import-untyped] # as above
 from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped] # as above
@@ -346,6 +347,20 @@ class SimDriver(DriverBase):  # type: ignore[misc] # its base has no types
 def install() -> None:
     """Let Triton compile for the simulated device, and launch on it where there is no GPU."""
     backends.setdefault(_NAME, Backend(SimBackend, SimDriver))
+    InterpretedFunction.run = _run_on_host(InterpretedFunction.run)
+
+
+def _run_on_host(run: Callable[..., object]) -> Callable[..., object]:
+    """Make a run by Triton's interpreter refuse tensors of the device, which have no storage."""
+
+    @wraps(run)
+    def run_on_host(function: InterpretedFunction, *args: object, **kwargs: object) -> object:
+        if any(isinstance(value, SimTensor) for value in (*args, *kwargs.values())):
+            reason = "Triton was told to interpret kernels, on tensors of the host alone"
+            refuse_kernel(function.__name__, f"{reason}; unset TRITON_INTERPRET")
+        return run(function, *args, **kwargs)
+
+    return run_on_host
 
 
 @contextmanager

@@ -334,7 +334,8 @@ def result_kinds(name: str, types: Sequence[str], operands: Sequence[Kind]) -> l
     if not types or name in _NO_RESULTS:
         return [Kind(torch.bool)] if name == "arith.constant" else []
     if "->" in types:
-        return [kind_of(entry) for entry in types[types.index("->") + 1 :] if entry]
+        kinds = [kind_of(entry) for entry in types[types.index("->") + 1 :] if entry]
+        return kinds * 2 if name == "tt.split" else kinds
     kind = kind_of(types[-1])
     if name in _BOOLEANS:
         return [Kind(torch.bool, kind.shape)]

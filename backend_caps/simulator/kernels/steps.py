@@ -190,6 +190,7 @@ STEPS: Mapping[str, Callable[[Builder, Operation], Step]] = {
     "tt.print": _print,
     "tt.split": _split,
     "tt.store": _store,
+    "ttg.barrier": _nothing,
     "ub.poison": _undefined,
 }
 """What makes the steps of operations that touch memory or ask for a program's place."""
