@@ -50,7 +50,7 @@ TRITON = Declaration(
         page_sizes=ANY,
         # Rounded up to a power of two in registers; a wider head than 256 does not fit into them.
         head_sizes=OneOf({8, 16, 32, 64, 80, 96, 112, 128, 192, 256}),
-        # What Triton compiles for. On a CPU it interprets, and that is for tests.
+        # What Triton compiles for. On a CPU the simulator runs its kernels, and that is for tests.
         devices={"cuda"},
         # Triton's own minimum for NVIDIA: https://github.com/triton-lang/triton#compatibility
         compute_capability=(ComputeRange((8, 0)),),

@@ -24,9 +24,9 @@ from triton.backends.compiler import GPUTarget, Language  # type: ignore[import-
 from triton.backends.driver import DriverBase  # type: ignore[import-untyped] # as above
 from triton.backends.nvidia.compiler import CUDABackend  # type: ignore[import-untyped] # as above
 from triton.compiler import ASTSource  # type: ignore[import-untyped] # as above
+from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
 from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped] # as above
 from triton.runtime.jit import TensorWrapper  # type: ignore[import-untyped] # as above
-from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped] # as above
 
 from backend_caps.simulator.allocation import PinnedMemory, Segment, segment_at
@@ -143,9 +143,13 @@ class SimLauncher:
         given: list[object] = []
         for kind, value in zip(self._types, args, strict=True):
             _flatten(kind, value, given)
-        launch(kernel, given, (x, y, z))
+        self.launch(kernel, given, (x, y, z))
         if leave is not None:
             leave(metadata)
+
+    def launch(self, kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
+        """Launch a kernel with what it takes."""
+        launch(kernel, given, grid)
 
 
 def _flatten(kind: object, value: object, given: list[object]) -> None:
@@ -191,7 +195,8 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     reads = writes = NO_BLOCKS
     if simulation.detector.is_on:
         reads, writes = (_blocks(kernel, verb, segments) for verb in ("reads", "writes"))
-    op = Op(kernel.function.name, partial(_run, kernel, values, grid, segments), reads, writes)
+    work = partial(run_on_segments, kernel, values, grid, segments)
+    op = Op(kernel.function.name, work, reads, writes)
     if kernel.finds_memory:
         op.finds_blocks, op.work = True, partial(_search, op.work, simulation.pinned)
     simulation.launch(op)
@@ -221,13 +226,22 @@ def _blocks(kernel: Kernel, verb: str, segments: Mapping[int, Segment]) -> Block
     return frozenset(serial for serial in serials if serial is not None)
 
 
-def _run(
+def run_on_segments(
     kernel: Kernel,
     values: Sequence[object],
     grid: Grid,
     segments: Mapping[int, Segment],
     find: Find = _nowhere,
 ) -> None:
+    """Run a kernel, at once.
+
+    Args:
+        kernel: the kernel.
+        values: its arguments; a pointer is an address.
+        grid: the programs along each axis.
+        segments: what the pointers point to, by the arguments' values in the function.
+        find: looks up an address that the kernel reads from memory.
+    """
     function = kernel.function
     arguments = [
         _number(value, function.kinds[number].held)
@@ -364,10 +378,10 @@ def _run_on_host(run: Callable[..., object]) -> Callable[..., object]:
 
 
 @contextmanager
-def launched_here() -> Iterator[None]:
-    """Launch kernels on the simulated device within a `with` block, also where there is a GPU."""
+def launched_by(own: DriverBase) -> Iterator[None]:
+    """Launch kernels by a driver within a `with` block."""
     before = driver._active  # noqa: SLF001 - `active` would make one
-    driver.set_active(SimDriver())
+    driver.set_active(own)
     try:
         yield
     finally:

@@ -73,4 +73,4 @@ def launched_on_device() -> AbstractContextManager[None]:
         return nullcontext()  # its driver is the only active one
     from backend_caps.simulator.kernels import driver  # noqa: PLC0415 - it imports Triton
 
-    return driver.launched_here()
+    return driver.launched_by(driver.SimDriver())

@@ -6,11 +6,9 @@ sizes, L the longest context.
 
 from __future__ import annotations
 
-import triton  # type: ignore[import-untyped] # Triton ships no types
 from torch import Tensor
 
 from backend_caps.protocols import ForwardBatch, Layer, ModelRunner
-from backend_caps_triton.errors import NoCompilerError
 from backend_caps_triton.work import Cutting, Work, WorkBuffers
 
 
@@ -19,17 +17,12 @@ class TritonAttention:
 
     Args:
         runner: has the page table and the KV cache.
-
-    Raises:
-        NoCompilerError: they are on the host, and Triton's interpreter was not asked for.
     """
 
     def __init__(self, runner: ModelRunner) -> None:
         self._req_to_token = runner.req_to_token_pool.req_to_token
         self._kv_pool = runner.token_to_kv_pool
         device = self._req_to_token.device
-        if device.type == "cpu" and not triton.knobs.runtime.interpret:
-            raise NoCompilerError(backend="triton", device=str(device))
         num_kv_heads = self._kv_pool.get_key_buffer(0).shape[1]
         self._cutting = Cutting.for_device(device, num_kv_heads)
         self._graph_buffers: WorkBuffers | None = None

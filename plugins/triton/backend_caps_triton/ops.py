@@ -11,19 +11,40 @@ tree mask, W items of work, H blocks of heads, R rows of an item, Q parts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import triton.language as tl  # type: ignore[import-untyped] # Triton ships no types
 from torch import Tensor
 
 from backend_caps_triton.attending import attend_kernel, combine_kernel
-from backend_caps_triton.interpreting import runnable
 from backend_caps_triton.planning import copy_slots_kernel, plan_kernel
 from backend_caps_triton.tiling import Tiling, ceil_div
 
+_Launch = Callable[..., object]
 _REQUESTS_AT_ONCE = 256
 _SLOTS_AT_ONCE = 1024
 _DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+
+
+class _Kernel(Protocol):
+    """What `triton.jit` makes of a function."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> _Launch:
+        """Choose how many programs run."""
+
+
+def runnable(kernel: _Kernel, device: torch.device) -> _Kernel:
+    """Return what runs a kernel on a device: itself, or on the host what the simulator runs.
+
+    The simulated device hands operators tensors of the host.
+    """
+    if device.type != "cpu":
+        return kernel
+    from backend_caps.simulator.kernels.host import OnHost  # noqa: PLC0415 - no server has it
+
+    return OnHost(kernel)
 
 
 @torch.library.custom_op("backend_caps_triton::plan", mutates_args=("slots", "requests", "owners"))
@@ -127,8 +148,6 @@ def attend(  # noqa: PLR0913, PLR0917 - an operator's schema is flat
         "VALUE_FEATURES": sizes.value_features,
         "num_warps": sizes.num_warps,
     }
-    # The interpreter has no arithmetic of bfloat16.
-    is_host = q.device.type == "cpu"
     runnable(attend_kernel, q.device)[grid](
         q,
         keys,
@@ -147,7 +166,7 @@ def attend(  # noqa: PLR0913, PLR0917 - an operator's schema is flat
         scaling * math.log2(math.e),
         HEAD_SIZE=q.shape[2],
         HAS_MASK=tree_mask is not None,
-        DOT=tl.float32 if is_host else _DTYPES[q.dtype],
+        DOT=_DTYPES[q.dtype],
         STEP=sizes.step,
         FEATURES=sizes.features,
         num_stages=sizes.num_stages,

@@ -32,7 +32,7 @@ class Cutting:
     def for_device(cls, device: torch.device, num_kv_heads: int) -> Cutting:
         """Choose by the device's processors: two programs each, and one for each head anyway."""
         if device.type != "cuda":
-            return cls(num_shares=4, min_chunk=64)  # of the interpreter, which takes turns
+            return cls(num_shares=4, min_chunk=64)  # simulated, or the host: no processors to fill
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         return cls(num_shares=max(1, 2 * processors // num_kv_heads), min_chunk=256)
 

@@ -4,12 +4,6 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for Triton's interpreter, which is what runs kernels on the CPU."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-
-
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Run a test on the CPU, and on a CUDA device where there is one."""

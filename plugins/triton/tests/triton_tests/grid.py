@@ -1,4 +1,4 @@
-"""Batches over head layouts, page sizes and lengths: few for the interpreter, many for a GPU."""
+"""Batches over head layouts, page sizes and lengths: few for the CPU, many for a GPU."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cases() -> Iterator[ParameterSet]:
         yield from map(_named, _of_cuda())
     else:
         number = len(list(_of_cuda()))
-        reason = f"no CUDA device: all {number} cases would take the interpreter hours"
+        reason = f"no CUDA device: all {number} cases are for one"
         yield pytest.param(next(_of_cuda()), id="cuda", marks=pytest.mark.skip(reason))
 
 
@@ -71,7 +71,7 @@ def _named(case: Case) -> ParameterSet:
 
 
 def _of_cpu() -> Iterator[Case]:
-    small = [own for own in HEADS if own[0] <= 8]  # the interpreter takes heads one by one
+    small = [own for own in HEADS if own[0] <= 8]
     for place, head_size in enumerate(HEAD_SIZES):
         for requests, uniform in ((DECODES, True), (EXTENDS, False)):
             yield Case(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backend_caps_triton import NoCompilerError, TritonAttention
+from backend_caps_triton import TritonAttention
 from backend_caps_triton.work import Cutting, WorkBuffers
 
 from backend_caps.kit.scenes import (
@@ -128,22 +128,6 @@ def test_batches_larger_than_was_said_are_refused(max_bs: int, max_num_tokens: i
 
     with pytest.raises(AssertionError, match="3 requests, 9 tokens: more than was allocated for"):
         backend.init_forward_metadata_out_graph(batch.batch)
-
-
-def test_a_cache_on_the_host_is_refused_without_the_interpreter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The error names the backend, the device, what was expected and what to do."""
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-
-    with pytest.raises(NoCompilerError) as caught:
-        TritonAttention(scene(DECODE, uniform=True).pools)
-
-    assert str(caught.value) == (
-        "backend 'triton' got a KV cache on device 'cpu', for which Triton compiles nothing; "
-        "'cuda' was expected. Use 'torch_padded' there, or set TRITON_INTERPRET=1 to have the "
-        "kernels interpreted, some thousand times slower."
-    )
 
 
 def _roomy() -> Setting:

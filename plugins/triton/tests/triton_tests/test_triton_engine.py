@@ -76,7 +76,7 @@ def test_engine_verifies_trees(oracle: Oracle, device: torch.device) -> None:
 def _plan(*arguments: str, device: str = "sim") -> Plan:
     """Resolve what a server's arguments ask, as if the declaration had the device too.
 
-    Who declares a CPU is chosen for it, and the interpreter is nobody's choice.
+    A backend that declares a CPU is chosen for it, and this one declares none.
     """
     registry, flags = (
         discover(),

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import triton  # type: ignore[import-untyped] # Triton ships no types
 from backend_caps_triton import TritonAttention
-from backend_caps_triton.attending import attend_kernel
-from backend_caps_triton.interpreting import interpreted
 from backend_caps_triton.ops import attend
 from backend_caps_triton.tiling import Tiling
 from torch import Tensor
@@ -85,24 +82,6 @@ def test_steps_are_by_the_widest_dtype() -> None:
     tiling = Tiling.of(torch.empty(64, 8, 128, dtype=torch.bfloat16), cache, cache, 64)
 
     assert tiling == Tiling.of(torch.empty(64, 8, 128), cache, cache, 64)
-
-
-def test_interpreting_leaves_the_library_as_it_was() -> None:
-    """What the interpreter puts into Triton's modules is taken out: later kernels compile."""
-    library = vars(triton.language).copy(), vars(triton.language.core).copy()
-
-    scene(PREFIXED).run(TritonAttention)
-
-    assert (vars(triton.language), vars(triton.language.core)) == library
-
-
-def test_an_interpretation_is_made_once() -> None:
-    """The kernel's source is read and rewritten at its first launch alone."""
-    first = interpreted(attend_kernel)
-
-    again = interpreted(attend_kernel)
-
-    assert again is first
 
 
 def test_operators_name_what_they_write() -> None:
