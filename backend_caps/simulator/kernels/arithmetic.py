@@ -302,6 +302,9 @@ _MADE: Mapping[str, Callable[[Operation, Kinds], Compute]] = {
 """Operations whose attributes or operands' types say what they compute."""
 
 
+_CONSTANTS = frozenset({"arith.constant", "ub.poison"})
+
+
 def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     """Return what an operation computes of each element; None where it is none of these.
 
@@ -309,6 +312,9 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
         KernelTextError: it is, but calls a function or instruction that is not known here.
     """
     name = operation.name
+    if name in _CONSTANTS:
+        value = _constant(operation)
+        return lambda: value
     if name.startswith("arith.") and name.endswith("f"):
         if any(kinds[each].dtype in FLOAT8 for each in operation.operands):
             raise KernelTextError(f"{name} of float8, which is for conversions, at {operation.site}")
@@ -320,13 +326,13 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     return _PLAIN.get(name)
 
 
-def constant(operation: Operation) -> Tensor:
+def _constant(operation: Operation) -> Tensor:
     """Read a constant: a number, the same in every program, and in every element where it is one.
 
     Raises:
         KernelTextError: its text is not known here.
     """
-    (kind,), text = operation.kinds, operation.words
+    (kind,), text = operation.kinds, operation.words or "0"  # any number is right for poison
     inner = text.removeprefix("dense<").removesuffix(">")
     if inner.startswith("["):
         entries = inner.replace("[", " ").replace("]", " ").split(",")
@@ -340,7 +346,7 @@ def _number(text: str, kind: Kind) -> Tensor:
     if text in {"true", "false"}:
         return torch.tensor(text == "true")
     size = kind.held.itemsize
-    if kind.dtype.is_floating_point:
+    if kind.dtype.is_floating_point and not kind.is_pointer:
         if text.startswith("0x"):
             bits = np.array(int(text, 16), dtype=f"uint{8 * size}").view(f"int{8 * size}")
             return torch.from_numpy(bits.reshape(1)).view(kind.held).reshape(())

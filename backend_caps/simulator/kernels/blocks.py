@@ -49,7 +49,7 @@ def _expand_dims(operation: Operation, _: Kinds) -> Compute:
 
 def _add_pointer(operation: Operation, kinds: Kinds) -> Compute:
     size = kinds[operation.operands[0]].dtype.itemsize
-    return lambda address, index: torch.add(address, index.to(torch.int64), alpha=size)
+    return lambda address, index: torch.add(address, index, alpha=size)
 
 
 def _make_range(operation: Operation, _: Kinds) -> Compute:

@@ -253,10 +253,11 @@ def _search(run: Callable[[Find], None], pinned: PinnedMemory, found: FoundBlock
 
 def _number(value: object, dtype: torch.dtype) -> Tensor:
     """Return an argument as a value of all programs; one without a sign has its bits."""
+    assert isinstance(value, int | float), f"an argument {value!r}"
     if isinstance(value, int) and not isinstance(value, bool) and not dtype.is_floating_point:
         bits = 8 * dtype.itemsize
         value = (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-    return torch.tensor([value], dtype=dtype)
+    return torch.full((1,), value, dtype=dtype)
 
 
 class SimUtilities:
