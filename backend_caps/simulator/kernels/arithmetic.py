@@ -269,6 +269,7 @@ _CASTS: Mapping[str, Callable[[Tensor, Kind], Tensor]] = {
 }
 """Operations that need the type of their result too."""
 
+
 def _clamp(operation: Operation) -> Compute:
     if "all" not in operation.words:
         return lambda value, low, high: torch.fmin(torch.fmax(value, low), high)
@@ -305,6 +306,11 @@ _MADE: Mapping[str, Callable[[Operation, Kinds], Compute]] = {
 _CONSTANTS = frozenset({"arith.constant", "ub.poison"})
 
 
+def _is_arithmetic(name: str) -> bool:
+    """Return whether an operation computes with numbers of floating point."""
+    return name.startswith("arith.") and name.endswith("f")
+
+
 def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     """Return what an operation computes of each element; None where it is none of these.
 
@@ -315,9 +321,8 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     if name in _CONSTANTS:
         value = _constant(operation)
         return lambda: value
-    if name.startswith("arith.") and name.endswith("f"):
-        if any(kinds[each].dtype in FLOAT8 for each in operation.operands):
-            raise KernelTextError(f"{name} of float8, which is for conversions, at {operation.site}")
+    if _is_arithmetic(name) and any(kinds[each].dtype in FLOAT8 for each in operation.operands):
+        raise KernelTextError(f"{name} of float8, which is for conversions, at {operation.site}")
     if name in _CASTS:
         cast, kind = _CASTS[name], operation.kinds[0]
         return lambda value: cast(value, kind)

@@ -193,7 +193,10 @@ def reduction(operation: Operation, kinds: Kinds) -> Combination:
         if known is not None and len(values) == 1:
             return [known(values[0], axis)]
         while values[0].shape[axis] > 1:
-            pairs = [value.unflatten(axis, (-1, 2)) for value in values]
+            pairs = [
+                value.reshape(*value.shape[:axis], -1, 2, *value.shape[axis + 1 :])
+                for value in values
+            ]
             left, right = ([pair.select(axis + 1, side) for pair in pairs] for side in (0, 1))
             values = _along(combine(left, right), axis, left[0].shape[axis])
         return [value.squeeze(axis) for value in values]

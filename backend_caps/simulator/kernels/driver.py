@@ -24,9 +24,9 @@ from triton.backends.compiler import GPUTarget, Language  # type: ignore[import-
 from triton.backends.driver import DriverBase  # type: ignore[import-untyped] # as above
 from triton.backends.nvidia.compiler import CUDABackend  # type: ignore[import-untyped] # as above
 from triton.compiler import ASTSource  # type: ignore[import-untyped] # as above
+from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
 from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped] # as above
 from triton.runtime.jit import TensorWrapper  # type: ignore[import-untyped] # as above
-from triton.runtime.driver import driver  # type: ignore[import-untyped] # as above
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped] # as above
 
 from backend_caps.simulator.allocation import PinnedMemory, Segment, segment_at
@@ -156,6 +156,8 @@ def _flatten(kind: object, value: object, given: list[object]) -> None:
         assert isinstance(value, tuple), f"{value!r} for {kind}"
         for own, entry in zip(kind, value, strict=True):
             _flatten(own, entry, given)
+    elif isinstance(value, TensorWrapper):
+        given.append(value.base)
     elif isinstance(value, TensorDescriptor):
         shape = (*value.shape, *value.strides)
         given += [value.base, *shape, value.padding == "nan", value.round_f32_to_tf32, *shape]
@@ -181,8 +183,7 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     simulation = current()
     segments: dict[int, Segment] = {}
     values: list[object] = []
-    for number, given_value in zip(kernel.function.arguments, given, strict=True):
-        value = given_value.base if given_value.__class__ is TensorWrapper else given_value
+    for number, value in zip(kernel.function.arguments, given, strict=True):
         if isinstance(value, Tensor):
             segments[number], address = _pointed(kernel, number, value, simulation)
             values.append(address)
@@ -191,9 +192,10 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     reads = writes = NO_BLOCKS
     if simulation.detector.is_on:
         reads, writes = (_blocks(kernel, verb, segments) for verb in ("reads", "writes"))
-    op = Op(kernel.function.name, partial(_run, kernel, values, grid, segments), reads, writes)
+    work: Callable[..., None] = partial(_run, kernel, values, grid, segments)
     if kernel.finds_memory:
-        op.finds_blocks, op.work = True, partial(_search, op.work, simulation.pinned)
+        work = partial(_search, work, simulation.pinned)
+    op = Op(kernel.function.name, work, reads, writes, finds_blocks=kernel.finds_memory)
     simulation.launch(op)
 
 

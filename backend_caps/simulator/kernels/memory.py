@@ -83,6 +83,8 @@ class Memory:
             KernelFaultError: an address is of no such element.
         """
         zero = zero_of(access.dtype)
+        if mask is not None and mask.all():
+            mask = None
         values = self._read_at_once(addresses, mask, access)
         if values is None:
             values = zero
@@ -92,7 +94,9 @@ class Memory:
             return values
         return torch.where(mask, values, zero if other is None else other)
 
-    def _read_at_once(self, addresses: Tensor, mask: Tensor | None, access: Access) -> Tensor | None:
+    def _read_at_once(
+        self, addresses: Tensor, mask: Tensor | None, access: Access
+    ) -> Tensor | None:
         """Read elements that all lie in one argument's memory; None where they do not."""
         for segment in self._likely(access):
             index = self._index(segment, addresses, mask, access)
@@ -197,21 +201,19 @@ class Memory:
             raise KernelFaultError(access.site, text) from error
 
     @staticmethod
-    def _index(
-        segment: Segment, addresses: Tensor, mask: Tensor | None, access: Access
-    ) -> Tensor:
+    def _index(segment: Segment, addresses: Tensor, mask: Tensor | None, access: Access) -> Tensor:
         """Return elements' indices in a memory, where they may be; 0 where the mask is false."""
         size = access.dtype.itemsize
         offset = addresses - segment.start
         if mask is not None:
-            offset = offset * mask
+            offset = torch.where(mask, offset, zero_of(torch.int64))
         if size == 1:
             return offset
         if access.may_be_odd and bool((offset % size).any()):
             odd = int(addresses.flatten()[0])
             text = f"{access.verb} {size} bytes at {odd:#x} or behind it, where no element begins"
             raise KernelFaultError(access.site, text)
-        return offset >> (size.bit_length() - 1)
+        return offset.bitwise_right_shift_(size.bit_length() - 1)
 
     def _fault(self, first: int, access: Access) -> KernelFaultError:
         """Say which element of what is out of bounds, and by how much."""

@@ -36,7 +36,7 @@ from backend_caps.simulator.kernels.reader import read_module
 from backend_caps.simulator.kernels.roots import PointerRoots, Roots
 from backend_caps.simulator.kernels.steps import STEPS
 
-_MOST_ELEMENTS = 1 << 18
+_MOST_ELEMENTS = 1 << 17
 """Elements of a value up to which programs run at once: what stays in a processor's cache."""
 _NOTHING = torch.zeros(1)
 """Stands for a value that is not computed."""

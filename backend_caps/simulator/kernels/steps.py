@@ -8,11 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.kernels.arithmetic import (
-    to_float,
-    unsigned_maximum,
-    unsigned_minimum,
-)
+from backend_caps.simulator.kernels.arithmetic import to_float, unsigned_maximum, unsigned_minimum
 from backend_caps.simulator.kernels.blocks import full
 from backend_caps.simulator.kernels.errors import KernelFaultError, KernelTextError
 from backend_caps.simulator.kernels.frames import Builder, Frame, Step
@@ -57,7 +53,9 @@ def _split(_: Builder, operation: Operation) -> Step:
 def _text(operation: Operation) -> str:
     """Return the text that an operation prints; what is no letter in it is printed as its code."""
     printed = operation.words.partition('"')[2].partition('"')[0].encode()
-    return re.sub(rb"\\([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), printed).decode()
+    return re.sub(
+        rb"\\([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), printed
+    ).decode()
 
 
 def _assert(_: Builder, operation: Operation) -> Step:
