@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001 - of what is compiled
+# ruff: noqa: ANN001, ANN201, SIM108 - of what is compiled
 import math
 from collections.abc import Callable
 
