@@ -166,8 +166,6 @@ def _sum_of(function: Compute) -> Compute:
 
 def _bits(value: Tensor, kind: Kind) -> Tensor:
     """Take an element's bits for another type of the same size."""
-    if value.dtype is torch.bool or kind.dtype is torch.bool:
-        return value.to(kind.held)
     return value.view(kind.held)
 
 
@@ -339,11 +337,11 @@ def _constant(operation: Operation) -> Tensor:
     """
     (kind,), text = operation.kinds, operation.words or "0"  # any number is right for poison
     inner = text.removeprefix("dense<").removesuffix(">")
-    if inner.startswith("["):
-        entries = inner.replace("[", " ").replace("]", " ").split(",")
-        values = torch.stack([_number(entry.strip(), kind) for entry in entries])
-        return values.reshape(1, *kind.shape)
-    return _number(inner, kind).reshape(1, *(1 for _ in kind.shape))
+    try:
+        number = _number(inner, kind)
+    except ValueError as error:
+        raise KernelTextError(f"the constant {text}, at {operation.site}") from error
+    return number.reshape(1, *(1 for _ in kind.shape))
 
 
 def _number(text: str, kind: Kind) -> Tensor:

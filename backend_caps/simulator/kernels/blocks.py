@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from backend_caps.simulator.kernels.arithmetic import Kinds, to_float, together
-from backend_caps.simulator.kernels.errors import KernelTextError
 from backend_caps.simulator.kernels.ir import Kind, Operation
 
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
@@ -185,8 +184,6 @@ def reduction(operation: Operation, kinds: Kinds) -> Combination:
     axis, shape = _axis(operation), kinds[operation.operands[0]].shape
     known = _REDUCTIONS.get(_only(operation))
     length = shape[axis - 1]
-    if length & (length - 1):
-        raise KernelTextError(f"a reduction of {length} elements, which is no power of 2")
 
     def compute(combine: Combine, values: Sequence[Tensor]) -> list[Tensor]:
         values = _along(values, axis, length)

@@ -28,7 +28,8 @@ from backend_caps.simulator.kernels.frames import (
 )
 from backend_caps.simulator.kernels.ir import Operation
 
-_MOST_TURNS = 1 << 22
+_MOST_TURNS = 1 << 20
+"""Turns of a loop in half a minute: a kernel that takes more of them does not end."""
 
 
 class Loop:

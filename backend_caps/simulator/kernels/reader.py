@@ -229,7 +229,7 @@ class _Reader:
         # Strings may hold anything that else has a meaning.
         strings = _STRING.findall(rest)
         places = count()
-        head, types = _split_types(_STRING.sub(lambda _: f'"{next(places)}"', rest))
+        head, types = _split_types(_STRING.sub(lambda _: f'"{next(places)}"', f" {rest}"))
         operation = Operation(name=name)
         if name.startswith("cf."):
             condition, *targets = split_outside(rest, ", ") if "cond" in name else ("", rest)
