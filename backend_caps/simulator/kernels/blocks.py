@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.simulator.kernels.arithmetic import Kinds, to_float, together
+from backend_caps.simulator.kernels.errors import KernelFaultError
 from backend_caps.simulator.kernels.ir import Kind, Operation
 
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
@@ -91,22 +92,26 @@ def _gather(operation: Operation, kinds: Kinds) -> Compute:
     def compute(values: Tensor, places: Tensor) -> Tensor:
         programs = max(values.shape[0], places.shape[0])
         values = full(values, source).expand(programs, *source.shape)
-        return values.gather(
-            axis, full(places, index).expand(programs, *index.shape).to(torch.int64)
-        )
+        if int(places.min()) < 0 or int(places.max()) >= source.shape[axis - 1]:
+            text = f"gathers from a block of {source.shape[axis - 1]} elements beyond its ends"
+            raise KernelFaultError(operation.site, text)
+        places = full(places, index).expand(programs, *index.shape)
+        return values.gather(axis, places.to(torch.int64))
 
     return compute
 
 
 def _histogram(operation: Operation, kinds: Kinds) -> Compute:
     (bins,), source = operation.kinds[0].shape, kinds[operation.operands[0]]
-    numbers = torch.arange(bins)
 
     def compute(values: Tensor, mask: Tensor | None = None) -> Tensor:
-        hits = full(values, source).unsqueeze(-1) == numbers
+        is_counted = (values >= 0) & (values < bins)
         if mask is not None:
-            hits = hits & full(mask, source).unsqueeze(-1)
-        return hits.sum(1, dtype=torch.int32)
+            is_counted = is_counted & mask
+        places, ones = (full(each, source) for each in together(values, is_counted))
+        counts = torch.zeros((len(places), bins), dtype=torch.int32)
+        places = places.clamp(0, bins - 1).to(torch.int64)
+        return counts.scatter_add_(1, places, ones.to(torch.int32))
 
     return compute
 

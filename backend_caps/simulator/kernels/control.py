@@ -200,7 +200,7 @@ def _combined_apart(
 
 
 def call(builder: Builder, operation: Operation) -> Step:
-    """Make the step of a call of a function that is not inlined."""
+    """Make the step of a call of a function that is not compiled in."""
     name = operation.words.partition("(")[0].removeprefix("@").strip('"')
     callee = builder.callee(name, [builder.roots.of(value) for value in operation.operands])
     builder.accesses.extend(callee.accesses)

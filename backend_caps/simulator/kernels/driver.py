@@ -100,7 +100,7 @@ class _Benchmarker(Protocol):
     def __call__(
         self, call: Callable[[], object], *, quantiles: Sequence[float]
     ) -> Sequence[float]:
-        """Return the quantiles of its times."""
+        """Return the `quantiles` of its times."""
 
 
 def equal_times(call: Callable[[], object], *, quantiles: Sequence[float]) -> list[float]:
@@ -259,6 +259,8 @@ def _number(value: object, dtype: torch.dtype) -> Tensor:
     if isinstance(value, int) and not isinstance(value, bool) and not dtype.is_floating_point:
         bits = 8 * dtype.itemsize
         value = (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+    if dtype.is_floating_point:  # what lies beyond a narrower type is infinite
+        return torch.full((1,), value, dtype=torch.float64).to(dtype)
     return torch.full((1,), value, dtype=dtype)
 
 

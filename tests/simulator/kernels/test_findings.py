@@ -88,6 +88,13 @@ def checked(numbers, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def gather_block(index, out, BLOCK: tl.constexpr):
+    """Read a block's elements at places that are in memory."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.gather(at + 1, tl.load(index + at), axis=0))
+
+
+@triton.jit
 def helper(source, offset):
     """Read a number."""
     return tl.load(source + offset)
@@ -356,6 +363,19 @@ def test_assertion_that_holds_is_no_finding() -> None:
         checked[(1,)](numbers, BLOCK=2, debug=True)
 
         assert numbers.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("place", [-1, 2])
+def test_gather_beyond_a_block_is_found(place: int) -> None:
+    """A gather of an element that the block does not have is found."""
+    with simulate("lazy"):
+        index = torch.tensor([0, place], dtype=torch.int32, device="sim")
+        gather_block[(1,)](index, index, BLOCK=2)
+        with pytest.raises(SimDeviceError) as raised:
+            index.tolist()
+
+    found = _finding(raised.value, gather_block, "tl.gather")
+    assert found == "gathers from a block of 2 elements beyond its ends"
 
 
 def test_finding_in_a_helper_names_its_line() -> None:
