@@ -166,8 +166,6 @@ def _sum_of(function: Compute) -> Compute:
 
 def _bits(value: Tensor, kind: Kind) -> Tensor:
     """Take an element's bits for another type of the same size."""
-    if value.dtype is torch.bool or kind.dtype is torch.bool:
-        return value.to(kind.held)
     return value.view(kind.held)
 
 
@@ -303,6 +301,14 @@ _MADE: Mapping[str, Callable[[Operation, Kinds], Compute]] = {
 """Operations whose attributes or operands' types say what they compute."""
 
 
+_CONSTANTS = frozenset({"arith.constant", "ub.poison"})
+
+
+def _is_arithmetic(name: str) -> bool:
+    """Return whether an operation computes with numbers of floating point."""
+    return name.startswith("arith.") and name.endswith("f")
+
+
 def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     """Return what an operation computes of each element; None where it is none of these.
 
@@ -310,11 +316,11 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
         KernelTextError: it is, but calls a function or instruction that is not known here.
     """
     name = operation.name
-    if name.startswith("arith.") and name.endswith("f"):
-        if any(kinds[each].dtype in FLOAT8 for each in operation.operands):
-            raise KernelTextError(
-                f"{name} of float8, which is for conversions, at {operation.site}"
-            )
+    if name in _CONSTANTS:
+        value = _constant(operation)
+        return lambda: value
+    if _is_arithmetic(name) and any(kinds[each].dtype in FLOAT8 for each in operation.operands):
+        raise KernelTextError(f"{name} of float8, which is for conversions, at {operation.site}")
     if name in _CASTS:
         cast, kind = _CASTS[name], operation.kinds[0]
         return lambda value: cast(value, kind)
@@ -323,19 +329,19 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     return _PLAIN.get(name)
 
 
-def constant(operation: Operation) -> Tensor:
+def _constant(operation: Operation) -> Tensor:
     """Read a constant: a number, the same in every program, and in every element where it is one.
 
     Raises:
         KernelTextError: its text is not known here.
     """
-    (kind,), text = operation.kinds, operation.words
+    (kind,), text = operation.kinds, operation.words or "0"  # any number is right for poison
     inner = text.removeprefix("dense<").removesuffix(">")
-    if inner.startswith("["):
-        entries = inner.replace("[", " ").replace("]", " ").split(",")
-        values = torch.stack([_number(entry.strip(), kind) for entry in entries])
-        return values.reshape(1, *kind.shape)
-    return _number(inner, kind).reshape(1, *(1 for _ in kind.shape))
+    try:
+        number = _number(inner, kind)
+    except ValueError as error:
+        raise KernelTextError(f"the constant {text}, at {operation.site}") from error
+    return number.reshape(1, *(1 for _ in kind.shape))
 
 
 def _number(text: str, kind: Kind) -> Tensor:
@@ -343,7 +349,7 @@ def _number(text: str, kind: Kind) -> Tensor:
     if text in {"true", "false"}:
         return torch.tensor(text == "true")
     size = kind.held.itemsize
-    if kind.dtype.is_floating_point:
+    if kind.dtype.is_floating_point and not kind.is_pointer:
         if text.startswith("0x"):
             bits = np.array(int(text, 16), dtype=f"uint{8 * size}").view(f"int{8 * size}")
             return torch.from_numpy(bits.reshape(1)).view(kind.held).reshape(())

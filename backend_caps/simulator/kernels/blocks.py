@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.simulator.kernels.arithmetic import Kinds, to_float, together
-from backend_caps.simulator.kernels.errors import KernelTextError
+from backend_caps.simulator.kernels.errors import KernelFaultError
 from backend_caps.simulator.kernels.ir import Kind, Operation
 
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
@@ -49,7 +49,7 @@ def _expand_dims(operation: Operation, _: Kinds) -> Compute:
 
 def _add_pointer(operation: Operation, kinds: Kinds) -> Compute:
     size = kinds[operation.operands[0]].dtype.itemsize
-    return lambda address, index: torch.add(address, index.to(torch.int64), alpha=size)
+    return lambda address, index: torch.add(address, index, alpha=size)
 
 
 def _make_range(operation: Operation, _: Kinds) -> Compute:
@@ -92,22 +92,26 @@ def _gather(operation: Operation, kinds: Kinds) -> Compute:
     def compute(values: Tensor, places: Tensor) -> Tensor:
         programs = max(values.shape[0], places.shape[0])
         values = full(values, source).expand(programs, *source.shape)
-        return values.gather(
-            axis, full(places, index).expand(programs, *index.shape).to(torch.int64)
-        )
+        if int(places.min()) < 0 or int(places.max()) >= source.shape[axis - 1]:
+            text = f"gathers from a block of {source.shape[axis - 1]} elements beyond its ends"
+            raise KernelFaultError(operation.site, text)
+        places = full(places, index).expand(programs, *index.shape)
+        return values.gather(axis, places.to(torch.int64))
 
     return compute
 
 
 def _histogram(operation: Operation, kinds: Kinds) -> Compute:
     (bins,), source = operation.kinds[0].shape, kinds[operation.operands[0]]
-    numbers = torch.arange(bins)
 
     def compute(values: Tensor, mask: Tensor | None = None) -> Tensor:
-        hits = full(values, source).unsqueeze(-1) == numbers
+        is_counted = (values >= 0) & (values < bins)
         if mask is not None:
-            hits = hits & full(mask, source).unsqueeze(-1)
-        return hits.sum(1, dtype=torch.int32)
+            is_counted = is_counted & mask
+        places, ones = (full(each, source) for each in together(values, is_counted))
+        counts = torch.zeros((len(places), bins), dtype=torch.int32)
+        places = places.clamp(0, bins - 1).to(torch.int64)
+        return counts.scatter_add_(1, places, ones.to(torch.int32))
 
     return compute
 
@@ -185,15 +189,16 @@ def reduction(operation: Operation, kinds: Kinds) -> Combination:
     axis, shape = _axis(operation), kinds[operation.operands[0]].shape
     known = _REDUCTIONS.get(_only(operation))
     length = shape[axis - 1]
-    if length & (length - 1):
-        raise KernelTextError(f"a reduction of {length} elements, which is no power of 2")
 
     def compute(combine: Combine, values: Sequence[Tensor]) -> list[Tensor]:
         values = _along(values, axis, length)
         if known is not None and len(values) == 1:
             return [known(values[0], axis)]
         while values[0].shape[axis] > 1:
-            pairs = [value.unflatten(axis, (-1, 2)) for value in values]
+            pairs = [
+                value.reshape(*value.shape[:axis], -1, 2, *value.shape[axis + 1 :])
+                for value in values
+            ]
             left, right = ([pair.select(axis + 1, side) for pair in pairs] for side in (0, 1))
             values = _along(combine(left, right), axis, left[0].shape[axis])
         return [value.squeeze(axis) for value in values]

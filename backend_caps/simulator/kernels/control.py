@@ -28,7 +28,8 @@ from backend_caps.simulator.kernels.frames import (
 )
 from backend_caps.simulator.kernels.ir import Operation
 
-_MOST_TURNS = 1 << 22
+_MOST_TURNS = 1 << 20
+"""Turns of a loop in half a minute: a kernel that takes more of them does not end."""
 
 
 class Loop:
@@ -199,7 +200,7 @@ def _combined_apart(
 
 
 def call(builder: Builder, operation: Operation) -> Step:
-    """Make the step of a call of a function that is not inlined."""
+    """Make the step of a call of a function that is not compiled in."""
     name = operation.words.partition("(")[0].removeprefix("@").strip('"')
     callee = builder.callee(name, [builder.roots.of(value) for value in operation.operands])
     builder.accesses.extend(callee.accesses)

@@ -100,7 +100,7 @@ class _Benchmarker(Protocol):
     def __call__(
         self, call: Callable[[], object], *, quantiles: Sequence[float]
     ) -> Sequence[float]:
-        """Return the quantiles of its times."""
+        """Return the `quantiles` of its times."""
 
 
 def equal_times(call: Callable[[], object], *, quantiles: Sequence[float]) -> list[float]:
@@ -160,6 +160,8 @@ def _flatten(kind: object, value: object, given: list[object]) -> None:
         assert isinstance(value, tuple), f"{value!r} for {kind}"
         for own, entry in zip(kind, value, strict=True):
             _flatten(own, entry, given)
+    elif isinstance(value, TensorWrapper):
+        given.append(value.base)
     elif isinstance(value, TensorDescriptor):
         shape = (*value.shape, *value.strides)
         given += [value.base, *shape, value.padding == "nan", value.round_f32_to_tf32, *shape]
@@ -185,8 +187,7 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     simulation = current()
     segments: dict[int, Segment] = {}
     values: list[object] = []
-    for number, given_value in zip(kernel.function.arguments, given, strict=True):
-        value = given_value.base if given_value.__class__ is TensorWrapper else given_value
+    for number, value in zip(kernel.function.arguments, given, strict=True):
         if isinstance(value, Tensor):
             segments[number], address = _pointed(kernel, number, value, simulation)
             values.append(address)
@@ -195,10 +196,10 @@ def launch(kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
     reads = writes = NO_BLOCKS
     if simulation.detector.is_on:
         reads, writes = (_blocks(kernel, verb, segments) for verb in ("reads", "writes"))
-    work = partial(run_on_segments, kernel, values, grid, segments)
-    op = Op(kernel.function.name, work, reads, writes)
+    work: Callable[..., None] = partial(run_on_segments, kernel, values, grid, segments)
     if kernel.finds_memory:
-        op.finds_blocks, op.work = True, partial(_search, op.work, simulation.pinned)
+        work = partial(_search, work, simulation.pinned)
+    op = Op(kernel.function.name, work, reads, writes, finds_blocks=kernel.finds_memory)
     simulation.launch(op)
 
 
@@ -267,10 +268,13 @@ def _search(run: Callable[[Find], None], pinned: PinnedMemory, found: FoundBlock
 
 def _number(value: object, dtype: torch.dtype) -> Tensor:
     """Return an argument as a value of all programs; one without a sign has its bits."""
+    assert isinstance(value, int | float), f"an argument {value!r}"
     if isinstance(value, int) and not isinstance(value, bool) and not dtype.is_floating_point:
         bits = 8 * dtype.itemsize
         value = (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-    return torch.tensor([value], dtype=dtype)
+    if dtype.is_floating_point:  # what lies beyond a narrower type is infinite
+        return torch.full((1,), value, dtype=torch.float64).to(dtype)
+    return torch.full((1,), value, dtype=dtype)
 
 
 class SimUtilities:

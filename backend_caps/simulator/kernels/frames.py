@@ -50,7 +50,7 @@ class Frame:
 
 def pick(value: Tensor, programs: Tensor) -> Tensor:
     """Return what a value is in some programs."""
-    return value if value.shape[0] == 1 else value[programs]
+    return value if value.shape[0] == 1 else value.index_select(0, programs)
 
 
 def joined(parts: Sequence[tuple[Tensor, Tensor]], kind: Kind, count: int) -> Tensor:

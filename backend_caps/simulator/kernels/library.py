@@ -1,4 +1,4 @@
-"""CUDA's library of mathematical functions, libdevice, as torch has them."""
+"""The functions of CUDA's mathematical library, `libdevice`, as torch has them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _LIBRARY: Mapping[str, Compute] = {
 
 
 def library_function(symbol: str) -> Compute:
-    """Return a function of libdevice.
+    """Return a function of `libdevice`.
 
     Args:
         symbol: its name in quotes, such as `"__nv_expf"`.

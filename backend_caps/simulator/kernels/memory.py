@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -46,6 +47,12 @@ class Access:
     """The kernel's line."""
 
 
+@cache
+def zero_of(dtype: torch.dtype) -> Tensor:
+    """Return what a lane holds that a mask keeps from reading."""
+    return torch.zeros((), dtype=dtype)
+
+
 class Memory:
     """The memory of one launch.
 
@@ -75,15 +82,30 @@ class Memory:
         Raises:
             KernelFaultError: an address is of no such element.
         """
-        values = torch.zeros((), dtype=access.dtype)
-        for segment, lanes, index in self._located(addresses, mask, access):
-            found = segment.view(access.dtype)[index]
-            values = found if lanes is None else torch.where(lanes, found, values)
+        zero = zero_of(access.dtype)
+        if mask is not None and mask.all():
+            mask = None
+        values = self._read_at_once(addresses, mask, access)
+        if values is None:
+            values = zero
+            for segment, lanes, index in self._located(addresses, mask, access):
+                values = torch.where(lanes, segment.view(access.dtype)[index], values)
         if mask is None:
             return values
-        if other is not None:
-            return torch.where(mask, values, other)
-        return torch.where(mask, values, 0).to(access.dtype)
+        return torch.where(mask, values, zero if other is None else other)
+
+    def _read_at_once(
+        self, addresses: Tensor, mask: Tensor | None, access: Access
+    ) -> Tensor | None:
+        """Read elements that all lie in one argument's memory; None where they do not."""
+        for segment in self._likely(access):
+            index = self._index(segment, addresses, mask, access)
+            try:  # torch checks the bounds of an index faster than its extremes are found
+                found = segment.view(access.dtype).index_select(0, index.reshape(-1))
+            except IndexError:
+                continue
+            return found.reshape(index.shape)
+        return None
 
     def store(self, addresses: Tensor, values: Tensor, mask: Tensor | None, access: Access) -> None:
         """Write elements where the mask is true.
@@ -99,12 +121,25 @@ class Memory:
             addresses, values = together(addresses, values)
         else:
             addresses, values, mask = together(addresses, values, mask)
-            addresses, values = addresses[mask], values[mask]
+            if not mask.all():
+                addresses, values = addresses[mask], values[mask]
+        if self._write_at_once(addresses, values, access):
+            return
         for segment, lanes, index in self._located(addresses, None, access):
-            if lanes is None:
-                segment.view(access.dtype)[index] = values
-            else:
-                segment.view(access.dtype)[index[lanes]] = values[lanes]
+            segment.view(access.dtype)[index[lanes]] = values[lanes]
+
+    def _write_at_once(self, addresses: Tensor, values: Tensor, access: Access) -> bool:
+        """Write elements that all lie in one argument's memory, or some; tell whether all do."""
+        for segment in self._likely(access):
+            view = segment.view(access.dtype)
+            if len(view):
+                index = self._index(segment, addresses, None, access)
+                try:  # as for reads
+                    view.index_copy_(0, index.reshape(-1), values.reshape(-1))
+                except IndexError:
+                    continue
+                return True
+        return False
 
     def exchange(
         self,
@@ -124,7 +159,7 @@ class Memory:
         before = torch.zeros(len(addresses), dtype=access.dtype)
         for segment, lanes, index in self._located(addresses, None, access):
             view = segment.view(access.dtype)
-            places = torch.arange(len(addresses)) if lanes is None else lanes.nonzero()[:, 0]
+            places = lanes.nonzero()[:, 0]
             for turn in _turns(index[places]):
                 now = places[turn]
                 before[now] = view[index[now]]
@@ -133,33 +168,22 @@ class Memory:
 
     def _located(
         self, addresses: Tensor, mask: Tensor | None, access: Access
-    ) -> Iterator[tuple[Segment, Tensor | None, Tensor]]:
+    ) -> Iterator[tuple[Segment, Tensor, Tensor]]:
         """Yield each memory that is accessed, by which elements, and their indices in it.
 
-        Elements are None where all are; the index of one that is not accessed is 0.
+        The index of an element that is not accessed is 0.
         """
-        if not addresses.numel():
-            return
-        for segment in self._likely(access):
-            index = self._index(segment, addresses, mask, access)
-            if index is not None:
-                yield segment, None, index
-                return
+        size = access.dtype.itemsize
         wanted = torch.ones_like(addresses, dtype=torch.bool) if mask is None else mask
         addresses, wanted = together(addresses, wanted)
         while wanted.any():
             first = int(addresses[wanted][0])
             owner = self._segment_at(first, access)
-            if owner is None:
+            if owner is None or first - owner.start > owner.num_bytes - size:
                 raise self._fault(first, access)
             offset = addresses - owner.start
-            last = owner.num_bytes - access.dtype.itemsize
-            inside = wanted & (offset >= 0) & (offset <= last)
-            if not inside.reshape(-1)[wanted.reshape(-1).to(torch.int8).argmax()]:
-                raise self._fault(first, access)
-            index = self._index(owner, addresses, inside, access)
-            assert index is not None, "what is inside has an index"
-            yield owner, inside, index
+            inside = wanted & (offset >= 0) & (offset <= owner.num_bytes - size)
+            yield owner, inside, self._index(owner, addresses, inside, access)
             wanted = wanted & ~inside
 
     def _likely(self, access: Access) -> Iterable[Segment]:
@@ -176,24 +200,20 @@ class Memory:
             text = f"{access.verb} memory at {address:#x}, which no tensor has any more"
             raise KernelFaultError(access.site, text) from error
 
-    def _index(
-        self, segment: Segment, addresses: Tensor, mask: Tensor | None, access: Access
-    ) -> Tensor | None:
-        """Return elements' indices in a memory; None where one of them is not in it."""
+    @staticmethod
+    def _index(segment: Segment, addresses: Tensor, mask: Tensor | None, access: Access) -> Tensor:
+        """Return elements' indices in a memory, where they may be; 0 where the mask is false."""
         size = access.dtype.itemsize
         offset = addresses - segment.start
         if mask is not None:
-            offset = torch.where(mask, offset, 0)
-        low, high = (int(each) for each in torch.aminmax(offset))
-        if low < 0 or high > segment.num_bytes - size:
-            return None
+            offset = torch.where(mask, offset, zero_of(torch.int64))
         if size == 1:
             return offset
         if access.may_be_odd and bool((offset % size).any()):
             odd = int(addresses.flatten()[0])
             text = f"{access.verb} {size} bytes at {odd:#x} or behind it, where no element begins"
             raise KernelFaultError(access.site, text)
-        return offset >> (size.bit_length() - 1)
+        return offset.bitwise_right_shift_(size.bit_length() - 1)
 
     def _fault(self, first: int, access: Access) -> KernelFaultError:
         """Say which element of what is out of bounds, and by how much."""

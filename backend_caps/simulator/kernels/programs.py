@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import torch
@@ -35,7 +36,7 @@ from backend_caps.simulator.kernels.reader import read_module
 from backend_caps.simulator.kernels.roots import PointerRoots, Roots
 from backend_caps.simulator.kernels.steps import STEPS
 
-_MOST_ELEMENTS = 1 << 18
+_MOST_ELEMENTS = 1 << 17
 """Elements of a value up to which programs run at once: what stays in a processor's cache."""
 _NOTHING = torch.zeros(1)
 """Stands for a value that is not computed."""
@@ -43,20 +44,21 @@ _NOTHING = torch.zeros(1)
 
 def _computed(operation: Operation, compute: Callable[..., Tensor]) -> Step:
     (result,), operands = operation.results, operation.operands
-    if len(operands) == 1:
-        (only,) = operands
+    first, second = (*operands, 0, 0)[:2]
 
-        def step_of_one(frame: Frame) -> None:
-            values = frame.values
-            values[result] = compute(values[only])
+    def step_of_one(frame: Frame) -> None:
+        values = frame.values
+        values[result] = compute(values[first])
 
-        return step_of_one
+    def step_of_two(frame: Frame) -> None:
+        values = frame.values
+        values[result] = compute(values[first], values[second])
 
     def step(frame: Frame) -> None:
         values = frame.values
         values[result] = compute(*[values[each] for each in operands])
 
-    return step
+    return {1: step_of_one, 2: step_of_two}.get(len(operands), step)
 
 
 @dataclass(slots=True)
@@ -97,10 +99,12 @@ class Graph:
         self.accesses: list[Access] = []
         """What it does to memory."""
         self._functions = functions
+        self._constants: dict[int, Tensor] = {}
         self._bodies = {block.label: self.body(block) for block in function.blocks}
         self._first = function.blocks[0].label
         shared = {value for block in function.blocks for value in values_used([block])}
         self._shared = sorted(shared)
+        self._initial = [self._constants.get(number, _NOTHING) for number in range(len(self.kinds))]
 
     def run(self, arguments: Sequence[Tensor], frame: Frame) -> list[tuple[Tensor, Results]]:
         """Run a group of programs to their ends.
@@ -112,7 +116,7 @@ class Graph:
         Returns:
             Which programs ended together, of those of the frame, with what they return there.
         """
-        values = [_NOTHING] * len(self.kinds)
+        values = list(self._initial)
         for number, value in zip(self.arguments, arguments, strict=True):
             values[number] = value
         own = Frame(values, frame.ids, frame.grid, frame.memory)
@@ -146,7 +150,8 @@ class Graph:
     def body(self, block: Block) -> Body:
         """Make a block ready to run."""
         *operations, last = block.operations
-        return Body(block.arguments, [self._step(operation) for operation in operations], last)
+        steps = [self._step(operation) for operation in operations]
+        return Body(block.arguments, [step for step in steps if step is not None], last)
 
     def callee(self, name: str, roots: Sequence[Roots]) -> Graph:
         """Make a function of the module ready to run, with the roots of what it is given."""
@@ -155,11 +160,16 @@ class Graph:
         inner = PointerRoots(function, given, self.roots.sizes)
         return Graph(function, self._functions, inner)
 
-    def _step(self, operation: Operation) -> Step:
+    def _step(self, operation: Operation) -> Step | None:
+        """Return what an operation does when it runs; None where it only gives a constant."""
         compute = computation(operation, self.kinds)
         if compute is None and operation.name in BUILDERS:
             compute = BUILDERS[operation.name](operation, self.kinds)
         if compute is not None:
+            if self._constants.keys() >= set(operation.operands):
+                operands = [self._constants[each] for each in operation.operands]
+                self._constants[operation.results[0]] = compute(*operands)
+                return None
             return _computed(operation, compute)
         make = STEPS.get(operation.name) or CONTROL.get(operation.name)
         if make is None:
@@ -218,7 +228,13 @@ class Kernel:
         """
         total = math.prod(grid)
         for first in range(0, total, self.programs_at_once):
-            numbers = torch.arange(first, min(first + self.programs_at_once, total))
-            ids = (numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1]))
-            places = [each.to(torch.int32) for each in ids]
-            self.graph.run(arguments, Frame([], places, grid, memory))
+            last = min(first + self.programs_at_once, total)
+            self.graph.run(arguments, Frame([], _places(first, last, grid), grid, memory))
+
+
+@lru_cache(maxsize=256)
+def _places(first: int, last: int, grid: Grid) -> Sequence[Tensor]:
+    """Return some programs' places in a grid, by axis."""
+    numbers = torch.arange(first, last)
+    ids = (numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1]))
+    return [each.to(torch.int32) for each in ids]

@@ -1,8 +1,8 @@
 """Reads Triton's tensor IR from the text that its compiler prints.
 
-The compiler has already checked types, inlined helpers and folded what is known at compile time, so
-what is left is short: one operation a line, in regions of blocks. Only that text is read: Triton's
-own objects show neither attributes nor blocks.
+The compiler has already checked types, put helpers where they are called, and folded what is known
+at compile time, so what is left is short: one operation a line, in regions of blocks. Only that
+text is read: Triton's own objects show neither attributes nor blocks.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _Reader:
         # Strings may hold anything that else has a meaning.
         strings = _STRING.findall(rest)
         places = count()
-        head, types = _split_types(_STRING.sub(lambda _: f'"{next(places)}"', rest))
+        head, types = _split_types(_STRING.sub(lambda _: f'"{next(places)}"', f" {rest}"))
         operation = Operation(name=name)
         if name.startswith("cf."):
             condition, *targets = split_outside(rest, ", ") if "cond" in name else ("", rest)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.kernels.arithmetic import (
-    constant,
-    to_float,
-    unsigned_maximum,
-    unsigned_minimum,
-)
+from backend_caps.simulator.kernels.arithmetic import to_float, unsigned_maximum, unsigned_minimum
 from backend_caps.simulator.kernels.blocks import full
 from backend_caps.simulator.kernels.errors import KernelFaultError, KernelTextError
 from backend_caps.simulator.kernels.frames import Builder, Frame, Step
@@ -24,23 +18,8 @@ from backend_caps.simulator.kernels.memory import Access
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
-def _put(result: int, value: Tensor, frame: Frame) -> None:
-    frame.values[result] = value
-
-
-def _constant(_: Builder, operation: Operation) -> Step:
-    value, (result,) = constant(operation), operation.results
-    return partial(_put, result, value)
-
-
-def _undefined(_: Builder, operation: Operation) -> Step:
-    (kind,) = operation.kinds
-    value = torch.zeros((1, *(1 for _ in kind.shape)), dtype=kind.held)
-    return partial(_put, operation.results[0], value)
-
-
-def _nothing(_: Builder, __: Operation) -> Step:
-    return lambda _: None
+def _nothing(_: Builder, __: Operation) -> None:
+    """Return no step."""
 
 
 def _program_id(_: Builder, operation: Operation) -> Step:
@@ -179,8 +158,7 @@ def _exchange(builder: Builder, operation: Operation) -> Step:
     return step
 
 
-STEPS: Mapping[str, Callable[[Builder, Operation], Step]] = {
-    "arith.constant": _constant,
+STEPS: Mapping[str, Callable[[Builder, Operation], Step | None]] = {
     "gpu.barrier": _nothing,
     "llvm.intr.assume": _nothing,
     "tt.assert": _assert,
@@ -193,6 +171,5 @@ STEPS: Mapping[str, Callable[[Builder, Operation], Step]] = {
     "tt.split": _split,
     "tt.store": _store,
     "ttg.barrier": _nothing,
-    "ub.poison": _undefined,
 }
 """What makes the steps of operations that touch memory or ask for a program's place."""

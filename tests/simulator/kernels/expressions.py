@@ -6,7 +6,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 import triton
@@ -74,4 +74,4 @@ def padded(values: Sequence[float], dtype: torch.dtype) -> Tensor:
     """Return numbers as a tensor whose length is a power of 2: the first one is repeated."""
     length = 1 << (len(values) - 1).bit_length()
     numbers = [*values, *[values[0]] * (length - len(values))]
-    return cast("Tensor", torch.tensor(numbers, dtype=dtype))
+    return torch.tensor(numbers, dtype=dtype)

@@ -1,5 +1,7 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803 - a kernel's arguments
+from collections.abc import Callable, Mapping, Sequence
+
 import pytest
 import torch
 import triton
@@ -8,7 +10,7 @@ from torch import Tensor
 
 from backend_caps.simulator import simulate
 
-CHANGES = {
+CHANGES: Mapping[str, Callable[[int, int], int]] = {
     "add": lambda before, value: before + value,
     "max": max,
     "min": min,
@@ -71,7 +73,11 @@ def add_masked(numbers, count, N: tl.constexpr):
 
 
 def _changed(
-    operation: str, numbers: list[float], places: list[int], values: list[float], dtype: torch.dtype
+    operation: str,
+    numbers: Sequence[float],
+    places: Sequence[int],
+    values: Sequence[float],
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Return what a kernel of two programs leaves, and what it found."""
     with simulate("lazy"):
@@ -84,9 +90,7 @@ def _changed(
 
 
 @pytest.mark.parametrize("operation", CHANGES)
-@pytest.mark.parametrize(
-    "dtype", [torch.int32, torch.int64, torch.uint32, torch.uint64], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint32, torch.uint64], ids=str)
 def test_atomic_changes_come_one_after_the_other(operation: str, dtype: torch.dtype) -> None:
     """Each lane finds what the one before it left, also at one place."""
     numbers, places, values = [5, 9, 12, 3], [0, 1, 1, 2, 1, 0, 1, 3], [3, 7, 1, 12, 6, 10, 8, 4]

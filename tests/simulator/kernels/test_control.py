@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803, SIM108 - a kernel's arguments
 import pytest
 import torch
 import triton
@@ -105,6 +105,16 @@ def steps_to_one(numbers, out):
 
 
 @triton.jit
+def halvings(number, out):
+    """Count how often a number is halved, the same in all programs."""
+    count = 0
+    while number > 1:
+        number = number // 2
+        count += 1
+    tl.store(out + tl.program_id(0), count)
+
+
+@triton.jit
 def pages(table, out, N: tl.constexpr):
     """Walk a list whose links are in memory, with a loop in a loop."""
     place = tl.program_id(0)
@@ -147,66 +157,6 @@ def long_loop(low, high, step, out):
     for _ in range(low, high, step):
         total += 1
     tl.store(out, total)
-
-
-@triton.jit(noinline=True)
-def clipped(number, least, most):
-    """Leave early on one side."""
-    if number < least:
-        return least
-    return tl.minimum(number, most)
-
-
-@triton.jit(noinline=True)
-def pair_of(number):
-    """Return two results."""
-    return number + 1, number * 2
-
-
-@triton.jit(noinline=True)
-def write(out, number):
-    """Write to an argument's memory, and return nothing."""
-    if number > 0:
-        tl.store(out, number)
-
-
-@triton.jit(noinline=True)
-def moved(pointer, count):
-    """Return a pointer."""
-    return pointer + count
-
-
-@triton.jit
-def calls(numbers, out):
-    """Call functions, within a branch too."""
-    place = tl.program_id(0)
-    number = tl.load(numbers + place)
-    first, second = pair_of(clipped(number, 1, 3))
-    if number != 2:
-        write(out + place, clipped(first * 10 + second, 0, 45))
-
-
-@triton.jit
-def call_for_pointers(source, out, N: tl.constexpr):
-    """Call a function that returns a pointer, and one that returns two numbers."""
-    at = tl.arange(0, N)
-    first, second = pair_of(tl.load(source))
-    tl.store(out + at, tl.load(moved(source, 1) + at) * first + second)
-
-
-@triton.jit
-def inlined(number):
-    """Be compiled into who calls it."""
-    if number > 1:
-        number *= 10
-    return number
-
-
-@triton.jit
-def calls_inlined(numbers, out):
-    """Call a helper."""
-    place = tl.program_id(0)
-    tl.store(out + place, inlined(tl.load(numbers + place)) + inlined(place))
 
 
 def _run(kernel: object, numbers: list[int], *, size: int | None = None) -> list[int]:
@@ -314,6 +264,15 @@ def test_conditional_loops(numbers: list[int]) -> None:
     assert _run(steps_to_one, numbers) == [turns[number] for number in numbers]
 
 
+def test_conditional_loop_of_an_argument() -> None:
+    """Programs that have the same condition leave a loop together."""
+    with simulate("lazy"):
+        out = torch.zeros(3, dtype=torch.int32, device="sim")
+        halvings[(3,)](100, out)
+
+        assert out.tolist() == [6, 6, 6]
+
+
 def test_loops_in_loops() -> None:
     """Programs part in a loop within another one."""
     links = [2, -1, 1, 0, -1, 0, 1, -1]  # four programs' first pages, and what follows each page
@@ -365,32 +324,3 @@ def test_loops_of_64_bits(low: int, high: int, step: int, turns: int) -> None:
         long_loop[(1,)](low, high, step, out)
 
         assert out.tolist() == [turns]
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        pytest.param([0, 1, 2, 3, 9], id="all ways"),
-        pytest.param([1, 1], id="one way"),
-        pytest.param([2], id="one program"),
-    ],
-)
-def test_functions_are_called(numbers: list[int]) -> None:
-    """A function that is not compiled in runs with the programs that call it."""
-    ways = {0: 22, 1: 22, 2: 0, 3: 45, 9: 45}
-
-    assert _run(calls, numbers) == [ways[number] for number in numbers]
-
-
-def test_functions_return_pointers() -> None:
-    """A function may return a pointer, and several results."""
-    with simulate("lazy"):
-        source, out = torch.arange(5.0, device="sim"), torch.empty(4, device="sim")
-        call_for_pointers[(1,)](source, out, N=4)
-
-        assert out.tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_helpers_are_compiled_in() -> None:
-    """A helper is part of the kernel that calls it."""
-    assert _run(calls_inlined, [0, 1, 2, 3]) == [0, 2, 40, 60]

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803 - a kernel's arguments
 import pytest
 import torch
 import triton
@@ -88,6 +88,13 @@ def checked(numbers, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def gather_block(index, out, BLOCK: tl.constexpr):
+    """Read a block's elements at places that are in memory."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.gather(at + 1, tl.load(index + at), axis=0))
+
+
+@triton.jit
 def helper(source, offset):
     """Read a number."""
     return tl.load(source + offset)
@@ -123,10 +130,11 @@ def _finding(error: SimDeviceError, kernel: object, words: str) -> str:
 )
 def test_read_out_of_bounds_is_found(offset: int, text: str) -> None:
     """A read beside a tensor's memory names the line, the argument and the element."""
-    with pytest.raises(SimDeviceError) as raised, simulate("lazy"):
+    with simulate("lazy"):
         source, out = torch.zeros(8, device="sim"), torch.zeros(8, device="sim")
         read[(1,)](source, out, offset, BLOCK=8)
-        out.tolist()
+        with pytest.raises(SimDeviceError) as raised:
+            out.tolist()
 
     assert raised.value.operator == "read"
     assert _finding(raised.value, read, "tl.load") == text
@@ -150,7 +158,7 @@ def test_memory_of_another_tensor_is_out_of_bounds() -> None:
     with simulate("lazy"):
         first, second = torch.zeros(8, device="sim"), torch.zeros(8, device="sim")
         write[(1,)](first, (second.data_ptr() - first.data_ptr()) // 4, BLOCK=4)
-        with pytest.raises(SimDeviceError, match="writes element .* of 'out', whose memory has 8"):
+        with pytest.raises(SimDeviceError, match=r"writes element .* of 'out', whose memory has 8"):
             second.tolist()
 
         assert second.tolist() == [0.0] * 8
@@ -355,6 +363,19 @@ def test_assertion_that_holds_is_no_finding() -> None:
         checked[(1,)](numbers, BLOCK=2, debug=True)
 
         assert numbers.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("place", [-1, 2])
+def test_gather_beyond_a_block_is_found(place: int) -> None:
+    """A gather of an element that the block does not have is found."""
+    with simulate("lazy"):
+        index = torch.tensor([0, place], dtype=torch.int32, device="sim")
+        gather_block[(1,)](index, index, BLOCK=2)
+        with pytest.raises(SimDeviceError) as raised:
+            index.tolist()
+
+    found = _finding(raised.value, gather_block, "tl.gather")
+    assert found == "gathers from a block of 2 elements beyond its ends"
 
 
 def test_finding_in_a_helper_names_its_line() -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201 - a kernel's arguments
 import os
 import subprocess
 import sys

@@ -90,7 +90,20 @@ def test_fused_product_is_rounded_once() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["ceil", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt"],
+    [
+        "ceil",
+        "cos",
+        "erf",
+        "exp",
+        "exp2",
+        "floor",
+        "log",
+        "log2",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sqrt",
+    ],
 )
 @pytest.mark.parametrize("dtype", FLOATS[2:], ids=str)
 def test_functions_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
@@ -112,9 +125,7 @@ EXTREMES = [0.0, 1.0, -2.5, 448.0, 500.0, 1e6, INF, -INF, NAN, 7e4, -0.0, 1e-3, 
     ],
 )
 @pytest.mark.parametrize("source", FLOATS, ids=str)
-def test_numbers_round_to_the_nearest(
-    source: torch.dtype, target: str, dtype: torch.dtype
-) -> None:
+def test_numbers_round_to_the_nearest(source: torch.dtype, target: str, dtype: torch.dtype) -> None:
     """A conversion rounds to the nearest, and beyond the largest to infinity."""
     numbers = padded(EXTREMES, source)
 

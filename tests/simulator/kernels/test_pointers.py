@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803, SIM108 - a kernel's arguments
 import pytest
 import torch
 import triton
@@ -156,7 +156,8 @@ def test_empty_tensor_may_be_given_where_nothing_is_read() -> None:
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize(
-    ("padding", "outside"), [pytest.param("zero", 0.0, id="zero"), pytest.param("nan", None, id="nan")]
+    ("padding", "outside"),
+    [pytest.param("zero", 0.0, id="zero"), pytest.param("nan", None, id="nan")],
 )
 def test_block_pointer_pads(is_transposed: bool, padding: str, outside: float | None) -> None:
     """A pointer to a block reads what is outside of the matrix as padding."""

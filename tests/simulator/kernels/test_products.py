@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803 - a kernel's arguments
 import pytest
 import torch
 import triton

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803 - a kernel's arguments
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from backend_caps.simulator import Schedule, simulate
+from backend_caps.simulator import Schedule, SimTensor, simulate
 from backend_caps.simulator.streams import CUDAGraph, Event, Stream, current_stream, graph, stream
 from tests.simulator.orders import in_every_order
 
@@ -43,6 +43,12 @@ every_order = in_every_order(2)
 
 def _table(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.tensor([each.data_ptr() for each in tensors], device="sim")
+
+
+def _block(tensor: torch.Tensor) -> int:
+    """Return the serial number of a tensor's memory."""
+    assert isinstance(tensor, SimTensor)
+    return tensor.lease.block.serial
 
 
 @every_order
@@ -139,7 +145,7 @@ def test_memory_found_by_its_address_takes_part(schedule: Schedule) -> None:
             vector.fill_(9)
 
     (race,) = simulation.races
-    assert race.block == vector.lease.block.serial
+    assert race.block == _block(vector)
     assert (race.first.operator, race.first.is_write) == ("add_by_table", False)
     assert (race.second.operator, race.second.is_write) == ("aten::fill_.Scalar", True)
 
@@ -197,12 +203,9 @@ def test_races_are_listed_while_a_kernel_has_yet_to_find_memory() -> None:
             vector.fill_(3)
         before, again = simulation.races, simulation.races
 
-    assert [race.block for race in before] == [other.lease.block.serial]
+    assert [race.block for race in before] == [_block(other)]
     assert again == before
-    assert {race.block for race in simulation.races} == {
-        other.lease.block.serial,
-        vector.lease.block.serial,
-    }
+    assert {race.block for race in simulation.races} == {_block(other), _block(vector)}
 
 
 def test_memory_is_found_at_each_replay() -> None:
@@ -220,7 +223,7 @@ def test_memory_is_found_at_each_replay() -> None:
             vectors[1].fill_(3)
 
     (race,) = simulation.races
-    assert race.block == vectors[1].lease.block.serial
+    assert race.block == _block(vectors[1])
 
 
 def test_free_of_memory_found_by_its_address_is_a_race() -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202 - of what is compiled
+# ruff: noqa: ANN001, ANN201, SIM108 - of what is compiled
 import math
 from collections.abc import Callable
 
@@ -80,9 +80,7 @@ tl_minimum, tl_maximum = triton.language.minimum, triton.language.maximum
         pytest.param("min", torch.amin, id="min"),
     ],
 )
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.int32, torch.int64], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int64], ids=str)
 def test_reductions_along_an_axis(
     name: str, reduce: Callable[..., Tensor], dtype: torch.dtype
 ) -> None:

@@ -51,15 +51,15 @@ def test_shape_changes(expression: str, expected: Tensor) -> None:
         pytest.param(
             "tl.ravel(tl.join(a, 2 * a))", torch.stack([NUMBERS, 2 * NUMBERS], -1), id="join"
         ),
-        pytest.param(
-            "tl.interleave(a, -a)", torch.stack([NUMBERS, -NUMBERS], -1), id="interleave"
-        ),
+        pytest.param("tl.interleave(a, -a)", torch.stack([NUMBERS, -NUMBERS], -1), id="interleave"),
         pytest.param(
             "tl.ravel(tl.join(a, 0.0 * a + 3.0))",
             torch.stack([NUMBERS, torch.full((8,), 3.0)], -1),
             id="join with the same everywhere",
         ),
-        pytest.param("tl.cat(a, a + 1, can_reorder=True)", torch.cat([NUMBERS, NUMBERS + 1]), id="cat"),
+        pytest.param(
+            "tl.cat(a, a + 1, can_reorder=True)", torch.cat([NUMBERS, NUMBERS + 1]), id="cat"
+        ),
         pytest.param(
             "tl.cat(a, tl.zeros((8,), tl.float32), can_reorder=True)",
             torch.cat([NUMBERS, torch.zeros(8)]),

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - a kernel's arguments
+# ruff: noqa: ANN001, ANN202, N803 - a kernel's arguments
 from typing import Any
 
 import pytest
@@ -42,7 +42,9 @@ def _grid(meta: Any) -> tuple[int]:
     [
         pytest.param({}, 8, id="as it is"),
         pytest.param({"restore_value": ["numbers"]}, 8, id="restore_value"),
-        pytest.param({"prune_configs_by": {"early_config_prune": lambda c, *_, **__: c[1:]}}, 4, id="prune"),
+        pytest.param(
+            {"prune_configs_by": {"early_config_prune": lambda c, *_, **__: c[1:]}}, 4, id="prune"
+        ),
     ],
 )
 def test_first_configuration_is_taken(options: dict[str, Any], block: int) -> None:
