@@ -1,8 +1,8 @@
 """The classes of SGLang's that have an adapter: how each is built, and what is tried of it.
 
 SGLang's server relies on more than its classes declare. It runs them in two-batch overlap, captures
-Triton's decodes and verifies, and gives it trees; of torch_native and flex_attention it captures
-nothing.
+Triton's decodes and verifies, prepares them while the step before runs, and gives it trees; of
+torch_native and flex_attention it captures nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _PLAIN = Capabilities(
 _CAPTURED = _PLAIN.model_copy(
     update={
         "max_speculative_topk": 3,
+        "sync_free_prepare": True,
         "graph_replay": frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
     }
 )
