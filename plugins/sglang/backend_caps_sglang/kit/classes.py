@@ -20,6 +20,7 @@ from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities
 from backend_caps_sglang.kit.adapter import Adapted, AdaptedHalves
 from backend_caps_sglang.kit.engine_modules import ENGINE
+from backend_caps_sglang.kit.linear_layers import LightningLayers, LinearLayers
 
 Build = Callable[[type, SimpleNamespace], SimpleNamespace]
 """Builds a class over a runner."""
@@ -59,6 +60,8 @@ class AdaptedClass:
     """Calls it as the engine does."""
     stand_ins: tuple[str, ...] = ()
     """What is run in place of functions that need a GPU, or its compiler."""
+    layers: Callable[[], LinearLayers] | None = None
+    """What its layers compute, where they keep states; None: they attend to a KV cache."""
 
 
 def _triton(runner: SimpleNamespace) -> SimpleNamespace:
@@ -84,6 +87,13 @@ def _flex(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     """Build flex_attention, which is not compiled: torch's compiler has no such device."""
     made = plainly(own, runner)
     made.flex_attention = flex_attention_by_definition
+    return made
+
+
+def _linear(own: type, runner: SimpleNamespace) -> SimpleNamespace:
+    """Build a class of linear attention, which gathers states' indices as it does on CUDA."""
+    made = plainly(own, runner)
+    made._fused_state_indices_ok = runner.req_to_token_pool.mamba_translate_is_fusable  # noqa: SLF001
     return made
 
 
@@ -117,9 +127,25 @@ def flex_attention_by_definition(
     return (weights @ value.float()).to(query.dtype)
 
 
+_GATHERS_FUSED = "the question whether the device is CUDA, for the fused gather of states' indices"
+_STATES = Capabilities(
+    dtypes=frozenset({"float32", "bfloat16"}),
+    head_sizes=OneOf(frozenset({128})),
+    page_sizes=OneOf(frozenset({1})),
+    max_speculative_topk=1,
+    graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
+)
+
 ADAPTED: Mapping[str, AdaptedClass] = {
     "HybridAttnBackend": AdaptedClass(
         tried=_CAPTURED, build=_hybrid, roles=frozenset({Role.TARGET, Role.DRAFT_EXTEND})
+    ),
+    "LightningAttentionBackend": AdaptedClass(
+        tried=_STATES,
+        build=_linear,
+        roles=frozenset({Role.TARGET}),
+        stand_ins=(_GATHERS_FUSED,),
+        layers=LightningLayers,
     ),
     "TboAttnBackend": AdaptedClass(
         tried=_CAPTURED.model_copy(update={"two_batch_overlap": False, "max_speculative_topk": 1}),
