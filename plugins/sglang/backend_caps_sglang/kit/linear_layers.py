@@ -29,6 +29,8 @@ Tokens: TypeAlias = Mapping[str, Tensor]
 LAYER_IDS = (0, 2)
 """The layers that keep states, of three: the one between them attends to a KV cache."""
 NUM_LAYERS = 3
+_ARGUMENTS = ("q", "k", "v", "mixed_qkv", "a", "b")
+"""What the hybrid backend passes on, given or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +95,7 @@ class LinearLayers(ABC):
         """
         is_decode = batch.logical_forward_mode.is_decode()
         call = backend.forward_decode if is_decode else backend.forward_extend
-        named = {"q": None, "k": None, "v": None, "mixed_qkv": None, "a": None, "b": None}
-        named |= self.arguments(tokens)
+        named = {**dict.fromkeys(_ARGUMENTS), **self.arguments(tokens)}
         output: Tensor = call(layer=layer, forward_batch=batch, save_kv_cache=True, **named)
         return output.reshape(-1, self.num_heads, self.value_size)
 
@@ -148,5 +149,5 @@ class LightningLayers(LinearLayers):
     def arguments(self, tokens: Tokens) -> Mapping[str, Tensor]:
         """Return queries, keys and values: views [T, H, D] of what the projection gave, device."""
         parts = tokens["qkv"].chunk(3, dim=-1)
-        heads = self.num_heads, self.head_size
-        return {name: part.unflatten(-1, heads) for name, part in zip("qkv", parts, strict=True)}
+        shape = -1, self.num_heads, self.head_size
+        return {name: part.view(shape) for name, part in zip("qkv", parts, strict=True)}

@@ -51,7 +51,9 @@ def _story(rig: Rig, case: Case) -> Sequence[StateTurn]:
 def _runner(rig: Rig, case: Case, *, overlapped: bool = False) -> StateRunner:
     adapted = ADAPTED[rig.subject.name]
     assert adapted.layers is not None, "a class that keeps none is excused"
-    build = partial(adapted.build, rig.subject.load())
+    own = rig.subject.load()
+    assert isinstance(own, type), "SGLang's backends are classes"
+    build = partial(adapted.build, own)
     dtype: torch.dtype = getattr(torch, case.batch_scenario.dtype)
     layers = adapted.layers()
     return StateRunner(rig, load_sglang(), build, layers, dtype, overlapped=overlapped)
@@ -66,8 +68,8 @@ class _Comparison:
 
     def outputs(self, turn: StateTurn, found: Sequence[Tensor]) -> Iterator[str]:
         """Describe wrong outputs: [T, H, Dv] of each layer, host."""
-        for layer, *pair in zip(LAYER_IDS, found, turn.outputs, strict=True):
-            differs = self.rig.difference(*pair, self.scenario)
+        for layer, output, expected in zip(LAYER_IDS, found, turn.outputs, strict=True):
+            differs = self.rig.difference(output, expected, self.scenario)
             if differs is not None:
                 yield f"in layer {layer}, {differs}"
 
