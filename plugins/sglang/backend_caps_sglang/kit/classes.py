@@ -20,6 +20,7 @@ from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities
 from backend_caps_sglang.kit.adapter import Adapted, AdaptedHalves
 from backend_caps_sglang.kit.engine_modules import ENGINE
+from backend_caps_sglang.kit.gated_layers import GatedDeltaLayers
 from backend_caps_sglang.kit.linear_layers import LightningLayers, LinearLayers
 
 Build = Callable[[type, SimpleNamespace], SimpleNamespace]
@@ -97,6 +98,18 @@ def _linear(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     return made
 
 
+def _gated(own: type, runner: SimpleNamespace) -> SimpleNamespace:
+    """Build the gated delta rule with its Triton kernels, as on CUDA."""
+    module = import_module(own.__module__)
+    fused = import_module("sglang.kernels.ops.attention.triton_gdn_fused_proj")
+    vars(module).update(
+        is_cuda=lambda: True, fused_qkv_split_gdn_prefill=fused.fused_qkv_split_gdn_prefill
+    )
+    triton = module.LinearAttnKernelBackend.TRITON
+    runner.linear_attn_backends = module.LinearAttnBackends(triton, triton, triton)
+    return _linear(own, runner)
+
+
 def flex_attention_by_definition(
     query: Tensor,
     key: Tensor,
@@ -137,6 +150,13 @@ _STATES = Capabilities(
 )
 
 ADAPTED: Mapping[str, AdaptedClass] = {
+    "GDNAttnBackend": AdaptedClass(
+        tried=_STATES.model_copy(update={"dtypes": frozenset({"bfloat16", "float16"})}),
+        build=_gated,
+        roles=frozenset({Role.TARGET}),
+        stand_ins=(_GATHERS_FUSED, "is_cuda, answered yes"),
+        layers=GatedDeltaLayers,
+    ),
     "HybridAttnBackend": AdaptedClass(
         tried=_CAPTURED, build=_hybrid, roles=frozenset({Role.TARGET, Role.DRAFT_EXTEND})
     ),

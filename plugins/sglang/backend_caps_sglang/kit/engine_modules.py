@@ -43,6 +43,8 @@ class SGLang:
     """What a server publishes."""
     capturing: ModuleType
     """Whether a graph is being captured."""
+    linear_layers: ModuleType
+    """`RadixLinearAttention`."""
     memory: ModuleType
     """`HybridReqToTokenPool`, whose requests have states."""
     states: ModuleType
@@ -70,6 +72,7 @@ def load_sglang() -> SGLang:
             speculating=_module("srt.speculative.eagle_info"),
             context=_module("srt.runtime_context"),
             capturing=_module("srt.model_executor.runner_utils.capture_mode"),
+            linear_layers=_module("srt.layers.radix_linear_attention"),
             memory=_module("srt.mem_cache.memory_pool"),
             states=_module("srt.configs.mamba_utils"),
         )

@@ -50,6 +50,8 @@ class LinearLayers(ABC):
     """H, of outputs."""
     value_size: int
     """Dv."""
+    dtypes: tuple[str, ...]
+    """Of what tokens bring, by turns."""
 
     @property
     @abstractmethod
@@ -75,8 +77,10 @@ class LinearLayers(ABC):
         """
 
     @abstractmethod
-    def layer(self, sglang: SGLang, layer_id: int, device: str) -> torch.nn.Module:
-        """Make SGLang's own layer on a device."""
+    def layer(
+        self, sglang: SGLang, layer_id: int, device: str, dtype: torch.dtype
+    ) -> torch.nn.Module:
+        """Make SGLang's own layer on a device, for tokens of a dtype."""
 
     @abstractmethod
     def arguments(self, tokens: Tokens) -> Mapping[str, Tensor]:
@@ -107,6 +111,7 @@ class LightningLayers(LinearLayers):
     """
 
     num_heads, head_size, value_size = 2, 128, 128
+    dtypes = ("float32", "bfloat16")
 
     @property
     def sizes(self) -> StateSizes:
@@ -139,9 +144,11 @@ class LightningLayers(LinearLayers):
         exponents = torch.arange(1, self.num_heads + 1, dtype=torch.float64) * 8 / self.num_heads
         return 2**-exponents * (1 - layer_id / (NUM_LAYERS - 1) + 1e-5)
 
-    def layer(self, sglang: SGLang, layer_id: int, device: str) -> torch.nn.Module:
+    def layer(
+        self, sglang: SGLang, layer_id: int, device: str, dtype: torch.dtype
+    ) -> torch.nn.Module:
         """Make SGLang's own layer, which has no tensors."""
-        del device
+        del device, dtype
         sizes = self.num_heads, self.num_heads, self.head_size
         own = replace(layer_of(*sizes, scaling=self.head_size**-0.5), layer_id=layer_id)
         return attention_of(sglang, own, PLAIN)

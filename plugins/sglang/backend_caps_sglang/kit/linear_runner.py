@@ -27,8 +27,10 @@ _LONGEST = 512
 """Tokens of the longest context, which no state depends on."""
 
 
-def state_pool(sglang: SGLang, layers: LinearLayers, device: str) -> SimpleNamespace:
-    """Make SGLang's pool of requests with states, of NaN."""
+def state_pool(
+    sglang: SGLang, layers: LinearLayers, device: str, dtype: torch.dtype
+) -> SimpleNamespace:
+    """Make SGLang's pool of requests with states, of NaN; convolutions keep tokens' own dtype."""
     sizes, states = layers.sizes, sglang.states
     heads, _, head_size = sizes.temporal
     shape = states.Mamba2StateShape(
@@ -42,7 +44,7 @@ def state_pool(sglang: SGLang, layers: LinearLayers, device: str) -> SimpleNames
         state_size=head_size,
         conv_kernel=sizes.conv[1] + 1,
     )
-    dtypes = states.Mamba2StateDType(conv=torch.float32, temporal=torch.float32)
+    dtypes = states.Mamba2StateDType(conv=dtype, temporal=torch.float32)
     made: SimpleNamespace = sglang.memory.HybridReqToTokenPool(
         size=NUM_ROWS,
         mamba_size=NUM_SLOTS,
@@ -90,10 +92,10 @@ class StateRunner:
         stream = self._streams.private_stream if overlapped else self._streams.current_stream
         self._schedule, self.forward_stream = stream(), stream()
         self.device = str(self._streams.device)
-        self.pool = state_pool(sglang, layers, self.device)
+        self.pool = state_pool(sglang, layers, self.device, dtype)
         with self.configured():
             self.backend = build(self._runner())
-        self.modules = [layers.layer(sglang, each, self.device) for each in LAYER_IDS]
+        self.modules = [layers.layer(sglang, each, self.device, dtype) for each in LAYER_IDS]
         self._graphs: dict[Forward, StateGraph] = {}
         self.watch: Callable[[str], AbstractContextManager[object]] = lambda _: nullcontext()
         """Is entered around each call of the class, by the method's name."""

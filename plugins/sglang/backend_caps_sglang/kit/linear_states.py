@@ -226,10 +226,12 @@ def _watched(
 def _cases(
     code: str, subject: Subject, effort: Effort, forwards: Sequence[Forward] = _FORWARDS
 ) -> Iterator[Case]:
-    del subject
+    make = ADAPTED[subject.name].layers
+    assert make is not None, "a class that keeps none is excused"
+    dtypes = make().dtypes
     scenarios = [_scenario(forward) for forward in forwards]
     for case in cases_of(code, scenarios, effort):
-        dtype = ("float32", "bfloat16")[case.seed % 2]
+        dtype = dtypes[case.seed % len(dtypes)]
         yield replace(case, scenario=replace(case.batch_scenario, dtype=dtype))
 
 

@@ -284,6 +284,7 @@ def small_sglang() -> SGLang:
             get_context=lambda: SimpleNamespace(server_args=None),
         ),
         capturing=_module(model_capture_mode=_overridden),
+        linear_layers=_module(RadixLinearAttention=SimpleNamespace),
         memory=_module(HybridReqToTokenPool=StatePool),
         states=_module(
             Mamba2StateShape=SimpleNamespace,
