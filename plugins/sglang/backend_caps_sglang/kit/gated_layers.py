@@ -79,7 +79,7 @@ class GatedDeltaLayers(LinearLayers):
         weights = {name: own.double() for name, own in self.weights(layer_id).items()}
         window = torch.cat([state["conv"], token["mixed_qkv"][:, None]], dim=1)
         mixed = nn.functional.silu((window * weights["conv_weights"]).sum(1))
-        q, k, v = mixed.split(self._parts)
+        q, k, v = torch.split(mixed, [*self._parts])
         group = self.num_heads // self.num_key_heads
         query, key = (_normed(own.view(-1, self.head_size)) for own in (q, k))
         query, key = (own.repeat_interleave(group, dim=0) for own in (query, key))

@@ -8,7 +8,7 @@ Shapes: T tokens, H heads, D the size of a head's keys, Dv that of its values.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TypeAlias
@@ -52,6 +52,8 @@ class LinearLayers(ABC):
     """Dv."""
     dtypes: tuple[str, ...]
     """Of what tokens bring, by turns."""
+    lengths: Sequence[int] = (1, 2, 5, 31, 32, 33, 64, 70)
+    """Tokens of a prompt or chunk: few, and around the ends of kernels' blocks."""
 
     @property
     @abstractmethod
@@ -148,10 +150,10 @@ class LightningLayers(LinearLayers):
         self, sglang: SGLang, layer_id: int, device: str, dtype: torch.dtype
     ) -> torch.nn.Module:
         """Make SGLang's own layer, which has no tensors."""
-        del device, dtype
+        del dtype
         sizes = self.num_heads, self.num_heads, self.head_size
         own = replace(layer_of(*sizes, scaling=self.head_size**-0.5), layer_id=layer_id)
-        return attention_of(sglang, own, PLAIN)
+        return attention_of(sglang, own, PLAIN, device)
 
     def arguments(self, tokens: Tokens) -> Mapping[str, Tensor]:
         """Return queries, keys and values: views [T, H, D] of what the projection gave, device."""

@@ -133,12 +133,10 @@ def _turn_faults(runner: StateRunner, comparison: _Comparison, turn: StateTurn) 
     before = runner.states()
     found = [on_host(output) for output in runner.run(turn)]
     yield from comparison.outputs(turn, found)
-    now = runner.states()
     if turn.drafts:
         yield from comparison.drafts(turn, runner.drafts())
-        yield from _changed(before, now, ())
         runner.commit(turn)
-        now = runner.states()
+    now = runner.states()
     yield from comparison.states(turn.slots, turn.states, now)
     yield from _changed(before, now, turn.slots)
 

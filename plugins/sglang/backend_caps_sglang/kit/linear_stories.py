@@ -27,9 +27,6 @@ NUM_SLOTS = MOST_REQUESTS + 3
 _NUM_STEPS = 2
 """Steps of a story; each ends some requests, prefills others, and runs two forwards."""
 _FORWARDS_EACH = 2
-_LENGTHS = (1, 2, 31, 32, 33, 64, 70)
-"""Tokens of a prompt: few, and around the ends of kernels' blocks."""
-_CHUNKS = (1, 2, 5, 32, 40)
 _ALL_SHORT = 0.25
 """How often every request of a prefill brings one token."""
 
@@ -108,11 +105,11 @@ class _Writer:
         fresh = [self._admitted() for _ in range(self.dice.randint(min(1, missing), missing))]
         is_mixed = self.scenario.forward is Forward.MIXED
         if is_mixed and self.requests:
-            counts = [*self._drawn(_LENGTHS, len(fresh)), *[1] * len(self.requests)]
+            counts = [*self._drawn(len(fresh)), *[1] * len(self.requests)]
             together = [*fresh, *self.requests]
             yield self._turn(Forward.MIXED, together, counts, fresh)
         elif fresh:
-            yield self._turn(Forward.PREFILL, fresh, self._drawn(_LENGTHS, len(fresh)), fresh)
+            yield self._turn(Forward.PREFILL, fresh, self._drawn(len(fresh)), fresh)
         self.requests += fresh
         for _ in range(_FORWARDS_EACH):
             self.dice.shuffle(self.requests)
@@ -126,7 +123,7 @@ class _Writer:
             each = 1 if own is Forward.DECODE else VERIFIED
             yield self._turn(own, self.requests, [each] * count)
         else:
-            counts = self._drawn(_CHUNKS, count)
+            counts = self._drawn(count)
             if own is Forward.MIXED:
                 counts[count // 2 :] = [1] * (count - count // 2)
             yield self._turn(own, self.requests, counts)
@@ -138,10 +135,10 @@ class _Writer:
         slot = self.free_slots.pop()
         return StateRequest(self.free_rows.pop(), slot, [state for _ in LAYER_IDS])
 
-    def _drawn(self, choices: Sequence[int], count: int) -> list[int]:
+    def _drawn(self, count: int) -> list[int]:
         if self.dice.random() < _ALL_SHORT:
             return [1] * count
-        return [self.dice.choice(choices) for _ in range(count)]
+        return [self.dice.choice(self.layers.lengths) for _ in range(count)]
 
     def _turn(
         self,

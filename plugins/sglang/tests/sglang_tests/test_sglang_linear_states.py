@@ -32,6 +32,7 @@ class SmallLayers(LightningLayers):
     """Lightning attention of small heads."""
 
     num_heads, head_size, value_size = 2, 4, 4
+    lengths = (1, 2, 7)
 
 
 class Lightning:
