@@ -21,7 +21,7 @@ from backend_caps.capability.vocabulary import BatchKind, Capabilities
 from backend_caps_sglang.kit.adapter import Adapted, AdaptedHalves
 from backend_caps_sglang.kit.engine_modules import ENGINE
 from backend_caps_sglang.kit.gated_layers import GatedDeltaLayers
-from backend_caps_sglang.kit.linear_layers import LightningLayers, LinearLayers
+from backend_caps_sglang.kit.linear_layers import LightningLayers, LinearLayers, MinimaxLayers
 
 Build = Callable[[type, SimpleNamespace], SimpleNamespace]
 """Builds a class over a runner."""
@@ -63,6 +63,8 @@ class AdaptedClass:
     """What is run in place of functions that need a GPU, or its compiler."""
     layers: Callable[[], LinearLayers] | None = None
     """What its layers compute, where they keep states; None: they attend to a KV cache."""
+    other_layers: Callable[[], LinearLayers] | None = None
+    """Those of its other kernels, which a model's configuration chooses; None: it has no others."""
 
 
 def _triton(runner: SimpleNamespace) -> SimpleNamespace:
@@ -164,8 +166,9 @@ ADAPTED: Mapping[str, AdaptedClass] = {
         tried=_STATES,
         build=_linear,
         roles=frozenset({Role.TARGET}),
-        stand_ins=(_GATHERS_FUSED,),
+        stand_ins=(_GATHERS_FUSED, "torch.cuda.get_device_capability, of minimax: (9, 0)"),
         layers=LightningLayers,
+        other_layers=MinimaxLayers,
     ),
     "TboAttnBackend": AdaptedClass(
         tried=_CAPTURED.model_copy(update={"two_batch_overlap": False, "max_speculative_topk": 1}),

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class LinearLayers(ABC):
     """H, of outputs."""
     value_size: int
     """Dv."""
-    dtypes: tuple[str, ...]
+    dtypes: Sequence[str]
     """Of what tokens bring, by turns."""
     lengths: Sequence[int] = (1, 2, 5, 31, 32, 33, 64, 70)
     """Tokens of a prompt or chunk: few, and around the ends of kernels' blocks."""
@@ -113,7 +114,7 @@ class LightningLayers(LinearLayers):
     """
 
     num_heads, head_size, value_size = 2, 128, 128
-    dtypes = ("float32", "bfloat16")
+    dtypes: Sequence[str] = ("float32", "bfloat16")
 
     @property
     def sizes(self) -> StateSizes:
@@ -130,8 +131,9 @@ class LightningLayers(LinearLayers):
 
         returns  `qkv` [count, 3 * H * D], host
         """
-        shape = count, 3 * self.num_heads * self.head_size
-        return {"qkv": torch.randn(shape, generator=generator).to(dtype)}
+        drawn = torch.randn(count, 3, self.num_heads * self.head_size, generator=generator)
+        drawn[:, 1] /= 4  # so that outputs are about as large as those of attention
+        return {"qkv": drawn.flatten(1).to(dtype)}
 
     def step(self, layer_id: int, state: State, token: Tokens) -> tuple[State, Tensor]:
         """Decay the state, add the token's key and value, and read by its query."""
@@ -160,3 +162,33 @@ class LightningLayers(LinearLayers):
         parts = tokens["qkv"].chunk(3, dim=-1)
         shape = -1, self.num_heads, self.head_size
         return {name: part.view(shape) for name, part in zip("qkv", parts, strict=True)}
+
+
+class MinimaxLayers(LightningLayers):
+    """Lightning attention with the kernels of `linear_backend = "minimax"`.
+
+    They take queries that are scaled before. They run no verify.
+    """
+
+    dtypes: Sequence[str] = ("float32",)
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """As of a model whose configuration chooses these kernels."""
+        return {**super().config, "linear_backend": "minimax"}
+
+    def arguments(self, tokens: Tokens) -> Mapping[str, Tensor]:
+        """Return scaled queries, keys and values: [T, H, D] each, device."""
+        made = super().arguments(tokens)
+        return {**made, "q": made["q"] * self.head_size**-0.5}
+
+    def forward(
+        self,
+        backend: SimpleNamespace,
+        layer: torch.nn.Module,
+        batch: SimpleNamespace,
+        tokens: Tokens,
+    ) -> Tensor:
+        """Run a layer's forward, on what it takes for a GPU of its kernels' kind."""
+        with patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)):
+            return super().forward(backend, layer, batch, tokens)

@@ -24,13 +24,14 @@ from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.simulator import HostSync, OrderPolicy, Race, Schedule, Simulation
 from backend_caps_sglang.kit.classes import ADAPTED
 from backend_caps_sglang.kit.engine_modules import load_sglang
-from backend_caps_sglang.kit.linear_layers import LAYER_IDS, State
+from backend_caps_sglang.kit.linear_layers import LAYER_IDS, LinearLayers, State
 from backend_caps_sglang.kit.linear_runner import StateRunner
 from backend_caps_sglang.kit.linear_stories import StateTurn, state_story
 
 _PADDING_SLOT = 0
 """The slot that requests of padding have: a class may write there."""
 _FORWARDS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY)
+_OTHER_CODE = "linear-states-other-kernels"
 _CAPTURED = (Forward.DECODE, Forward.VERIFY)
 _MOST_FAULTS = 3
 _SCHEDULES = (Schedule(OrderPolicy.LAZY), *(Schedule(OrderPolicy.STARVE, own) for own in (1, 2)))
@@ -42,20 +43,25 @@ def keeps_states(subject: Subject) -> bool:
     return subject.name in ADAPTED and ADAPTED[subject.name].layers is not None
 
 
+def _layers(subject: Subject, code: str) -> LinearLayers:
+    """Make the layers that a check asks about."""
+    adapted = ADAPTED[subject.name]
+    make = adapted.other_layers if code == _OTHER_CODE else adapted.layers
+    assert make is not None, "a class that has none is excused"
+    return make()
+
+
 def _story(rig: Rig, case: Case) -> Sequence[StateTurn]:
-    make = ADAPTED[rig.subject.name].layers
-    assert make is not None, "a class that keeps none is excused"
-    return state_story(make(), case.batch_scenario, case.seed)
+    layers = _layers(rig.subject, case.check)
+    return state_story(layers, case.batch_scenario, case.seed)
 
 
 def _runner(rig: Rig, case: Case, *, overlapped: bool = False) -> StateRunner:
-    adapted = ADAPTED[rig.subject.name]
-    assert adapted.layers is not None, "a class that keeps none is excused"
     own = rig.subject.load()
     assert isinstance(own, type), "SGLang's backends are classes"
-    build = partial(adapted.build, own)
+    build = partial(ADAPTED[rig.subject.name].build, own)
     dtype: torch.dtype = getattr(torch, case.batch_scenario.dtype)
-    layers = adapted.layers()
+    layers = _layers(rig.subject, case.check)
     return StateRunner(rig, load_sglang(), build, layers, dtype, overlapped=overlapped)
 
 
@@ -224,9 +230,7 @@ def _watched(
 def _cases(
     code: str, subject: Subject, effort: Effort, forwards: Sequence[Forward] = _FORWARDS
 ) -> Iterator[Case]:
-    make = ADAPTED[subject.name].layers
-    assert make is not None, "a class that keeps none is excused"
-    dtypes = make().dtypes
+    dtypes = _layers(subject, code).dtypes
     scenarios = [_scenario(forward) for forward in forwards]
     for case in cases_of(code, scenarios, effort):
         dtype = dtypes[case.seed % len(dtypes)]
@@ -249,6 +253,11 @@ def _race_cases(code: str, subject: Subject, effort: Effort) -> Iterator[Case]:
 
 def _excuse(subject: Subject) -> str | None:
     return None if keeps_states(subject) else "its layers keep no states"
+
+
+def _excuse_others(subject: Subject) -> str | None:
+    has_others = keeps_states(subject) and ADAPTED[subject.name].other_layers is not None
+    return _excuse(subject) or (None if has_others else "it has no other kernels")
 
 
 def _check(
@@ -295,5 +304,16 @@ _RACES = _check(
     _run_races,
     _race_cases,
 )
-STATE_CHECKS: tuple[Check, ...] = (_STATES, _GRAPHS, _WAITS, _RACES)
+_OTHERS = replace(
+    _check(
+        _OTHER_CODE,
+        "Kernels that a model's configuration chooses give them too.",
+        "Prompts, chunks, mixed batches and decodes by the class's other kernels give the outputs "
+        "and the states of the recurrence.",
+        _run_states,
+        partial(_cases, forwards=tuple(own for own in _FORWARDS if own is not Forward.VERIFY)),
+    ),
+    excuse=_excuse_others,
+)
+STATE_CHECKS: tuple[Check, ...] = (_STATES, _GRAPHS, _WAITS, _RACES, _OTHERS)
 """What is asked of classes whose layers keep states."""

@@ -180,7 +180,7 @@ class Waiting(Lightning):
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load SGLang made small, and adapt one class."""
     monkeypatch.setattr(linear_states, "load_sglang", lambda: SGLANG)
-    adapted = AdaptedClass(tried=Capabilities(), layers=SmallLayers)
+    adapted = AdaptedClass(tried=Capabilities(), layers=SmallLayers, other_layers=SmallLayers)
     monkeypatch.setattr(linear_states, "ADAPTED", {**ADAPTED, "Small": adapted})
 
 
