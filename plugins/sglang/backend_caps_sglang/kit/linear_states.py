@@ -206,12 +206,13 @@ def _run_waits(rig: Rig, case: Case) -> Iterator[Fault]:
             if turn.drafts:
                 runner.commit(turn)
     lines: dict[object, Fault] = {}
-    for method, wait, turn in found:
+    # Decodes and verifies first: there a wait ends the overlap of host and device.
+    for method, wait, turn in sorted(found, key=lambda each: not each[2].is_uniform):
         where = f"{Path(wait.site.file).name}:{wait.site.line}"
         text = f"{method} made the host wait, by {wait.cause} at {where}, in {turn.name}"
         site = wait.site if rig.subject.owns(wait.site.file) else None
         lines.setdefault((method, wait.site), Fault(what=text, site=site))
-    yield from islice(lines.values(), _MOST_FAULTS)
+    yield from islice(lines.values(), 1)
 
 
 @contextmanager
@@ -295,6 +296,7 @@ _WAITS = _check(
     "Preparation and layers make the host wait for nothing.",
     "No eager turn, and no preparation of a replay, makes the host wait for the device.",
     _run_waits,
+    partial(_cases, forwards=_FORWARDS[::-1]),
 )
 _RACES = _check(
     "linear-states-races",
