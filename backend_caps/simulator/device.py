@@ -70,6 +70,13 @@ class SimModule(ModuleType):
         """Accept the only device."""
         assert device in {0, DEVICE_NAME, torch.device(DEVICE_NAME), torch.device(DEVICE_NAME, 0)}
 
+    @classmethod
+    @contextmanager
+    def device(cls, device: streams.DeviceLike) -> Iterator[None]:
+        """Work on the only device within a `with` block, as ever."""
+        cls.set_device(device)
+        yield
+
     @staticmethod
     def manual_seed_all(seed: int) -> None:
         """Do nothing: random numbers come from the host's generator."""

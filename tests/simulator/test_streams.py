@@ -18,6 +18,14 @@ def test_device_module_is_the_simulators() -> None:
     assert (module.is_available(), module.device_count(), module.current_device()) == (True, 1, 0)
 
 
+def test_device_module_works_on_its_device_within_a_block() -> None:
+    """Code that names its device in a `with` block stays on the only one."""
+    with simulate(), torch.get_device_module("sim").device(0):
+        found = torch.zeros(1, device="sim").device
+
+    assert found == torch.device("sim", 0)
+
+
 def test_stream_pool_comes_round() -> None:
     """The pool hands out 32 handles in turns, so the 33rd stream is the first one."""
     with simulate():

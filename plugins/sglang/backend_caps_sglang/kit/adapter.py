@@ -71,7 +71,9 @@ def batch_of(
     made.kit_batch = batch
     made.positions = batch.positions
     if count:
-        made.spec_info = _verify_input(sglang, batch, count)
+        made.spec_info = verify_input(
+            sglang, batch.input_ids, batch.positions, count, mask=batch.tree_mask
+        )
     for name, lengths in _extends_of(batch).items():
         setattr(made, name, lengths)
     plan = translator.plan(
@@ -99,19 +101,28 @@ def _extends_of(batch: ForwardBatch) -> Mapping[str, Tensor]:
     return {name: own.int() for name, own in named.items()}
 
 
-def _verify_input(sglang: SGLang, batch: ForwardBatch, count: int) -> object:
-    """Make what SGLang says of drafts that are verified; a chain has no mask."""
-    has_tree = batch.tree_mask is not None
-    made: object = sglang.speculating.EagleVerifyInput(
-        draft_token=batch.input_ids,
-        custom_mask=batch.tree_mask,
-        positions=batch.positions,
+def verify_input(
+    sglang: SGLang, tokens: Tensor, positions: Tensor, count: int, mask: Tensor | None = None
+) -> SimpleNamespace:
+    """Make what SGLang says of drafts that are verified; a chain has no mask.
+
+    Args:
+        sglang: its modules.
+        tokens: [T] int64, device.
+        positions: [T] int64, device.
+        count: tokens of each request.
+        mask: of a tree, as `ForwardBatch.tree_mask`.
+    """
+    made: SimpleNamespace = sglang.speculating.EagleVerifyInput(
+        draft_token=tokens,
+        custom_mask=mask,
+        positions=positions,
         retrieve_index=None,
         retrieve_next_token=None,
         retrieve_next_sibling=None,
         retrieve_cum_len=None,
         spec_steps=count - 1,
-        topk=2 if has_tree else 1,
+        topk=1 if mask is None else 2,
         draft_token_num=count,
         capture_hidden_mode=sglang.batches.CaptureHiddenMode.NULL,
         seq_lens_sum=None,

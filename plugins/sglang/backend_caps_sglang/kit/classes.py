@@ -20,6 +20,8 @@ from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities
 from backend_caps_sglang.kit.adapter import Adapted, AdaptedHalves
 from backend_caps_sglang.kit.engine_modules import ENGINE
+from backend_caps_sglang.kit.gated_layers import GatedDeltaLayers
+from backend_caps_sglang.kit.linear_layers import LightningLayers, LinearLayers, MinimaxLayers
 
 Build = Callable[[type, SimpleNamespace], SimpleNamespace]
 """Builds a class over a runner."""
@@ -60,6 +62,10 @@ class AdaptedClass:
     """Calls it as the engine does."""
     stand_ins: tuple[str, ...] = ()
     """What is run in place of functions that need a GPU, or its compiler."""
+    layers: Callable[[], LinearLayers] | None = None
+    """What its layers compute, where they keep states; None: they attend to a KV cache."""
+    other_layers: Callable[[], LinearLayers] | None = None
+    """Those of its other kernels, which a model's configuration chooses; None: it has no others."""
 
 
 def _triton(runner: SimpleNamespace) -> SimpleNamespace:
@@ -86,6 +92,25 @@ def _flex(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     made = plainly(own, runner)
     made.flex_attention = flex_attention_by_definition
     return made
+
+
+def _linear(own: type, runner: SimpleNamespace) -> SimpleNamespace:
+    """Build a class of linear attention, which gathers states' indices as it does on CUDA."""
+    made = plainly(own, runner)
+    made._fused_state_indices_ok = runner.req_to_token_pool.mamba_translate_is_fusable  # noqa: SLF001
+    return made
+
+
+def _gated(own: type, runner: SimpleNamespace) -> SimpleNamespace:
+    """Build the gated delta rule with its Triton kernels, as on CUDA."""
+    module = import_module(own.__module__)
+    fused = import_module("sglang.kernels.ops.attention.triton_gdn_fused_proj")
+    vars(module).update(
+        is_cuda=lambda: True, fused_qkv_split_gdn_prefill=fused.fused_qkv_split_gdn_prefill
+    )
+    triton = module.LinearAttnKernelBackend.TRITON
+    runner.linear_attn_backends = module.LinearAttnBackends(triton, triton, triton)
+    return _linear(own, runner)
 
 
 def flex_attention_by_definition(
@@ -118,9 +143,33 @@ def flex_attention_by_definition(
     return (weights @ value.float()).to(query.dtype)
 
 
+_GATHERS_FUSED = "the question whether the device is CUDA, for the fused gather of states' indices"
+_STATES = Capabilities(
+    dtypes=frozenset({"float32", "bfloat16"}),
+    head_sizes=OneOf(frozenset({128})),
+    page_sizes=OneOf(frozenset({1})),
+    max_speculative_topk=1,
+    graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
+)
+
 ADAPTED: Mapping[str, AdaptedClass] = {
+    "GDNAttnBackend": AdaptedClass(
+        tried=_STATES.model_copy(update={"dtypes": frozenset({"bfloat16", "float16"})}),
+        build=_gated,
+        roles=frozenset({Role.TARGET}),
+        stand_ins=(_GATHERS_FUSED, "is_cuda, answered yes"),
+        layers=GatedDeltaLayers,
+    ),
     "HybridAttnBackend": AdaptedClass(
         tried=_CAPTURED, build=_hybrid, roles=frozenset({Role.TARGET, Role.DRAFT_EXTEND})
+    ),
+    "LightningAttentionBackend": AdaptedClass(
+        tried=_STATES,
+        build=_linear,
+        roles=frozenset({Role.TARGET}),
+        stand_ins=(_GATHERS_FUSED, "torch.cuda.get_device_capability, of minimax: (9, 0)"),
+        layers=LightningLayers,
+        other_layers=MinimaxLayers,
     ),
     "TboAttnBackend": AdaptedClass(
         tried=_CAPTURED.model_copy(update={"two_batch_overlap": False, "max_speculative_topk": 1}),

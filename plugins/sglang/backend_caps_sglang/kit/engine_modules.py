@@ -43,6 +43,12 @@ class SGLang:
     """What a server publishes."""
     capturing: ModuleType
     """Whether a graph is being captured."""
+    linear_layers: ModuleType
+    """`RadixLinearAttention`."""
+    memory: ModuleType
+    """`HybridReqToTokenPool`, whose requests have states."""
+    states: ModuleType
+    """`Mamba2CacheParams`, and what they are made of."""
 
 
 @cache
@@ -66,9 +72,12 @@ def load_sglang() -> SGLang:
             speculating=_module("srt.speculative.eagle_info"),
             context=_module("srt.runtime_context"),
             capturing=_module("srt.model_executor.runner_utils.capture_mode"),
+            linear_layers=_module("srt.layers.radix_linear_attention"),
+            memory=_module("srt.mem_cache.memory_pool"),
+            states=_module("srt.configs.mamba_utils"),
         )
         found.context.get_context().override_server_args(device="cpu").install()
-        found.context.get_parallel().override_permanently(attn_dcp_rank=0)
+        found.context.get_parallel().override_permanently(attn_dcp_rank=0, attn_tp_rank=0)
     except Exception as error:  # an engine raises what it likes
         problem = f"sglang cannot be imported here: {type(error).__name__}: {error}"
         raise KitError.uncheckable(ENGINE, problem) from error

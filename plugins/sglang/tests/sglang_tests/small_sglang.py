@@ -27,6 +27,10 @@ class ForwardMode(Enum):
     TARGET_VERIFY = "verify"
     DRAFT_EXTEND_V2 = "draft extend"
 
+    def is_decode(self) -> bool:
+        """Return whether each request brings one token."""
+        return self is ForwardMode.DECODE
+
 
 class CaptureHiddenMode(Enum):
     """Which hidden states a model keeps."""
@@ -50,6 +54,49 @@ class ForwardBatch:
     spec_info: SimpleNamespace | None = None
     extend_seq_lens: Tensor | None = None
     extend_prefix_lens: Tensor | None = None
+    extend_seq_lens_cpu: list[int] | None = None
+    extend_prefix_lens_cpu: list[int] | None = None
+
+    @property
+    def logical_forward_mode(self) -> ForwardMode:
+        """The mode that its requests have."""
+        return self.forward_mode
+
+
+class StatePool:
+    """SGLang's pool of requests whose layers keep states."""
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        mamba_size: int,
+        mamba_spec_state_size: int,
+        device: str,
+        cache_params: SimpleNamespace,
+        speculative_num_draft_tokens: int,
+        **_others: object,
+    ) -> None:
+        self.req_index_to_mamba_index_mapping = torch.zeros(
+            size + 1, dtype=torch.int32, device=device
+        )
+        shape, layers = cache_params.shape, len(cache_params.layers)
+        slots, steps = (layers, mamba_size + 1), speculative_num_draft_tokens
+        spare = layers, mamba_spec_state_size + 1, steps
+        self.mamba_pool = self
+        self.mamba_cache = SimpleNamespace(
+            temporal=torch.zeros(*slots, *shape.temporal, device=device),
+            conv=[torch.zeros(*slots, *own, device=device) for own in shape.conv],
+            intermediate_ssm=torch.zeros(*spare, *shape.temporal, device=device),
+            intermediate_conv_window=[
+                torch.zeros(*spare, *own, device=device) for own in shape.conv
+            ],
+        )
+
+    def clear_slots(self, slots: Tensor) -> None:
+        """Put zeros into slots."""
+        for states in (self.mamba_cache.temporal, *self.mamba_cache.conv):
+            states.index_fill_(1, slots, 0)
 
 
 class RadixAttention(nn.Module):
@@ -237,6 +284,13 @@ def small_sglang() -> SGLang:
             get_context=lambda: SimpleNamespace(server_args=None),
         ),
         capturing=_module(model_capture_mode=_overridden),
+        linear_layers=_module(RadixLinearAttention=SimpleNamespace),
+        memory=_module(HybridReqToTokenPool=StatePool),
+        states=_module(
+            Mamba2StateShape=SimpleNamespace,
+            Mamba2StateDType=SimpleNamespace,
+            Mamba2CacheParams=SimpleNamespace,
+        ),
     )
 
 

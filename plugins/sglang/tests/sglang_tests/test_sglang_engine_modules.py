@@ -23,6 +23,9 @@ MODULES = (
     "srt/configs/model_config",
     "srt/speculative/eagle_info",
     "srt/model_executor/runner_utils/capture_mode",
+    "srt/layers/radix_linear_attention",
+    "srt/mem_cache/memory_pool",
+    "srt/configs/mamba_utils",
 )
 CONTEXT = """\
 from types import SimpleNamespace
@@ -72,7 +75,7 @@ def test_loading_publishes_a_plain_server() -> None:
     found = engine_modules.load_sglang()
 
     assert found.version == "0.0.1"
-    assert found.context.published == [{"device": "cpu"}, {"attn_dcp_rank": 0}]
+    assert found.context.published == [{"device": "cpu"}, {"attn_dcp_rank": 0, "attn_tp_rank": 0}]
 
 
 @pytest.mark.usefixtures("package")

@@ -1,0 +1,207 @@
+"""Stories of requests whose layers keep states: their turns, and what each has to give.
+
+A request gets a row of the request pool and a slot of the states, and keeps them to its end. The
+next request gets them at once, and its slot is cleared before its first tokens, as SGLang does it.
+
+Shapes: B requests and T tokens in a batch, H heads, Dv the values' size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.kit import Forward, Scenario
+from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for
+from backend_caps_sglang.kit.linear_layers import LAYER_IDS, LinearLayers, State, Tokens
+
+NUM_ROWS = MOST_REQUESTS + 2
+"""Rows of the request pool, without the padding's."""
+NUM_SLOTS = MOST_REQUESTS + 3
+"""Slots of states, without the padding's."""
+_NUM_STEPS = 2
+"""Steps of a story; each ends some requests, prefills others, and runs two forwards."""
+_FORWARDS_EACH = 2
+_ALL_SHORT = 0.25
+"""How often every request of a prefill brings one token."""
+
+
+@dataclass(slots=True, eq=False)
+class StateRequest:
+    """A request with a row, and a slot of the states."""
+
+    row: int
+    """Its row of the request pool."""
+    slot: int
+    """Its slot of the states."""
+    states: list[State]
+    """Its state in each layer, float64, host."""
+    length: int = 0
+    """Its tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTurn:
+    """One forward of a story, with what it has to give."""
+
+    forward: Forward
+    rows: Sequence[int]
+    """[B] rows of the requests."""
+    slots: Sequence[int]
+    """[B] their slots."""
+    prefixes: Sequence[int]
+    """[B] tokens before the forward."""
+    counts: Sequence[int]
+    """[B] tokens that each brings."""
+    cleared: Sequence[int]
+    """Slots that are cleared before it: those of new requests."""
+    tokens: Sequence[Tokens]
+    """What the tokens bring to each layer."""
+    outputs: Sequence[Tensor]
+    """[T, H, Dv] float64, host, of each layer."""
+    drafts: Sequence[Sequence[Sequence[State]]]
+    """States behind each verified token, by layer and request; empty where none are verified."""
+    accepted: Sequence[int]
+    """[B] verified tokens that each keeps; empty where none are verified."""
+    states: Sequence[Sequence[State]]
+    """States behind the forward and what is accepted of it, by layer and request."""
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether a graph may run it."""
+        return self.forward.phase is not Phase.PREFILL
+
+    @property
+    def name(self) -> str:
+        """What a finding calls it."""
+        sizes = [*zip(self.prefixes, self.counts, strict=True)]
+        return f"{self.forward.value} of (cached, new) tokens {sizes}"
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Draws a story turn by turn."""
+
+    layers: LinearLayers
+    scenario: Scenario
+    dice: random.Random
+    generator: torch.Generator
+    free_rows: list[int]
+    free_slots: list[int]
+    requests: list[StateRequest] = field(default_factory=list)
+
+    def step(self) -> Iterator[StateTurn]:
+        """End some requests and admit others, then run forwards of all."""
+        for request in [own for own in self.requests if self.dice.random() < 0.5]:  # noqa: PLR2004
+            self.requests.remove(request)
+            self.free_rows.append(request.row)
+            self.free_slots.append(request.slot)
+        missing = MOST_REQUESTS - len(self.requests)
+        fresh = [self._admitted() for _ in range(self.dice.randint(min(1, missing), missing))]
+        is_mixed = self.scenario.forward is Forward.MIXED
+        if is_mixed and self.requests:
+            counts = [*self._drawn(len(fresh)), *[1] * len(self.requests)]
+            together = [*fresh, *self.requests]
+            yield self._turn(Forward.MIXED, together, counts, fresh)
+        elif fresh:
+            yield self._turn(Forward.PREFILL, fresh, self._drawn(len(fresh)), fresh)
+        self.requests += fresh
+        for _ in range(_FORWARDS_EACH):
+            self.dice.shuffle(self.requests)
+            yield from self._forward()
+
+    def _forward(self) -> Iterator[StateTurn]:
+        own, count = self.scenario.forward, len(self.requests)
+        if own is Forward.PREFILL:
+            return
+        if own in {Forward.DECODE, Forward.VERIFY}:
+            each = 1 if own is Forward.DECODE else VERIFIED
+            yield self._turn(own, self.requests, [each] * count)
+        else:
+            counts = self._drawn(count)
+            if own is Forward.MIXED:
+                counts[count // 2 :] = [1] * (count - count // 2)
+            yield self._turn(own, self.requests, counts)
+
+    def _admitted(self) -> StateRequest:
+        sizes = self.layers.sizes
+        shapes = {"temporal": sizes.temporal, "conv": sizes.conv}
+        state = {name: torch.zeros(shape).double() for name, shape in shapes.items()}
+        slot = self.free_slots.pop()
+        return StateRequest(self.free_rows.pop(), slot, [state for _ in LAYER_IDS])
+
+    def _drawn(self, count: int) -> list[int]:
+        if self.dice.random() < _ALL_SHORT:
+            return [1] * count
+        return [self.dice.choice(self.layers.lengths) for _ in range(count)]
+
+    def _turn(
+        self,
+        forward: Forward,
+        requests: Sequence[StateRequest],
+        counts: Sequence[int],
+        fresh: Sequence[StateRequest] = (),
+    ) -> StateTurn:
+        """Bring `counts` tokens of each request into its states."""
+        dtype = getattr(torch, self.scenario.dtype)
+        drawn = [self.layers.draw(sum(counts), dtype, self.generator) for _ in LAYER_IDS]
+        results = [
+            self._layer(place, tokens, requests, counts) for place, tokens in enumerate(drawn)
+        ]
+        accepted = [*counts]
+        if forward is Forward.VERIFY:
+            accepted = [self.dice.randint(1, count) for count in counts]
+        prefixes = [request.length for request in requests]
+        for place, request in enumerate(requests):
+            request.length += accepted[place]
+            request.states = [passed[place][accepted[place] - 1] for _, passed in results]
+        is_verify = forward is Forward.VERIFY
+        return StateTurn(
+            forward=forward,
+            rows=[request.row for request in requests],
+            slots=[request.slot for request in requests],
+            prefixes=prefixes,
+            counts=[*counts],
+            cleared=[request.slot for request in fresh],
+            tokens=drawn,
+            outputs=[outputs for outputs, _ in results],
+            drafts=[passed for _, passed in results] if is_verify else (),
+            accepted=accepted if is_verify else (),
+            states=[[request.states[place] for request in requests] for place in range(2)],
+        )
+
+    def _layer(
+        self, place: int, tokens: Tokens, requests: Sequence[StateRequest], counts: Sequence[int]
+    ) -> tuple[Tensor, list[list[State]]]:
+        """Run a layer's recurrence: [T, H, Dv], and each request's states behind its tokens."""
+        wide = {name: own.double() for name, own in tokens.items()}
+        outputs, passed, start = [], [], 0
+        for request, count in zip(requests, counts, strict=True):
+            states, state = [], request.states[place]
+            for row in range(start, start + count):
+                token = {name: own[row] for name, own in wide.items()}
+                state, output = self.layers.step(LAYER_IDS[place], state, token)
+                outputs.append(output)
+                states.append(state)
+            passed.append(states)
+            start += count
+        return torch.stack(outputs), passed
+
+
+def state_story(layers: LinearLayers, scenario: Scenario, seed: int) -> Sequence[StateTurn]:
+    """Draw a story whose steps run a scenario's forward."""
+    dice = dice_for(scenario, seed)
+    writer = _Writer(
+        layers=layers,
+        scenario=scenario,
+        dice=dice,
+        generator=torch.Generator().manual_seed(seed),
+        free_rows=dice.sample(range(1, NUM_ROWS + 1), NUM_ROWS),
+        free_slots=dice.sample(range(1, NUM_SLOTS + 1), NUM_SLOTS),
+    )
+    return [turn for _ in range(_NUM_STEPS) for turn in writer.step()]
