@@ -109,6 +109,8 @@ class RadixAttention(nn.Module):
         self.num_heads, self.window = num_heads, sliding_window_size
         self.is_encoder, self.logit_cap = attn_type == "encoder", sizes["logit_cap"]
         self.layer_id, self.scaling = int(sizes["layer_id"]), sizes["scaling"]
+        self.k_scale: Tensor | None = None
+        self.v_scale: Tensor | None = None
 
 
 class KVIndexTranslator:
@@ -136,7 +138,7 @@ class PlainTorch:
     window_in_decode = 0
     """Tokens that a decode sees beside those that its layer's window has."""
     left_out: frozenset[str] = frozenset()
-    """What it does not do, of `sinks`, `logit_cap` and `encoder`."""
+    """What it does not do, of `sinks`, `logit_cap`, `kv_scales` and `encoder`."""
 
     def __init__(self, runner: SimpleNamespace) -> None:
         self.pool, self.table = runner.token_to_kv_pool, runner.req_to_token_pool.req_to_token
@@ -190,8 +192,11 @@ class PlainTorch:
         """Attend, to all of each request's table: [T, Hq * Dv]."""
         if save_kv_cache:
             loc = SimpleNamespace(loc=batch.out_cache_loc)
-            self.pool.set_kv_buffer(layer, loc, k, v)
+            self.pool.set_kv_buffer(layer, loc, k.clone(), v.clone(), layer.k_scale, layer.v_scale)
         keys, values = self.pool.get_kv_buffer(layer.layer_id)
+        if "kv_scales" not in self.left_out and layer.k_scale is not None:
+            keys, values = keys.to(q.dtype) * layer.k_scale, values.to(q.dtype) * layer.v_scale
+        keys, values = keys.to(q.dtype), values.to(q.dtype)
         queries = q.view(len(q), layer.num_heads, -1)
         rows, cached, new = self.forward_metadata
         if batch.extend_seq_lens is None:

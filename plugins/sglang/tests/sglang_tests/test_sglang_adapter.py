@@ -54,6 +54,12 @@ class Uncapped(PlainTorch):
     left_out = frozenset({"logit_cap"})
 
 
+class Unscaled(PlainTorch):
+    """Takes what a float8 cache holds as it is."""
+
+    left_out = frozenset({"kv_scales"})
+
+
 class Causal(PlainTorch):
     """Takes encoders for decoders."""
 
@@ -133,6 +139,7 @@ def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.param("soft-cap", Uncapped, id="cap"),
         pytest.param("sinks", Sinkless, id="sinks"),
         pytest.param("windowed-sinks", Sinkless, id="sinks-with-window"),
+        pytest.param("kv-scales", Unscaled, id="scales"),
         pytest.param("encoder", Causal, id="encoder"),
         pytest.param("sliding-window-graphs", Stale, id="window-of-a-graph"),
         pytest.param("sinks-graphs", Stale, id="sinks-of-a-graph"),
