@@ -1,0 +1,169 @@
+"""One of vLLM's backends, as the kit's runtime calls one: its builder, its batches, its layers.
+
+Shapes: B requests and T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv their
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps_vllm.kit.batches import HostLengths, InputBuffers, InputTensors, common_metadata
+from backend_caps_vllm.kit.caches import joined_cache
+from backend_caps_vllm.kit.engine_modules import VLLM
+from backend_caps_vllm.kit.servers import (
+    LAYER_NAME,
+    attention_layer,
+    cache_spec,
+    layer_of,
+    num_blocks_of,
+    server_config,
+)
+
+_GraphKey = tuple[bool, int, int]
+"""Whether a graph's batches are uniform, their requests, and their tokens."""
+
+
+class Adapted:
+    """A backend of vLLM on pools of the kit.
+
+    A graph of vLLM's holds the metadata that was built at its capture, over persistent buffers:
+    each replay refills those and builds again, for what the builder keeps in buffers of its own.
+
+    Args:
+        vllm: its modules.
+        implementation: the class.
+        pools: the kit's.
+        window: how many tokens a token sees, itself included; None: all.
+    """
+
+    def __init__(
+        self,
+        vllm: VLLM,
+        implementation: Callable[..., SimpleNamespace],
+        pools: Pools,
+        *,
+        window: int | None = None,
+    ) -> None:
+        self._vllm, self._class, self._pools = vllm, implementation, pools
+        self._cache = joined_cache(pools)
+        self._layer = attention_layer(pools.keys.device)
+        self._spec, self._longest = cache_spec(vllm, pools), pools.req_to_token.shape[1]
+        self._num_blocks = num_blocks_of(vllm, self._spec, self._longest)
+        self._impl = self._make_implementation(window)
+        self._builder = self._make_builder(server_config(vllm, pools))
+        self._buffers: InputBuffers | None = None
+        self._captured: dict[_GraphKey, SimpleNamespace] = {}
+        self._batch: ForwardBatch | None = None
+        self._inputs: InputTensors | None = None
+        self._metadata: SimpleNamespace | None = None
+
+    def _make_implementation(self, window: int | None) -> SimpleNamespace:
+        layer = layer_of(self._pools)
+        made: SimpleNamespace = self._backend.get_impl_cls()(
+            num_heads=layer.tp_q_head_num,
+            head_size=layer.qk_head_dim,
+            scale=layer.scaling,
+            num_kv_heads=layer.tp_k_head_num,
+            alibi_slopes=None,
+            sliding_window=window,
+            kv_cache_dtype="auto",
+        )
+        return made
+
+    def _make_builder(self, config: SimpleNamespace) -> SimpleNamespace:
+        self._config = config
+        made: SimpleNamespace = self._backend.get_builder_cls()(
+            self._spec, [LAYER_NAME], config, self._pools.keys.device
+        )
+        return made
+
+    @property
+    def _backend(self) -> SimpleNamespace:
+        """The class, whose methods are static."""
+        return self._class  # type: ignore[return-value] # vLLM builds no object of it
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Prepare an eager forward."""
+        self._batch, self._inputs = batch, self._inputs_of(batch)
+        self._metadata = self._builder.build(0, self._common(self._inputs, batch))
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Make the buffers of graphs, of a server that verifies so many tokens of each request."""
+        config = server_config(
+            self._vllm,
+            self._pools,
+            num_tokens_each=max_num_tokens // max_bs,
+            max_num_tokens=max_num_tokens,
+        )
+        self._builder = self._make_builder(config)
+        self._buffers = InputBuffers(
+            max_bs, max_num_tokens, self._num_blocks, self._pools.keys.device
+        )
+        self._captured = {}
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Prepare a capture, or a replay of a graph that was captured."""
+        assert self._buffers is not None, "buffers are made before graphs are captured"
+        key = batch.extend_seq_lens is None, batch.batch_size, batch.num_tokens
+        if key not in self._captured:
+            dummy = self._buffers.load_dummy(batch.batch_size, batch.num_tokens)
+            common = self._common(dummy, batch, is_capture=True)
+            self._captured[key] = self._builder.build_for_cudagraph_capture(common)
+        self._batch = batch
+        self._inputs = self._buffers.load(self._inputs_of(batch))
+        self._builder.build(0, self._common(self._inputs, batch))
+        self._metadata = self._captured[key]
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Do nothing: vLLM's builders run before a graph."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        *,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Attend in one layer, as vLLM's own layer calls its implementation.
+
+        q        [T, Hq * D], device
+        k        [T, Hk * D], device
+        v        [T, Hk * Dv], device
+        returns  [T, Hq * Dv], device
+        """
+        assert self._inputs is not None, "a batch is prepared before its layers run"
+        assert self._batch is not None, "a batch is prepared before its layers run"
+        assert self._batch.num_tokens == batch.num_tokens, "it is the one that was prepared"
+        query = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        key = k.view(-1, layer.tp_k_head_num, layer.qk_head_dim)
+        value = v.view(-1, layer.tp_k_head_num, layer.v_head_dim)
+        if save_kv_cache and not self._backend.forward_includes_kv_cache_update:
+            self._impl.do_kv_cache_update(
+                self._layer, key, value, self._cache, self._inputs.slot_mapping
+            )
+        output = torch.empty(
+            len(query), layer.tp_q_head_num, layer.v_head_dim, dtype=q.dtype, device=q.device
+        )
+        self._impl.forward(
+            self._layer, query, key, value, self._cache, self._metadata, output=output
+        )
+        return output.flatten(1)
+
+    def _common(
+        self, own: InputTensors, batch: ForwardBatch, *, is_capture: bool = False
+    ) -> SimpleNamespace:
+        return common_metadata(self._vllm, own, HostLengths(batch, self._longest, is_capture))
+
+    def _inputs_of(self, batch: ForwardBatch) -> InputTensors:
+        return InputTensors.of(batch, self._pools, self._num_blocks)

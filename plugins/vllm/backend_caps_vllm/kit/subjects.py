@@ -1,0 +1,76 @@
+"""vLLM's backends as subjects of the kit: what their source declares, and what is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import PurePosixPath
+
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.kind import Role
+from backend_caps.capability.sets import OneOf
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.discovery.registry import Registry
+from backend_caps.kit import KitError, Subject
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.attention import BackendSite
+from backend_caps_vllm.kit.adapter import Adapted
+from backend_caps_vllm.kit.engine_modules import ENGINE, load_vllm
+
+_TARGET = frozenset({Role.TARGET})
+TRIED: Mapping[str, Capabilities] = {
+    "TritonAttentionBackend": Capabilities(
+        roles=_TARGET,
+        head_sizes=OneOf(frozenset({32, 64, 80, 128})),
+        max_speculative_topk=1,
+        two_batch_overlap=True,
+    )
+}
+"""What vLLM's classes do not declare, and its runner relies on all the same.
+
+It runs each class in microbatches of two, and gives chains of drafts to it.
+"""
+
+
+def vllm_subject(registry: Registry, name: str) -> Subject:
+    """Find a class of vLLM's by its name, and import it.
+
+    Args:
+        registry: what was read of vLLM's source.
+        name: of the class.
+
+    Raises:
+        KitError: there is no adapter for it, or vLLM cannot be imported here.
+    """
+    if name not in TRIED or name not in registry:
+        adapted = ", ".join(sorted(TRIED))
+        problem = f"the kit has no adapter for it; of vLLM it checks {adapted}"
+        raise KitError.uncheckable(name, problem)
+    found, vllm = registry[name], load_vllm()
+    declaration = _tried(found)
+    module, _, class_name = str(declaration.implementation).partition(":")
+    implementation = vars(import_module(module))[class_name]
+
+    def build(site: BackendSite) -> Adapted:
+        assert isinstance(site, Pools), "the kit brings pools of its own"
+        return Adapted(vllm, implementation, site)
+
+    return Subject(
+        name=name,
+        declaration=declaration,
+        source=found.source,
+        builder=build,
+        words=("--engine", ENGINE),
+    )
+
+
+def _tried(backend: Backend) -> Declaration:
+    """Put what is tried, and where the class is, beside what it declares."""
+    declaration = backend.declaration
+    assert declaration is not None, "a class that was read has one"
+    file = str(backend.source.declared_at).partition(":")[0]
+    module = ".".join(PurePosixPath(file).with_suffix("").parts)
+    capabilities = declaration.capabilities.model_copy(update=TRIED[backend.name].stated())
+    update = {"capabilities": capabilities, "implementation": f"{module}:{backend.name}"}
+    return declaration.model_copy(update=update)
