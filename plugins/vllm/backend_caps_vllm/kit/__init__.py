@@ -5,6 +5,7 @@ from dataclasses import replace
 from backend_caps.kit import Check
 from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
+from backend_caps_vllm.kit.checks import SLIDING_WINDOW
 from backend_caps_vllm.kit.subjects import TRIED, vllm_subject
 
 
@@ -15,8 +16,8 @@ def _fitting(check: Check) -> Check:
     return replace(check, excuse=lambda _: "this project's engine does not build vLLM's classes")
 
 
-VLLM_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS),)
-"""The kit's own."""
+VLLM_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), SLIDING_WINDOW)
+"""The kit's own, and behind them the one that only vLLM's backends have."""
 
 ADAPTER = EngineAdapter(checks=VLLM_CHECKS, subject=vllm_subject)
 """What `backend-caps check --engine vllm` runs."""

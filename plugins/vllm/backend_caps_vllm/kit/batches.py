@@ -109,10 +109,9 @@ class InputBuffers:
     def load_dummy(self, batch_size: int, num_tokens: int) -> InputTensors:
         """Fill the buffers as vLLM does for a capture: requests without a cached token."""
         part = self.part(batch_size, num_tokens)
-        counts = torch.full((batch_size,), num_tokens // batch_size)
-        counts[batch_size - num_tokens % batch_size :] += 1
-        part.seq_lens.copy_(counts)
-        part.query_start_loc[1:].copy_(counts.cumsum(0))
+        edges = torch.arange(batch_size + 1, device=part.seq_lens.device) * num_tokens // batch_size
+        part.query_start_loc.copy_(edges)
+        part.seq_lens.copy_(edges.diff())
         part.block_table.zero_()
         part.slot_mapping.fill_(NO_SLOT)
         part.positions.zero_()

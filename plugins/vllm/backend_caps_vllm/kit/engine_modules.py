@@ -1,8 +1,8 @@
 """Import vLLM's own modules where there is no GPU of its kinds.
 
-vLLM asks which platform it runs on when its modules are imported, and takes Triton for missing where
-no device of Triton's is active. So the simulated device is registered, and set as vLLM's platform,
-before anything else of vLLM is imported.
+vLLM asks which platform it runs on when its modules are imported, and takes Triton for missing
+where no device of Triton's is active. So the simulated device is registered, and set as vLLM's
+platform, before anything else of vLLM is imported.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
+from typing import Any
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.kind import Role
 from backend_caps.capability.sets import OneOf
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import Capabilities, SharedReadsEnd
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit import KitError, Subject
 from backend_caps.kit.scenes import Pools
@@ -18,19 +19,23 @@ from backend_caps.runtime.attention import BackendSite
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.engine_modules import ENGINE, load_vllm
 
-_TARGET = frozenset({Role.TARGET})
+_RELIED_ON: Mapping[str, Any] = {
+    "roles": frozenset({Role.TARGET}),
+    "max_speculative_topk": 1,
+    "two_batch_overlap": True,
+    "sync_free_prepare": True,
+    "shared_reads_end": SharedReadsEnd.PRE_REPLAY,
+}
+"""What the runner does with every class: it runs it in two microbatches, gives it chains of drafts,
+builds its metadata while the step before runs, and copies what is shared into buffers for that.
+"""
 TRIED: Mapping[str, Capabilities] = {
     "TritonAttentionBackend": Capabilities(
-        roles=_TARGET,
-        head_sizes=OneOf(frozenset({32, 64, 80, 128})),
-        max_speculative_topk=1,
-        two_batch_overlap=True,
-    )
+        head_sizes=OneOf(frozenset({32, 64, 80, 128})), **_RELIED_ON
+    ),
+    "FlexAttentionBackend": Capabilities(head_sizes=OneOf(frozenset({16, 64, 128})), **_RELIED_ON),
 }
-"""What vLLM's classes do not declare, and its runner relies on all the same.
-
-It runs each class in microbatches of two, and gives chains of drafts to it.
-"""
+"""What vLLM's classes do not declare, and its runner relies on all the same, by class."""
 
 
 def vllm_subject(registry: Registry, name: str) -> Subject:
@@ -49,8 +54,7 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
         raise KitError.uncheckable(name, problem)
     found, vllm = registry[name], load_vllm()
     declaration = _tried(found)
-    module, _, class_name = str(declaration.implementation).partition(":")
-    implementation = vars(import_module(module))[class_name]
+    implementation = _class_of(declaration)
 
     def build(site: BackendSite) -> Adapted:
         assert isinstance(site, Pools), "the kit brings pools of its own"
@@ -63,6 +67,18 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
         builder=build,
         words=("--engine", ENGINE),
     )
+
+
+def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
+    """Build a subject's backend for a layer with a sliding window."""
+    assert isinstance(pools, Pools), "the kit brings pools of its own"
+    return Adapted(load_vllm(), _class_of(subject.declaration), pools, window=window)
+
+
+def _class_of(declaration: Declaration) -> Callable[..., Any]:
+    module, _, name = str(declaration.implementation).partition(":")
+    found: Callable[..., Any] = vars(import_module(module))[name]
+    return found
 
 
 def _tried(backend: Backend) -> Declaration:
