@@ -55,7 +55,7 @@ class Adapted:
         self._vllm, self._class, self._pools = vllm, implementation, pools
         self._cache = joined_cache(pools)
         self._layer = attention_layer(pools.keys.device)
-        self._spec, self._longest = cache_spec(vllm, pools), pools.req_to_token.shape[1]
+        self._spec, self._longest = cache_spec(vllm, pools, window), pools.req_to_token.shape[1]
         self._num_blocks = num_blocks_of(vllm, self._spec, self._longest)
         self._impl = self._make_implementation(window)
         self._builder = self._make_builder(server_config(vllm, pools))

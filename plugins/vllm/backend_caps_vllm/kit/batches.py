@@ -155,7 +155,12 @@ class HostLengths:
         return int(self.counts().max())
 
     def seq_lens_cpu_upper_bound(self) -> Tensor | None:
-        """Return a bound of each context: [B] int32, host; None where the host knows none."""
+        """Return a bound of each context: [B] int32, host; None where the host knows none.
+
+        Requests of a capture have no cached tokens.
+        """
+        if self.is_capture:
+            return self.counts()
         bounds = self.batch.seq_lens_cpu_upper_bound
         if bounds is None:
             bounds = self.batch.seq_lens_cpu
@@ -205,12 +210,13 @@ def _described_class(base: type) -> Callable[..., SimpleNamespace]:
 
     def read_by(name: str) -> property:
         def get(made: SimpleNamespace) -> object:
-            return getattr(made.host, name)()
+            assigned = vars(made).get(name)
+            return getattr(made.host, name)() if assigned is None else assigned
 
-        def leave(_made: SimpleNamespace, _value: object) -> None:
-            """Take no value: the kit's batch has it."""
+        def assign(made: SimpleNamespace, value: object) -> None:
+            vars(made)[name] = value
 
-        return property(get, leave)
+        return property(get, assign)
 
     properties = {name: read_by(name) for name in _ON_HOST}
     made: Callable[..., SimpleNamespace] = make_dataclass(

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
@@ -20,8 +23,10 @@ import torch
 
 from backend_caps.kit import KitError
 from backend_caps.simulator import DEVICE_NAME, register
+from backend_caps_vllm.kit.operators import stand_in
 
 ENGINE = "vllm"
+_EXTENSIONS = tuple(f"vllm.vllm_flash_attn._vllm_fa{number}_C" for number in (2, 3))
 _CAPABILITY = (9, 0)
 """The compute capability of the simulated device, as its driver tells Triton."""
 _NUM_UNITS = 132
@@ -57,6 +62,8 @@ def load_vllm() -> VLLM:
     logging.getLogger(ENGINE).setLevel(logging.ERROR)
     try:
         if not torch.cuda.is_available():
+            sys.meta_path.insert(0, _Extensions())
+            stand_in()
             _set_platform()
         return VLLM(
             version=version(ENGINE),
@@ -93,6 +100,25 @@ def _set_platform() -> None:
     # Some launchers ask torch, and not the platform.
     vars(torch.cuda)["get_device_capability"] = _answer(_CAPABILITY)
     vars(platforms)["_current_platform"] = type("SimPlatform", (interface.Platform,), attributes)()
+
+
+class _Extensions(MetaPathFinder, Loader):
+    """Finds the extension modules of FlashAttention, which vLLM imports beside its Triton kernels.
+
+    They are built for CUDA, and cannot be loaded without it. These are empty.
+    """
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Answer for the extension modules."""
+        return ModuleSpec(fullname, self) if fullname in _EXTENSIONS else None
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Let Python make an empty module."""
+
+    def exec_module(self, _module: ModuleType) -> None:
+        """Do nothing: it has no code."""
 
 
 def _answer(value: object) -> Callable[..., object]:

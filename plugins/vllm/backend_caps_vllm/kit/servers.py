@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -46,7 +48,9 @@ def server_config(
             tensor_parallel_size=1,
         ),
         cache_config=SimpleNamespace(
-            block_size=pools.page_size, cache_dtype="auto", num_gpu_blocks=None
+            block_size=pools.page_size,
+            cache_dtype="auto",
+            num_gpu_blocks=len(pools.keys) // pools.page_size,
         ),
         scheduler_config=SimpleNamespace(
             max_num_seqs=num_rows - 1,  # row 0 is the padding's
@@ -59,7 +63,7 @@ def server_config(
             static_forward_context={},
         ),
         speculative_config=_speculative_config(num_tokens_each),
-        attention_config=SimpleNamespace(),
+        attention_config=vllm.config.AttentionConfig(),
         use_v2_model_runner=True,
     )
 
@@ -96,17 +100,19 @@ def attention_layer(device: torch.device) -> torch.nn.Module:
     return layer
 
 
-def cache_spec(vllm: VLLM, pools: Pools) -> SimpleNamespace:
+def cache_spec(vllm: VLLM, pools: Pools, window: int | None) -> SimpleNamespace:
     """Make vLLM's description of the layer's KV cache."""
     layer = layer_of(pools)
-    made: SimpleNamespace = vllm.specs.FullAttentionSpec(
+    make: Callable[..., SimpleNamespace] = vllm.specs.FullAttentionSpec
+    if window is not None:
+        make = partial(vllm.specs.SlidingWindowSpec, sliding_window=window)
+    return make(
         block_size=pools.page_size,
         num_kv_heads=layer.tp_k_head_num,
         head_size=layer.qk_head_dim,
         head_size_v=layer.v_head_dim,
         dtype=pools.keys.dtype,
     )
-    return made
 
 
 def num_blocks_of(vllm: VLLM, spec: SimpleNamespace, longest: int) -> int:

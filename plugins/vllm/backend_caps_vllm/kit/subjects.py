@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
+from types import ModuleType
 from typing import Any
 
 from backend_caps.capability.backend import Backend
@@ -18,6 +19,7 @@ from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.engine_modules import ENGINE, load_vllm
+from backend_caps_vllm.kit.flex import stand_in_for_compiled
 
 _RELIED_ON: Mapping[str, Any] = {
     "roles": frozenset({Role.TARGET}),
@@ -54,6 +56,8 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
         raise KitError.uncheckable(name, problem)
     found, vllm = registry[name], load_vllm()
     declaration = _tried(found)
+    if name == "FlexAttentionBackend":
+        stand_in_for_compiled(_module_of(declaration))
     implementation = _class_of(declaration)
 
     def build(site: BackendSite) -> Adapted:
@@ -76,9 +80,13 @@ def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
 
 
 def _class_of(declaration: Declaration) -> Callable[..., Any]:
-    module, _, name = str(declaration.implementation).partition(":")
-    found: Callable[..., Any] = vars(import_module(module))[name]
+    name = str(declaration.implementation).rpartition(":")[2]
+    found: Callable[..., Any] = vars(_module_of(declaration))[name]
     return found
+
+
+def _module_of(declaration: Declaration) -> ModuleType:
+    return import_module(str(declaration.implementation).partition(":")[0])
 
 
 def _tried(backend: Backend) -> Declaration:
