@@ -47,6 +47,11 @@ class VLLM:
     tables: ModuleType
     """`get_block_table_width`."""
 
+    @staticmethod
+    def module(name: str) -> ModuleType:
+        """Import a further module, by its name in vLLM."""
+        return _module(name)
+
 
 @cache
 def load_vllm() -> VLLM:

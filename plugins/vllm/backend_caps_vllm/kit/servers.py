@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import torch
 
-from backend_caps.kit.scenarios import VERIFIED
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.engine_modules import VLLM
@@ -26,7 +25,7 @@ def layer_of(pools: Pools) -> AttentionLayer:
 
 
 def server_config(
-    vllm: VLLM, pools: Pools, *, num_tokens_each: int = VERIFIED, max_num_tokens: int | None = None
+    vllm: VLLM, pools: Pools, *, num_tokens_each: int, max_num_tokens: int | None = None
 ) -> SimpleNamespace:
     """Make the parts of vLLM's configuration that builders size their buffers by.
 

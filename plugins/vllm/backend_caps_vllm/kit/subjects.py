@@ -20,6 +20,7 @@ from backend_caps.runtime.attention import BackendSite
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.engine_modules import ENGINE, load_vllm
 from backend_caps_vllm.kit.flex import stand_in_for_compiled
+from backend_caps_vllm.kit.mla import AdaptedLatent
 
 _RELIED_ON: Mapping[str, Any] = {
     "roles": frozenset({Role.TARGET}),
@@ -35,9 +36,12 @@ TRIED: Mapping[str, Capabilities] = {
     "TritonAttentionBackend": Capabilities(
         head_sizes=OneOf(frozenset({32, 64, 80, 128})), **_RELIED_ON
     ),
+    "TritonMLABackend": Capabilities(head_sizes=OneOf(frozenset({16, 64})), **_RELIED_ON),
     "FlexAttentionBackend": Capabilities(head_sizes=OneOf(frozenset({16, 64, 128})), **_RELIED_ON),
 }
 """What vLLM's classes do not declare, and its runner relies on all the same, by class."""
+_ADAPTERS: Mapping[str, type[Adapted]] = {"TritonMLABackend": AdaptedLatent}
+"""What calls a class, where it is not called as most are."""
 
 
 def vllm_subject(registry: Registry, name: str) -> Subject:
@@ -62,7 +66,7 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
 
     def build(site: BackendSite) -> Adapted:
         assert isinstance(site, Pools), "the kit brings pools of its own"
-        return Adapted(vllm, implementation, site)
+        return _ADAPTERS.get(name, Adapted)(vllm, implementation, site)
 
     return Subject(
         name=name,
@@ -76,7 +80,8 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
 def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
     """Build a subject's backend for a layer with a sliding window."""
     assert isinstance(pools, Pools), "the kit brings pools of its own"
-    return Adapted(load_vllm(), _class_of(subject.declaration), pools, window=window)
+    adapter = _ADAPTERS.get(subject.name, Adapted)
+    return adapter(load_vllm(), _class_of(subject.declaration), pools, window=window)
 
 
 def _class_of(declaration: Declaration) -> Callable[..., Any]:
