@@ -39,7 +39,7 @@ def attend_blocks(
     kernel_options: object,
     return_aux: None,
 ) -> Tensor:
-    """Attend where a block mask shows keys.
+    """Attend where a block mask shows keys, in float64, so that no bit depends on the batch.
 
     query    [1, H, T, D]
     key      [1, Hk, S, D]
@@ -54,8 +54,8 @@ def attend_blocks(
         group = query.shape[1] // key.shape[1]
         key, value = (own.repeat_interleave(group, dim=1) for own in (key, value))
     is_seen = visible.any(0)[:, None]
-    keys, values = (torch.where(is_seen, own, 0).float() for own in (key, value))
-    scores = (query.float() @ keys.transpose(-1, -2) * scale).masked_fill(~visible, -torch.inf)
+    keys, values = (torch.where(is_seen, own, 0).double() for own in (key, value))
+    scores = (query.double() @ keys.transpose(-1, -2) * scale).masked_fill(~visible, -torch.inf)
     weights = torch.where(visible.any(1)[:, None], scores.softmax(-1), 0)
     return (weights @ values).to(query.dtype)
 

@@ -112,11 +112,11 @@ def merge_attn_states(
     assert output_scale is None, "nothing here is quantized"
     count = len(output) if prefill_tokens_with_context is None else prefill_tokens_with_context
     is_behind = torch.arange(len(output)) >= count
-    both = torch.stack([prefix_lse.masked_fill(is_behind, -torch.inf), suffix_lse])
+    both = torch.stack([prefix_lse.masked_fill(is_behind, -torch.inf), suffix_lse]).double()
     both = both.masked_fill(both == torch.inf, -torch.inf)  # of no weights FlashAttention says inf
     total = both.logsumexp(0)
     shares = torch.where(total == -torch.inf, 0, (both - total).exp()).transpose(1, 2)[..., None]
-    outputs = torch.stack([prefix_output, suffix_output]).float()
+    outputs = torch.stack([prefix_output, suffix_output]).double()
     output.copy_((outputs.masked_fill(shares == 0, 0) * shares).sum(0))
     if output_lse is not None:
         output_lse.copy_(total)

@@ -87,7 +87,7 @@ def ragged_attention(
     *,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attend within each request. Sync: none.
+    """Attend within each request, in float64, so that no bit depends on the batch. Sync: none.
 
     q             [T, Hq, D]
     k, v          [C, Hq, D] and [C, Hq, Dv]
@@ -101,7 +101,7 @@ def ragged_attention(
     visible = of_query[:, None] == of_key
     if is_causal:
         visible = visible & (queries[:, None] >= keys)
-    scores = torch.einsum("thd,chd->htc", q.float(), k.float()) * scale
+    scores = torch.einsum("thd,chd->htc", q.double(), k.double()) * scale
     scores = scores.masked_fill(~visible, -torch.inf)
-    output = torch.einsum("htc,chd->thd", scores.softmax(-1), v.float())
-    return output.to(v.dtype), scores.logsumexp(-1)
+    output = torch.einsum("htc,chd->thd", scores.softmax(-1), v.double())
+    return output.to(v.dtype), scores.logsumexp(-1).float()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
 from types import ModuleType
@@ -18,7 +18,7 @@ from backend_caps.kit import KitError, Subject
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_vllm.kit.adapter import Adapted
-from backend_caps_vllm.kit.engine_modules import ENGINE, load_vllm
+from backend_caps_vllm.kit.engine_modules import ENGINE, VLLM, load_vllm
 from backend_caps_vllm.kit.flex import stand_in_for_compiled
 from backend_caps_vllm.kit.mla import AdaptedLatent
 
@@ -59,10 +59,10 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
         problem = f"the kit has no adapter for it; of vLLM it checks {adapted}"
         raise KitError.uncheckable(name, problem)
     found, vllm = registry[name], load_vllm()
-    declaration = _tried(found)
+    declaration = _tried(found, vllm)
     if name == "FlexAttentionBackend":
         stand_in_for_compiled(_module_of(declaration))
-    implementation = _class_of(declaration)
+    implementation = class_of(declaration)
 
     def build(site: BackendSite) -> Adapted:
         assert isinstance(site, Pools), "the kit brings pools of its own"
@@ -81,25 +81,29 @@ def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
     """Build a subject's backend for a layer with a sliding window."""
     assert isinstance(pools, Pools), "the kit brings pools of its own"
     adapter = _ADAPTERS.get(subject.name, Adapted)
-    return adapter(load_vllm(), _class_of(subject.declaration), pools, window=window)
+    return adapter(load_vllm(), class_of(subject.declaration), pools, window=window)
 
 
-def _class_of(declaration: Declaration) -> Callable[..., Any]:
+def class_of(declaration: Declaration) -> Any:
+    """Import the class of a declaration."""
     name = str(declaration.implementation).rpartition(":")[2]
-    found: Callable[..., Any] = vars(_module_of(declaration))[name]
-    return found
+    return vars(_module_of(declaration))[name]
 
 
 def _module_of(declaration: Declaration) -> ModuleType:
     return import_module(str(declaration.implementation).partition(":")[0])
 
 
-def _tried(backend: Backend) -> Declaration:
+def _tried(backend: Backend, vllm: VLLM) -> Declaration:
     """Put what is tried, and where the class is, beside what it declares."""
     declaration = backend.declaration
     assert declaration is not None, "a class that was read has one"
     file = str(backend.source.declared_at).partition(":")[0]
     module = ".".join(PurePosixPath(file).with_suffix("").parts)
-    capabilities = declaration.capabilities.model_copy(update=TRIED[backend.name].stated())
-    update = {"capabilities": capabilities, "implementation": f"{module}:{backend.name}"}
-    return declaration.model_copy(update=update)
+    located = declaration.model_copy(update={"implementation": f"{module}:{backend.name}"})
+    tried = TRIED[backend.name].stated()
+    # vLLM promises it where the server's environment asks for it.
+    if vllm.module("envs").VLLM_BATCH_INVARIANT:
+        tried = {**tried, "batch_invariant": class_of(located).supports_batch_invariance()}
+    capabilities = declaration.capabilities.model_copy(update=tried)
+    return located.model_copy(update={"capabilities": capabilities})
