@@ -5,8 +5,9 @@ from dataclasses import replace
 from backend_caps.kit import Check
 from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
-from backend_caps_vllm.kit.checks import SLIDING_WINDOW
-from backend_caps_vllm.kit.subjects import TRIED, vllm_subject
+from backend_caps_vllm.kit.checks import LAYER_CHECKS
+from backend_caps_vllm.kit.classes import ADAPTED, NOT_ASKED
+from backend_caps_vllm.kit.subjects import vllm_subject
 
 
 def _fitting(check: Check) -> Check:
@@ -16,10 +17,10 @@ def _fitting(check: Check) -> Check:
     return replace(check, excuse=lambda _: "this project's engine does not build vLLM's classes")
 
 
-VLLM_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), SLIDING_WINDOW)
-"""The kit's own, and behind them the one that only vLLM's backends have."""
+VLLM_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), *LAYER_CHECKS)
+"""The kit's own, and behind them those that only vLLM's backends have."""
 
 ADAPTER = EngineAdapter(checks=VLLM_CHECKS, subject=vllm_subject)
 """What `backend-caps check --engine vllm` runs."""
 
-__all__ = ["ADAPTER", "TRIED", "VLLM_CHECKS", "vllm_subject"]
+__all__ = ["ADAPTED", "ADAPTER", "NOT_ASKED", "VLLM_CHECKS", "vllm_subject"]

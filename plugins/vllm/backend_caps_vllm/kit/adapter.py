@@ -6,9 +6,8 @@ sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ from backend_caps_vllm.kit.servers import (
     num_blocks_of,
     server_config,
 )
+from backend_caps_vllm.kit.variants import PLAIN, LayerVariant
 
 _GraphKey = tuple[bool, int, int]
 """Whether a graph's batches are uniform, their requests, and their tokens."""
@@ -55,18 +55,16 @@ class Adapted:
         vllm: its modules.
         implementation: the class.
         pools: the kit's.
-        window: how many tokens a token sees, itself included; None: all.
+        variant: what the layer has beside plain attention.
     """
 
     def __init__(
-        self,
-        vllm: VLLM,
-        implementation: Callable[..., SimpleNamespace],
-        pools: Pools,
-        *,
-        window: int | None = None,
+        self, vllm: VLLM, implementation: type, pools: Pools, variant: LayerVariant = PLAIN
     ) -> None:
-        self._vllm, self._class, self._pools, self._window = vllm, implementation, pools, window
+        self._vllm, self._pools, self._variant = vllm, pools, variant
+        self._backend = cast("SimpleNamespace", implementation)  # its methods are static
+        if hasattr(self._backend, "set_head_size_v"):  # by vLLM's layer, before all else
+            self._backend.set_head_size_v(layer_of(pools).v_head_dim)
         self._longest = pools.req_to_token.shape[1]
         self._cache = self._make_cache()
         self._spec = self._make_spec()
@@ -89,7 +87,7 @@ class Adapted:
 
     def _make_spec(self) -> SimpleNamespace:
         """Make vLLM's description of the KV cache."""
-        return cache_spec(self._vllm, self._pools, self._window)
+        return cache_spec(self._vllm, self._pools, self._variant.window)
 
     def _make_config(
         self, *, num_tokens_each: int, max_num_tokens: int | None = None
@@ -97,10 +95,7 @@ class Adapted:
         """Make the configuration of a server, as `server_config` does."""
         self._decode_query_len = num_tokens_each
         return server_config(
-            self._vllm,
-            self._pools,
-            num_tokens_each=num_tokens_each,
-            max_num_tokens=max_num_tokens,
+            self._vllm, self._pools, num_tokens_each=num_tokens_each, max_num_tokens=max_num_tokens
         )
 
     def _make_layer(self, config: SimpleNamespace) -> torch.nn.Module:
@@ -117,8 +112,9 @@ class Adapted:
             scale=layer.scaling,
             num_kv_heads=layer.tp_k_head_num,
             alibi_slopes=None,
-            sliding_window=self._window,
+            sliding_window=self._variant.window,
             kv_cache_dtype="auto",
+            **self._variant.arguments(layer.tp_q_head_num, self._pools.keys.device),
         )
         return made
 
@@ -128,11 +124,6 @@ class Adapted:
             self._spec, [LAYER_NAME], config, self._pools.keys.device
         )
         return made
-
-    @property
-    def _backend(self) -> SimpleNamespace:
-        """The class, whose methods are static."""
-        return self._class  # type: ignore[return-value] # vLLM builds no object of it
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare an eager forward."""

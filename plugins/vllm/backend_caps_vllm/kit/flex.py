@@ -12,19 +12,26 @@ their sizes, G rows of query blocks, W entries in a row of the table.
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-STAND_IN = "torch.nn.attention.flex_attention.flex_attention, compiled"
+from backend_caps_vllm.kit.adapter import Adapted
+
+STAND_IN = "torch.compile(flex_attention), by its block mask"
 """What is stood in for."""
 
 
-def stand_in_for_compiled(module: ModuleType) -> None:
-    """Let vLLM's module call the stand-in, where torch compiles for no device of this machine."""
-    if not torch.cuda.is_available():
-        vars(module)["flex_attention_compiled"] = attend_blocks
+class AdaptedFlex(Adapted):
+    """vLLM's FlexAttention on pools of the kit."""
+
+    def _make_implementation(self) -> SimpleNamespace:
+        """Make the implementation, whose module calls the stand-in where there is no GPU."""
+        if not torch.cuda.is_available():
+            module = self._vllm.module("v1.attention.backends.flex_attention")
+            vars(module)["flex_attention_compiled"] = attend_blocks
+        return super()._make_implementation()
 
 
 def attend_blocks(

@@ -134,6 +134,10 @@ def _require_plain(kv_cache_dtype: str) -> None:
         raise NotImplementedError(f"no stand-in stores a cache of {kv_cache_dtype}")
 
 
+STORE = "_C_cache_ops::reshape_and_cache_flash"
+STORE_LATENTS = "_C_cache_ops::concat_and_cache_mla"
+GATHER = "_C_cache_ops::gather_and_maybe_dequant_cache"
+MERGE = "_C::merge_attn_states"
 _STORE = (
     "(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
     "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()"
@@ -153,10 +157,10 @@ _MERGE = (
     "Tensor? output_scale=None) -> ()"
 )
 _SCHEMAS: Mapping[str, tuple[str, Callable[..., None]]] = {
-    "_C_cache_ops::reshape_and_cache_flash": (_STORE, reshape_and_cache_flash),
-    "_C_cache_ops::concat_and_cache_mla": (_STORE_LATENTS, concat_and_cache_mla),
-    "_C_cache_ops::gather_and_maybe_dequant_cache": (_GATHER, gather_and_maybe_dequant_cache),
-    "_C::merge_attn_states": (_MERGE, merge_attn_states),
+    STORE: (_STORE, reshape_and_cache_flash),
+    STORE_LATENTS: (_STORE_LATENTS, concat_and_cache_mla),
+    GATHER: (_GATHER, gather_and_maybe_dequant_cache),
+    MERGE: (_MERGE, merge_attn_states),
 }
 """By the name of each operator, its schema and its stand-in."""
 

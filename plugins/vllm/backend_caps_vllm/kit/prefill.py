@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backend_caps.runtime.model.layers import AttentionLayer
 
-STAND_IN = "MLA prefill kernels (FlashAttention, FlashInfer)"
+STAND_IN = "the prefill kernels of latent attention, by their definition"
 """What is stood in for."""
 
 

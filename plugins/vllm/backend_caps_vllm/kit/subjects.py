@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import PurePosixPath
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
+from typing import cast
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.kind import Role
-from backend_caps.capability.sets import OneOf
-from backend_caps.capability.vocabulary import Capabilities, SharedReadsEnd
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit import KitError, Subject
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_vllm.kit.adapter import Adapted
+from backend_caps_vllm.kit.classes import ADAPTED, NOT_ASKED
 from backend_caps_vllm.kit.engine_modules import ENGINE, VLLM, load_vllm
-from backend_caps_vllm.kit.flex import stand_in_for_compiled
-from backend_caps_vllm.kit.mla import AdaptedLatent
-
-_RELIED_ON: Mapping[str, Any] = {
-    "roles": frozenset({Role.TARGET}),
-    "max_speculative_topk": 1,
-    "two_batch_overlap": True,
-    "sync_free_prepare": True,
-    "shared_reads_end": SharedReadsEnd.PRE_REPLAY,
-}
-"""What the runner does with every class: it runs it in two microbatches, gives it chains of drafts,
-builds its metadata while the step before runs, and copies what is shared into buffers for that.
-"""
-TRIED: Mapping[str, Capabilities] = {
-    "TritonAttentionBackend": Capabilities(
-        head_sizes=OneOf(frozenset({32, 64, 80, 128})), **_RELIED_ON
-    ),
-    "TritonMLABackend": Capabilities(head_sizes=OneOf(frozenset({16, 64})), **_RELIED_ON),
-    "FlexAttentionBackend": Capabilities(head_sizes=OneOf(frozenset({16, 64, 128})), **_RELIED_ON),
-}
-"""What vLLM's classes do not declare, and its runner relies on all the same, by class."""
-_ADAPTERS: Mapping[str, type[Adapted]] = {"TritonMLABackend": AdaptedLatent}
-"""What calls a class, where it is not called as most are."""
+from backend_caps_vllm.kit.variants import PLAIN, LayerVariant
 
 
 def vllm_subject(registry: Registry, name: str) -> Subject:
@@ -54,44 +31,30 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
     Raises:
         KitError: there is no adapter for it, or vLLM cannot be imported here.
     """
-    if name not in TRIED or name not in registry:
-        adapted = ", ".join(sorted(TRIED))
-        problem = f"the kit has no adapter for it; of vLLM it checks {adapted}"
+    if name not in ADAPTED or name not in registry:
+        adapted, reason = ", ".join(sorted(ADAPTED)), NOT_ASKED.get(name)
+        because = "" if reason is None else f", since {reason}"
+        problem = f"the kit has no adapter for it{because}; of vLLM it checks {adapted}"
         raise KitError.uncheckable(name, problem)
     found, vllm = registry[name], load_vllm()
-    declaration = _tried(found, vllm)
-    if name == "FlexAttentionBackend":
-        stand_in_for_compiled(_module_of(declaration))
-    implementation = class_of(declaration)
-
-    def build(site: BackendSite) -> Adapted:
-        assert isinstance(site, Pools), "the kit brings pools of its own"
-        return _ADAPTERS.get(name, Adapted)(vllm, implementation, site)
-
-    return Subject(
-        name=name,
-        declaration=declaration,
-        source=found.source,
-        builder=build,
-        words=("--engine", ENGINE),
+    subject = Subject(
+        name=name, declaration=_tried(found, vllm), source=found.source, words=("--engine", ENGINE)
     )
+    return replace(subject, builder=partial(built, subject))
 
 
-def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
-    """Build a subject's backend for a layer with a sliding window."""
-    assert isinstance(pools, Pools), "the kit brings pools of its own"
-    adapter = _ADAPTERS.get(subject.name, Adapted)
-    return adapter(load_vllm(), class_of(subject.declaration), pools, window=window)
+def built(subject: Subject, site: BackendSite, variant: LayerVariant = PLAIN) -> Adapted:
+    """Build a subject's backend for a layer of a variant."""
+    assert isinstance(site, Pools), "the kit brings pools of its own"
+    own = class_of(subject.declaration)
+    return ADAPTED[subject.name].adapter(load_vllm(), own, site, variant)
 
 
-def class_of(declaration: Declaration) -> Any:
+def class_of(declaration: Declaration) -> type:
     """Import the class of a declaration."""
-    name = str(declaration.implementation).rpartition(":")[2]
-    return vars(_module_of(declaration))[name]
-
-
-def _module_of(declaration: Declaration) -> ModuleType:
-    return import_module(str(declaration.implementation).partition(":")[0])
+    module, _, name = str(declaration.implementation).partition(":")
+    found: type = vars(import_module(module))[name]
+    return found
 
 
 def _tried(backend: Backend, vllm: VLLM) -> Declaration:
@@ -101,9 +64,10 @@ def _tried(backend: Backend, vllm: VLLM) -> Declaration:
     file = str(backend.source.declared_at).partition(":")[0]
     module = ".".join(PurePosixPath(file).with_suffix("").parts)
     located = declaration.model_copy(update={"implementation": f"{module}:{backend.name}"})
-    tried = TRIED[backend.name].stated()
+    tried = ADAPTED[backend.name].tried.stated()
     # vLLM promises it where the server's environment asks for it.
     if vllm.module("envs").VLLM_BATCH_INVARIANT:
-        tried = {**tried, "batch_invariant": class_of(located).supports_batch_invariance()}
+        own = cast("SimpleNamespace", class_of(located))
+        tried = {**tried, "batch_invariant": own.supports_batch_invariance()}
     capabilities = declaration.capabilities.model_copy(update=tried)
     return located.model_copy(update={"capabilities": capabilities})
