@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor
 
 from backend_caps.kit.scenarios import VERIFIED
@@ -98,7 +97,7 @@ class Adapted:
             self._vllm, self._pools, num_tokens_each=num_tokens_each, max_num_tokens=max_num_tokens
         )
 
-    def _make_layer(self, config: SimpleNamespace) -> torch.nn.Module:
+    def _make_layer(self, config: SimpleNamespace) -> SimpleNamespace:
         """Make vLLM's layer, as far as it is read."""
         del config
         return attention_layer(self._pools.keys.device)

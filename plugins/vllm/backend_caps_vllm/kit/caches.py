@@ -10,13 +10,15 @@ their sizes.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from backend_caps.kit.scenes import Pools
 
-_JOINED = WeakTensorKeyDictionary()
+_JOINED: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 """By a pool's keys, the memory that they share with its values."""
 
 
@@ -36,13 +38,4 @@ def joined_cache(pools: Pools) -> Tensor:
         object.__setattr__(pools, "keys", joined[..., :size])
         object.__setattr__(pools, "values", joined[..., size:])
         _JOINED[pools.keys] = joined
-    blocks: Tensor = joined.unflatten(0, (-1, pools.page_size))
-    return blocks.transpose(1, 2)
-
-
-def plain_cache(pools: Pools) -> Tensor:
-    """Return the cache of a pool of latents, whose values are a part of its keys.
-
-    returns  [S / N, N, D], device
-    """
-    return pools.keys.squeeze(1).unflatten(0, (-1, pools.page_size))
+    return joined.view(-1, pools.page_size, *joined.shape[1:]).transpose(1, 2)

@@ -11,7 +11,7 @@ heads, D and Dv their sizes, R and P the sizes of a latent and of its rotated pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ LATENT, ROTATED = 512, 64
 _WHOLE = LATENT + ROTATED
 _MODULE = "model_executor.layers.attention.mla_attention"
 _PREFILL = "v1.attention.backends.mla.prefill.base"
-_LATENTS = WeakTensorKeyDictionary()
+_LATENTS: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 """By a pool's keys, the latents that they are a part of."""
 
 
@@ -53,8 +53,8 @@ def latents_of(pools: Pools) -> Tensor:
         if num_heads * (key_size + value_size) > _WHOLE:
             raise KitError.uncheckable("vllm", "its latents have no room for so many heads")
         latents = pools.keys.new_zeros(num_slots, _WHOLE)
-        values = latents[:, : num_heads * value_size].unflatten(1, (num_heads, value_size))
-        keys = latents[:, _WHOLE - num_heads * key_size :].unflatten(1, (num_heads, key_size))
+        values = latents[:, : num_heads * value_size].view(num_slots, num_heads, value_size)
+        keys = latents[:, _WHOLE - num_heads * key_size :].view(num_slots, num_heads, key_size)
         keys.copy_(pools.keys)
         values.copy_(pools.values)
         # `object.__setattr__` sets fields of frozen dataclasses.
@@ -76,8 +76,8 @@ class Projections:
         heads, groups = layer.tp_q_head_num, layer.tp_k_head_num
         size, value_size = layer.qk_head_dim, layer.v_head_dim
         entries = torch.eye(_WHOLE)
-        key_part = entries[:, _WHOLE - groups * size :].unflatten(1, (groups, size))
-        value_part = entries[:, : groups * value_size].unflatten(1, (groups, value_size))
+        key_part = entries[:, _WHOLE - groups * size :].view(_WHOLE, groups, size)
+        value_part = entries[:, : groups * value_size].view(_WHOLE, groups, value_size)
         # [R + P, Hq, D] and [R, Hq, Dv]: what makes each query head's keys and values.
         self._keys = key_part.repeat_interleave(heads // groups, dim=1).to(like)
         values = value_part.repeat_interleave(heads // groups, dim=1).to(like)
@@ -85,15 +85,16 @@ class Projections:
         """[R, Hq, D], device."""
         self.up_values = values[:LATENT]
         """[R, Hq, Dv], device."""
+        self.weight = torch.cat([self.up_keys, self.up_values], dim=-1).flatten(1)
+        """[R, Hq * (D + Dv)], device."""
 
     def rotated_query(self, query: Tensor) -> Tensor:
         """Return the part of queries, [T, Hq, D], that meets rotated entries: [T, Hq, P]."""
         return torch.einsum("thd,phd->thp", query, self._keys[LATENT:])
 
-    def up_project(self, latent: Tensor) -> tuple[Tensor]:
+    def __call__(self, latent: Tensor) -> tuple[Tensor]:
         """Make keys and values of latents, [T, R], as vLLM's `kv_b_proj`: [T, Hq * (D + Dv)]."""
-        weights = torch.cat([self.up_keys, self.up_values], dim=-1)
-        return (latent @ weights.flatten(1),)
+        return (latent @ self.weight,)
 
 
 class AdaptedLatent(Adapted):
@@ -101,7 +102,7 @@ class AdaptedLatent(Adapted):
 
     def _make_cache(self) -> Tensor:
         """Return the latents in blocks: [S / N, N, R + P]."""
-        return latents_of(self._pools).unflatten(0, (-1, self._pools.page_size))
+        return latents_of(self._pools).view(-1, self._pools.page_size, _WHOLE)
 
     def _make_spec(self) -> SimpleNamespace:
         made: SimpleNamespace = self._vllm.specs.MLAAttentionSpec(
@@ -121,7 +122,7 @@ class AdaptedLatent(Adapted):
         config.model_config.get_head_size = lambda: _WHOLE
         return config
 
-    def _make_layer(self, config: SimpleNamespace) -> torch.nn.Module:
+    def _make_layer(self, config: SimpleNamespace) -> SimpleNamespace:
         """Make vLLM's layer with the attributes and methods that its forward calls."""
         own, like = layer_of(self._pools), self._pools.keys
         self._projections = Projections(own, like)
@@ -141,7 +142,7 @@ class AdaptedLatent(Adapted):
             "prefill_backend": prefill_backend(self._vllm.module(_PREFILL), own, sizes, config),
         }.items():
             setattr(layer, name, value)
-        self._scale: Tensor = layer._k_scale  # noqa: SLF001 - vLLM's name
+        self._scale: Tensor = vars(layer)["_k_scale"]
         layer._v_up_proj = partial(module.MLAAttention._v_up_proj, layer)  # noqa: SLF001 - vLLM's name
         return layer
 
@@ -157,9 +158,6 @@ class AdaptedLatent(Adapted):
 
     def _make_implementation(self) -> SimpleNamespace:
         own, sizes = layer_of(self._pools), self._sizes()
-        project = torch.nn.Module()
-        project.forward = self._projections.up_project
-        project.weight = self._projections.up_keys
         made: SimpleNamespace = self._backend.get_impl_cls()(
             num_heads=own.tp_q_head_num,
             head_size=_WHOLE,
@@ -172,7 +170,7 @@ class AdaptedLatent(Adapted):
             attn_type=self._vllm.attention.AttentionType.DECODER,
             kv_sharing_target_layer_name=None,
             qk_head_dim=own.qk_head_dim + ROTATED,
-            kv_b_proj=project,
+            kv_b_proj=self._projections,
             **sizes,
         )
         self._layer.impl = made
@@ -186,8 +184,8 @@ class AdaptedLatent(Adapted):
         query = torch.cat([tokens.query, self._projections.rotated_query(tokens.query)], dim=-1)
         key, value = tokens.key.flatten(1), tokens.value.flatten(1)
         between = key.new_zeros(len(key), _WHOLE - key.shape[1] - value.shape[1])
-        latent, rotated = torch.cat([value, between, key], -1).split([LATENT, ROTATED], dim=-1)
-        rotated = rotated[:, None]
+        latents = torch.cat([value, between, key], dim=-1)
+        latent, rotated = latents[:, :LATENT], latents[:, None, LATENT:]
         if slots is not None:
             self._impl.do_kv_cache_update(latent, rotated, self._cache, slots, "auto", self._scale)
         output = query.new_empty(len(query), query.shape[1] * tokens.value.shape[-1])

@@ -89,13 +89,12 @@ def _speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
     return SimpleNamespace(num_speculative_tokens=num_tokens_each - 1, parallel_drafting=False)
 
 
-def attention_layer(device: torch.device) -> torch.nn.Module:
+def attention_layer(device: torch.device) -> SimpleNamespace:
     """Make vLLM's layer, as far as implementations read it: scales of a cache without any."""
-    layer = torch.nn.Module()
+    layer = SimpleNamespace(layer_name=LAYER_NAME)
     for name in ("_q_scale", "_k_scale", "_v_scale", "_prob_scale"):
         setattr(layer, name, torch.ones((), dtype=torch.float32, device=device))
         setattr(layer, f"{name}_float", 1.0)
-    layer.layer_name = LAYER_NAME
     return layer
 
 
