@@ -40,6 +40,7 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
     subject = Subject(
         name=name, declaration=_tried(found, vllm), source=found.source, words=("--engine", ENGINE)
     )
+    class_of(subject.declaration)  # raises here what its import raises
     return replace(subject, builder=partial(built, subject))
 
 
