@@ -19,6 +19,8 @@ pytestmark = pytest.mark.upstream
 
 PAGE = ROOT / "docs" / "reference" / "vllm-findings.md"
 LINES = {
+    "vllm/v1/attention/backend.py:217": "supports_device_cpu_query_lens_mismatch",
+    "vllm/v1/attention/backends/flex_attention.py:826": "query_start_loc_cpu",
     "vllm/v1/attention/backends/mla/triton_mla.py:78": "QueryLenSupport.UNIFORM",
     "vllm/v1/attention/backends/mla/triton_mla.py:128": "supports_batch_invariance",
     "vllm/v1/attention/backends/utils.py:892": "query_lens != query_lens[0]",

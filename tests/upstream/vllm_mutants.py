@@ -24,6 +24,8 @@ from backend_caps.kit.execution import run_checks
 
 BACKEND = "TritonAttentionBackend"
 _MODULE = "vllm.v1.attention.backends.triton_attn"
+_SLOT = 64
+"""A slot behind the first block, of whatever size blocks are."""
 Build = Callable[..., SimpleNamespace]
 
 
@@ -52,9 +54,9 @@ def _see_less(built: SimpleNamespace, common: SimpleNamespace) -> None:
 
 
 def _write_inputs(built: SimpleNamespace, common: SimpleNamespace) -> None:
-    """Store the padding's tokens in the first block of a request."""
+    """Store the padding's tokens in a block that is not the padding's."""
     del built
-    common.slot_mapping.clamp_(min=int(common.block_table_tensor.shape[1]))
+    common.slot_mapping.masked_fill_(common.slot_mapping < 0, _SLOT)
 
 
 MUTANTS: Mapping[str, Mutant] = {

@@ -1,8 +1,11 @@
-"""The checks that only vLLM's backends have: of layers that are not plain.
+"""The checks that only vLLM's backends have: of layers that are not plain, and of trimmed drafts.
 
 The kit's own backends have no windows, caps or sinks. vLLM's implementations are built with theirs,
 and it is vLLM's rules that are held here: of a window of W, a token sees itself and the W - 1
 before it.
+
+Adaptive verification trims drafts on the device; the host then knows how many tokens there are in
+all, and not whose.
 
 Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 """
@@ -10,18 +13,22 @@ Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit import Case, Check, Fault, Forward, Rig
+from backend_caps.kit import Case, Check, Fault, Forward, Rig, Subject
 from backend_caps.kit.check import cases_of, unless_claimed
 from backend_caps.kit.rig import on_host, supplied
-from backend_caps.kit.scenarios import draw, scenarios_of
-from backend_caps.kit.scenes import Scene
+from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for, draw, scenarios_of
+from backend_caps.kit.scenes import Scene, reference_attention, scene
 from backend_caps.report.check_catalog import CheckDescription
-from backend_caps_vllm.kit.subjects import built
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps_vllm.kit.subjects import built, class_of
 from backend_caps_vllm.kit.variants import LayerVariant
 
 _WINDOW, _CAP = 5, 0.5
@@ -83,5 +90,58 @@ SINKS = _check(
     title="A layer's sinks take their weight.",
     proves="a score of each head takes weight and gives no value",
 )
-LAYER_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS)
+
+
+def _run_trimmed(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = case.batch_scenario
+    dice = dice_for(scenario, case.seed)
+    counts = [1, VERIFIED, *(dice.randint(1, VERIFIED) for _ in range(MOST_REQUESTS - 2))]
+    requests = [(dice.randint(0, scenario.max_context_len - VERIFIED), count) for count in counts]
+    drawn = scene(requests, setting=scenario.setting(case.seed))
+    told = _evenly(sum(counts), len(counts))
+    batch = replace(drawn.batch, mode=ForwardMode.VERIFY, extend_seq_lens_cpu=told)
+    output = rig.plain(replace(drawn, batch=batch))
+    if (differs := rig.difference(output, reference_attention(drawn), scenario)) is not None:
+        yield Fault(
+            what=f"beside float64 {differs}; requests bring {counts} tokens on the device, and "
+            f"{[*told]} by the host's lengths"
+        )
+
+
+def _evenly(total: int, num_requests: int) -> tuple[int, ...]:
+    """Spread tokens over requests as evenly as can be; the last have one more."""
+    each, more = divmod(total, num_requests)
+    return (each,) * (num_requests - more) + (each + 1,) * more
+
+
+def _excuse_trimmed(subject: Subject) -> str | None:
+    """Excuse what vLLM refuses to trim drafts for."""
+    own = cast("SimpleNamespace", class_of(subject.declaration))
+    builder = own.get_builder_cls()
+    if not own.supports_device_cpu_query_lens_mismatch():
+        return "it opts out of adaptive verification"
+    takes_any = builder.get_cudagraph_support(None, None).name == "ALWAYS"
+    if takes_any or builder.get_varlen_cudagraph_max_query_len(None, None):
+        return None
+    return "its graphs take verifies of one length, so vLLM refuses to trim drafts"
+
+
+TRIMMED_DRAFTS = Check(
+    about=CheckDescription(
+        code="trimmed-drafts",
+        claims=[],
+        title="The device's query lengths count where the host's are others.",
+        proves="Verifies of one to three tokens a request are within the tolerance of float64, "
+        "where the host spreads the same tokens evenly, as adaptive verification does: "
+        "`supports_device_cpu_query_lens_mismatch` promises it.",
+        cannot="Graphs, and prompts beside the verifies.",
+        after=["numerics"],
+    ),
+    excuse=_excuse_trimmed,
+    cases=lambda subject, effort: cases_of(
+        "trimmed-drafts", scenarios_of(subject, (Forward.VERIFY,)), effort
+    ),
+    run=_run_trimmed,
+)
+OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, TRIMMED_DRAFTS)
 """All of them."""

@@ -15,9 +15,6 @@ from torch import Tensor
 
 from backend_caps.runtime.forward_batch import ForwardBatch
 
-_MANY = 1 << 32
-"""More tokens than any request brings."""
-
 
 @dataclass(frozen=True, slots=True)
 class OrderedBatch:
@@ -44,7 +41,7 @@ class OrderedBatch:
         order = sorted(range(len(keys)), key=keys.__getitem__)
         if order == [*range(len(keys))]:
             return cls(batch)
-        return cls(*_reordered(batch, order, decode_query_len))
+        return cls(*_reordered(batch, order))
 
     def taken(self, tokens: Tensor) -> Tensor:
         """Put tokens of the kit in vLLM's order: [T, ...]."""
@@ -57,15 +54,12 @@ class OrderedBatch:
         return torch.empty_like(tokens).index_copy(0, self.places, tokens)
 
 
-def _reordered(
-    batch: ForwardBatch, order: list[int], decode_query_len: int
-) -> tuple[ForwardBatch, Tensor]:
-    """Reorder requests by an order that the host knows, and tokens by the same on the device."""
+def _reordered(batch: ForwardBatch, order: list[int]) -> tuple[ForwardBatch, Tensor]:
+    """Reorder requests by an order of the host, and tokens by the lengths on the device."""
     lens, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
     assert lens is not None, "what is mixed has extend lengths"
     assert prefixes is not None, "what is mixed has extend lengths"
-    keys = lens + (lens != decode_query_len) * _MANY
-    rows = keys.argsort(stable=True)
+    rows = torch.tensor(order).to(lens.device, non_blocking=True)
     ends, new_lens = lens.cumsum(0), lens.index_select(0, rows)
     new_ends = new_lens.cumsum(0)
     tokens = torch.arange(batch.num_tokens, device=lens.device)
