@@ -150,12 +150,12 @@ class EngineFindings:
         by_code: dict[str, list[str]] = {}
         for name in self.runs:
             for check in kept[name]["checks"]:
-                told = f"{check['status']}, {check['num_cases']} cases"
+                result = f"{check['status']}, {check['num_cases']} cases"
                 is_checked = check["status"] != "not checked"
                 by_code.setdefault(check["code"], []).append(
-                    told if is_checked else check["reason"]
+                    result if is_checked else check["reason"]
                 )
-        rows = [(f"`{code}`", *told) for code, told in by_code.items()]
+        rows = [(f"`{code}`", *result) for code, result in by_code.items()]
         return table(("check", *(f"`{self._asked(name)}`" for name in self.runs)), rows)
 
     def _asked(self, name: str) -> str:

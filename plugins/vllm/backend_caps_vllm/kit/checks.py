@@ -98,13 +98,13 @@ def _run_trimmed(rig: Rig, case: Case) -> Iterator[Fault]:
     counts = [1, VERIFIED, *(dice.randint(1, VERIFIED) for _ in range(MOST_REQUESTS - 2))]
     requests = [(dice.randint(0, scenario.max_context_len - VERIFIED), count) for count in counts]
     drawn = scene(requests, setting=scenario.setting(case.seed))
-    told = _evenly(sum(counts), len(counts))
-    batch = replace(drawn.batch, mode=ForwardMode.VERIFY, extend_seq_lens_cpu=told)
+    spread = _evenly(sum(counts), len(counts))
+    batch = replace(drawn.batch, mode=ForwardMode.VERIFY, extend_seq_lens_cpu=spread)
     output = rig.plain(replace(drawn, batch=batch))
     if (differs := rig.difference(output, reference_attention(drawn), scenario)) is not None:
         yield Fault(
             what=f"beside float64 {differs}; requests bring {counts} tokens on the device, and "
-            f"{[*told]} by the host's lengths"
+            f"{[*spread]} by the host's lengths"
         )
 
 
