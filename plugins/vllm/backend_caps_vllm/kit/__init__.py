@@ -1,0 +1,26 @@
+"""vLLM's own backends under the kit, on the simulated device."""
+
+from dataclasses import replace
+
+from backend_caps.kit import Check
+from backend_caps.kit.check import EngineAdapter
+from backend_caps.kit.checks import CHECKS
+from backend_caps_vllm.kit.checks import OWN_CHECKS
+from backend_caps_vllm.kit.classes import ADAPTED, NOT_ASKED
+from backend_caps_vllm.kit.subjects import vllm_subject
+
+
+def _fitting(check: Check) -> Check:
+    """Excuse what an adapter has no part in."""
+    if check.code != "serving":
+        return check
+    return replace(check, excuse=lambda _: "this project's engine does not build vLLM's classes")
+
+
+VLLM_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), *OWN_CHECKS)
+"""The kit's own, and behind them those that only vLLM's backends have."""
+
+ADAPTER = EngineAdapter(checks=VLLM_CHECKS, subject=vllm_subject)
+"""What `backend-caps check --engine vllm` runs."""
+
+__all__ = ["ADAPTED", "ADAPTER", "NOT_ASKED", "VLLM_CHECKS", "vllm_subject"]

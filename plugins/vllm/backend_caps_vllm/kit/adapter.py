@@ -1,0 +1,215 @@
+"""One of vLLM's backends, as the kit's runtime calls one: its builder, its batches, its layers.
+
+Shapes: B requests and T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv their
+sizes.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import NamedTuple, cast
+
+from torch import Tensor
+
+from backend_caps.kit.scenarios import VERIFIED
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps_vllm.kit.batches import HostLengths, InputBuffers, InputTensors, common_metadata
+from backend_caps_vllm.kit.caches import joined_cache
+from backend_caps_vllm.kit.engine_modules import VLLM
+from backend_caps_vllm.kit.order import OrderedBatch
+from backend_caps_vllm.kit.servers import (
+    LAYER_NAME,
+    attention_layer,
+    cache_spec,
+    layer_of,
+    num_blocks_of,
+    server_config,
+)
+from backend_caps_vllm.kit.variants import PLAIN, LayerVariant
+
+_GraphKey = tuple[bool, int, int]
+"""Whether a graph's batches are uniform, their requests, and their tokens."""
+
+
+class Tokens(NamedTuple):
+    """The new tokens of a batch, in vLLM's order."""
+
+    query: Tensor
+    """[T, Hq, D], device."""
+    key: Tensor
+    """[T, Hk, D], device."""
+    value: Tensor
+    """[T, Hk, Dv], device."""
+
+
+class Adapted:
+    """A backend of vLLM on pools of the kit.
+
+    A graph of vLLM's holds the metadata that was built at its capture, over persistent buffers:
+    each replay refills those and builds again, for what the builder keeps in buffers of its own.
+
+    Args:
+        vllm: its modules.
+        implementation: the class.
+        pools: the kit's.
+        variant: what the layer has beside plain attention.
+    """
+
+    def __init__(
+        self, vllm: VLLM, implementation: type, pools: Pools, variant: LayerVariant = PLAIN
+    ) -> None:
+        self._vllm, self._pools, self._variant = vllm, pools, variant
+        self._backend = cast("SimpleNamespace", implementation)  # its methods are static
+        if hasattr(self._backend, "set_head_size_v"):  # by vLLM's layer, before all else
+            self._backend.set_head_size_v(layer_of(pools).v_head_dim)
+        self._longest = pools.req_to_token.shape[1]
+        self._cache = self._make_cache()
+        self._spec = self._make_spec()
+        self._num_blocks = num_blocks_of(vllm, self._spec, self._longest)
+        config = self._make_config(num_tokens_each=VERIFIED)
+        with vllm.config.set_current_vllm_config(config):
+            self._layer = self._make_layer(config)
+            self._impl = self._make_implementation()
+        self._builder = self._make_builder(config)
+        self._buffers: InputBuffers | None = None
+        self._captured: dict[_GraphKey, SimpleNamespace] = {}
+        self._batch: ForwardBatch | None = None
+        self._order: OrderedBatch
+        self._inputs: InputTensors | None = None
+        self._metadata: SimpleNamespace | None = None
+
+    def _make_cache(self) -> Tensor:
+        """Return the KV cache as the implementation takes it, in the memory of the pools."""
+        return joined_cache(self._pools)
+
+    def _make_spec(self) -> SimpleNamespace:
+        """Make vLLM's description of the KV cache."""
+        return cache_spec(self._vllm, self._pools, self._variant.window)
+
+    def _make_config(
+        self, *, num_tokens_each: int, max_num_tokens: int | None = None
+    ) -> SimpleNamespace:
+        """Make the configuration of a server, as `server_config` does."""
+        self._decode_query_len = num_tokens_each
+        return server_config(
+            self._vllm, self._pools, num_tokens_each=num_tokens_each, max_num_tokens=max_num_tokens
+        )
+
+    def _make_layer(self, config: SimpleNamespace) -> SimpleNamespace:
+        """Make vLLM's layer, as far as it is read."""
+        del config
+        return attention_layer(self._pools.keys.device)
+
+    def _make_implementation(self) -> SimpleNamespace:
+        """Make the implementation, as vLLM's layer does."""
+        layer = layer_of(self._pools)
+        made: SimpleNamespace = self._backend.get_impl_cls()(
+            num_heads=layer.tp_q_head_num,
+            head_size=layer.qk_head_dim,
+            scale=layer.scaling,
+            num_kv_heads=layer.tp_k_head_num,
+            alibi_slopes=None,
+            sliding_window=self._variant.window,
+            kv_cache_dtype="auto",
+            **self._variant.arguments(layer.tp_q_head_num, self._pools.keys.device),
+        )
+        return made
+
+    def _make_builder(self, config: SimpleNamespace) -> SimpleNamespace:
+        config.compilation_config.static_forward_context[LAYER_NAME] = self._layer
+        made: SimpleNamespace = self._backend.get_builder_cls()(
+            self._spec, [LAYER_NAME], config, self._pools.keys.device
+        )
+        return made
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Prepare an eager forward."""
+        self._batch, self._order = batch, OrderedBatch(batch)
+        if self._builder.reorder_batch_threshold is not None:
+            self._order = OrderedBatch.of(batch, self._decode_query_len)
+        self._inputs = self._inputs_of(self._order.batch)
+        self._metadata = self._builder.build(0, self._common(self._inputs, self._order.batch))
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Make the buffers of graphs, of a server that verifies so many tokens of each request."""
+        config = self._make_config(
+            num_tokens_each=max_num_tokens // max_bs, max_num_tokens=max_num_tokens
+        )
+        self._builder = self._make_builder(config)
+        self._buffers = InputBuffers(
+            max_bs, max_num_tokens, self._num_blocks, self._pools.keys.device
+        )
+        self._captured = {}
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Prepare a capture, or a replay of a graph that was captured."""
+        assert self._buffers is not None, "buffers are made before graphs are captured"
+        key = batch.extend_seq_lens is None, batch.batch_size, batch.num_tokens
+        if key not in self._captured:
+            dummy = self._buffers.load_dummy(batch.batch_size, batch.num_tokens)
+            common = self._common(dummy, batch, is_capture=True)
+            self._captured[key] = self._builder.build_for_cudagraph_capture(common)
+        self._batch, self._order = batch, OrderedBatch(batch)
+        self._inputs = self._buffers.load(self._inputs_of(batch))
+        self._builder.build(0, self._common(self._inputs, batch))
+        self._metadata = self._captured[key]
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Do nothing: vLLM's builders run before a graph."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        *,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Attend in one layer.
+
+        q        [T, Hq * D], device
+        k        [T, Hk * D], device
+        v        [T, Hk * Dv], device
+        returns  [T, Hq * Dv], device
+        """
+        inputs = self._prepared(batch)
+        tokens = Tokens(
+            self._order.taken(q).view(-1, layer.tp_q_head_num, layer.qk_head_dim),
+            self._order.taken(k).view(-1, layer.tp_k_head_num, layer.qk_head_dim),
+            self._order.taken(v).view(-1, layer.tp_k_head_num, layer.v_head_dim),
+        )
+        output = self._attend(tokens, inputs.slot_mapping if save_kv_cache else None)
+        return self._order.returned(output)
+
+    def _attend(self, tokens: Tokens, slots: Tensor | None) -> Tensor:
+        """Attend as vLLM's own layer calls its implementation: [T, Hq * Dv].
+
+        slots  [T] int64: where the tokens are stored; None: nowhere
+        """
+        query, key, value = tokens
+        if slots is not None and not self._backend.forward_includes_kv_cache_update:
+            self._impl.do_kv_cache_update(self._layer, key, value, self._cache, slots)
+        output = query.new_empty(*query.shape[:2], value.shape[-1])
+        self._impl.forward(
+            self._layer, query, key, value, self._cache, self._metadata, output=output
+        )
+        return output.flatten(1)
+
+    def _prepared(self, batch: ForwardBatch) -> InputTensors:
+        """Return the tensors of the batch that was prepared."""
+        assert self._inputs is not None, "a batch is prepared before its layers run"
+        assert self._batch is not None, "a batch is prepared before its layers run"
+        assert self._batch.num_tokens == batch.num_tokens, "it is the one that was prepared"
+        return self._inputs
+
+    def _common(
+        self, own: InputTensors, batch: ForwardBatch, *, is_capture: bool = False
+    ) -> SimpleNamespace:
+        return common_metadata(self._vllm, own, HostLengths(batch, self._longest, is_capture))
+
+    def _inputs_of(self, batch: ForwardBatch) -> InputTensors:
+        return InputTensors.of(batch, self._pools, self._num_blocks)

@@ -1,0 +1,147 @@
+"""The checks that only vLLM's backends have: of layers that are not plain, and of trimmed drafts.
+
+The kit's own backends have no windows, caps or sinks. vLLM's implementations are built with theirs,
+and it is vLLM's rules that are held here: of a window of W, a token sees itself and the W - 1
+before it.
+
+Adaptive verification trims drafts on the device; the host then knows how many tokens there are in
+all, and not whose.
+
+Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.kit import Case, Check, Fault, Forward, Rig, Subject
+from backend_caps.kit.check import cases_of, unless_claimed
+from backend_caps.kit.rig import on_host, supplied
+from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for, draw, scenarios_of
+from backend_caps.kit.scenes import Scene, reference_attention, scene
+from backend_caps.report.check_catalog import CheckDescription
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps_vllm.kit.subjects import built, class_of
+from backend_caps_vllm.kit.variants import LayerVariant
+
+_WINDOW, _CAP = 5, 0.5
+"""A window that most contexts are longer than, and a bound that most scores are near to."""
+_FORWARDS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY)
+
+
+def _run(variant: LayerVariant, rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = case.batch_scenario
+    scene = draw(scenario, case.seed)
+    differs = rig.difference(_output(variant, rig, scene), variant.expected(scene), scenario)
+    if differs is not None:
+        lengths = scene.batch.seq_lens.tolist()
+        yield Fault(what=f"beside float64 {differs}; contexts of {lengths} tokens")
+
+
+def _output(variant: LayerVariant, rig: Rig, scene: Scene) -> Tensor:
+    """Run a scene eagerly in a new backend of the variant: [T, Hq, Dv], host."""
+    with rig.running():
+        there = supplied(scene, HostSeqLens.EXACT).on(rig.device)
+        return on_host(there.run(partial(built, rig.subject, variant=variant)))
+
+
+def _check(code: str, claim: str, variant: LayerVariant, *, title: str, proves: str) -> Check:
+    return Check(
+        about=CheckDescription(
+            code=code,
+            claims=[claim],
+            title=title,
+            proves="Eager prompts, chunks, mixed batches, decodes and verified chains of such a "
+            f"layer are within the tolerance of float64, where {proves}.",
+            cannot="Other sizes of it, two of them together, and graphs.",
+            after=["numerics"],
+        ),
+        excuse=unless_claimed(claim),
+        cases=lambda subject, effort: cases_of(code, scenarios_of(subject, _FORWARDS), effort),
+        run=partial(_run, variant),
+    )
+
+
+SLIDING_WINDOW = _check(
+    "sliding-window",
+    "sliding_window",
+    LayerVariant(window=_WINDOW),
+    title="A layer's window is as wide as it says.",
+    proves=f"each token sees itself and the {_WINDOW - 1} before it",
+)
+LOGIT_CAP = _check(
+    "logit-cap",
+    "logit_soft_cap",
+    LayerVariant(logit_cap=_CAP),
+    title="Scores stay within a layer's bound.",
+    proves=f"the hyperbolic tangent keeps scores below {_CAP}",
+)
+SINKS = _check(
+    "sinks",
+    "attention_sinks",
+    LayerVariant(has_sinks=True),
+    title="A layer's sinks take their weight.",
+    proves="a score of each head takes weight and gives no value",
+)
+
+
+def _run_trimmed(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = case.batch_scenario
+    dice = dice_for(scenario, case.seed)
+    counts = [1, VERIFIED, *(dice.randint(1, VERIFIED) for _ in range(MOST_REQUESTS - 2))]
+    requests = [(dice.randint(0, scenario.max_context_len - VERIFIED), count) for count in counts]
+    drawn = scene(requests, setting=scenario.setting(case.seed))
+    spread = _evenly(sum(counts), len(counts))
+    batch = replace(drawn.batch, mode=ForwardMode.VERIFY, extend_seq_lens_cpu=spread)
+    output = rig.plain(replace(drawn, batch=batch))
+    if (differs := rig.difference(output, reference_attention(drawn), scenario)) is not None:
+        yield Fault(
+            what=f"beside float64 {differs}; requests bring {counts} tokens on the device, and "
+            f"{[*spread]} by the host's lengths"
+        )
+
+
+def _evenly(total: int, num_requests: int) -> tuple[int, ...]:
+    """Spread tokens over requests as evenly as can be; the last have one more."""
+    each, more = divmod(total, num_requests)
+    return (each,) * (num_requests - more) + (each + 1,) * more
+
+
+def _excuse_trimmed(subject: Subject) -> str | None:
+    """Excuse what vLLM refuses to trim drafts for."""
+    own = cast("SimpleNamespace", class_of(subject.declaration))
+    builder = own.get_builder_cls()
+    if not own.supports_device_cpu_query_lens_mismatch():
+        return "it opts out of adaptive verification"
+    takes_any = builder.get_cudagraph_support(None, None).name == "ALWAYS"
+    if takes_any or builder.get_varlen_cudagraph_max_query_len(None, None):
+        return None
+    return "its graphs take verifies of one length, so vLLM refuses to trim drafts"
+
+
+TRIMMED_DRAFTS = Check(
+    about=CheckDescription(
+        code="trimmed-drafts",
+        claims=[],
+        title="The device's query lengths count where the host's are others.",
+        proves="Verifies of one to three tokens a request are within the tolerance of float64, "
+        "where the host spreads the same tokens evenly, as adaptive verification does: "
+        "`supports_device_cpu_query_lens_mismatch` promises it.",
+        cannot="Graphs, and prompts beside the verifies.",
+        after=["numerics"],
+    ),
+    excuse=_excuse_trimmed,
+    cases=lambda subject, effort: cases_of(
+        "trimmed-drafts", scenarios_of(subject, (Forward.VERIFY,)), effort
+    ),
+    run=_run_trimmed,
+)
+OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, TRIMMED_DRAFTS)
+"""All of them."""

@@ -1,0 +1,123 @@
+"""vLLM's configuration of a server with one layer, on one rank, and the layer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps_vllm.kit.engine_modules import VLLM
+
+LAYER_NAME = "model.layers.0.self_attn.attn"
+"""The name of the only layer."""
+_USUAL_SIZES = (1, 2, 4, *range(8, 257, 8))
+"""Tokens of the graphs that vLLM captures by default."""
+
+
+def layer_of(pools: Pools) -> AttentionLayer:
+    """Return the only layer of pools."""
+    assert pools.layer is not None, "the kit says which layer its pools are of"
+    return pools.layer
+
+
+def server_config(
+    vllm: VLLM, pools: Pools, *, num_tokens_each: int, max_num_tokens: int | None = None
+) -> SimpleNamespace:
+    """Make the parts of vLLM's configuration that builders size their buffers by.
+
+    Args:
+        vllm: its modules.
+        pools: the kit's, which say how large everything is.
+        num_tokens_each: tokens of each request in a verify; 1: the server does not speculate.
+        max_num_tokens: tokens of the largest graph; None: as many as by default.
+    """
+    layer = layer_of(pools)
+    num_rows, longest = pools.req_to_token.shape
+    sizes = [own for own in _USUAL_SIZES if max_num_tokens is None or own < max_num_tokens]
+    return SimpleNamespace(
+        model_config=_model_config(layer, pools.keys.dtype, longest),
+        parallel_config=SimpleNamespace(
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            cp_kv_cache_interleave_size=1,
+            tensor_parallel_size=1,
+        ),
+        cache_config=SimpleNamespace(
+            block_size=pools.page_size,
+            cache_dtype="auto",
+            num_gpu_blocks=len(pools.keys) // pools.page_size,
+        ),
+        scheduler_config=SimpleNamespace(
+            max_num_seqs=num_rows - 1,  # row 0 is the padding's
+            max_num_batched_tokens=8192,
+        ),
+        compilation_config=SimpleNamespace(
+            cudagraph_mode=vllm.config.CUDAGraphMode.FULL_AND_PIECEWISE,
+            cudagraph_capture_sizes=sizes if max_num_tokens is None else [*sizes, max_num_tokens],
+            max_cudagraph_capture_size=max_num_tokens or sizes[-1],
+            static_forward_context={},
+        ),
+        speculative_config=_speculative_config(num_tokens_each),
+        attention_config=vllm.config.AttentionConfig(),
+        use_v2_model_runner=True,
+    )
+
+
+def _model_config(layer: AttentionLayer, dtype: torch.dtype, longest: int) -> SimpleNamespace:
+    """Make what builders ask of a model."""
+    return SimpleNamespace(
+        dtype=dtype,
+        max_model_len=longest,
+        rswa_window=None,
+        hf_config=SimpleNamespace(),
+        hf_text_config=SimpleNamespace(),
+        get_num_attention_heads=lambda _parallel: layer.tp_q_head_num,
+        get_num_kv_heads=lambda _parallel: layer.tp_k_head_num,
+        get_head_size=lambda: layer.qk_head_dim,
+        get_sliding_window=lambda: None,
+    )
+
+
+def _speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
+    """Make the configuration of a draft that proposes a chain; None: there is no draft."""
+    if num_tokens_each <= 1:
+        return None
+    return SimpleNamespace(num_speculative_tokens=num_tokens_each - 1, parallel_drafting=False)
+
+
+def attention_layer(device: torch.device) -> SimpleNamespace:
+    """Make vLLM's layer, as far as implementations read it: scales of a cache without any."""
+    layer = SimpleNamespace(layer_name=LAYER_NAME)
+    for name in ("_q_scale", "_k_scale", "_v_scale", "_prob_scale"):
+        setattr(layer, name, torch.ones((), dtype=torch.float32, device=device))
+        setattr(layer, f"{name}_float", 1.0)
+    return layer
+
+
+def cache_spec(vllm: VLLM, pools: Pools, window: int | None) -> SimpleNamespace:
+    """Make vLLM's description of the layer's KV cache."""
+    layer = layer_of(pools)
+    make: Callable[..., SimpleNamespace] = vllm.specs.FullAttentionSpec
+    if window is not None:
+        make = partial(vllm.specs.SlidingWindowSpec, sliding_window=window)
+    return make(
+        block_size=pools.page_size,
+        num_kv_heads=layer.tp_k_head_num,
+        head_size=layer.qk_head_dim,
+        head_size_v=layer.v_head_dim,
+        dtype=pools.keys.dtype,
+    )
+
+
+def num_blocks_of(vllm: VLLM, spec: SimpleNamespace, longest: int) -> int:
+    """Return the blocks in a row of the block table, as wide as vLLM's runner makes it."""
+    width: int = vllm.tables.get_block_table_width(
+        -(-longest // spec.block_size),
+        spec.block_size,
+        token_alignment=spec.block_table_token_alignment,
+    )
+    return width
