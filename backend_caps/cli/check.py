@@ -53,8 +53,7 @@ BESIDE = ""
     type=click.Choice(["sim", "cpu", "cuda"]),
     default="sim",
     show_default=True,
-    help="Where it runs; sim simulates an accelerator on the CPU, and tries orders of its work. "
-    "An engine's own run on cpu.",
+    help="Where it runs; sim simulates an accelerator on the CPU, and tries orders of its work.",
 )
 @click.option(
     "--engine",

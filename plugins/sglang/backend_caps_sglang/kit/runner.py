@@ -25,6 +25,11 @@ class OneLayerPool:
     pools: Pools
     start_layer: int = 0
 
+    @property
+    def size(self) -> int:
+        """The slots that requests may have: all but the first page, which is the padding's."""
+        return len(self.pools.keys) - self.pools.page_size
+
     def get_key_buffer(self, layer_id: int) -> Tensor:
         """Return keys: [S, Hk, D], device."""
         return self.pools.get_key_buffer(layer_id)
