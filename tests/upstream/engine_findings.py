@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -145,18 +145,35 @@ class EngineFindings:
         return table(columns, dict.fromkeys(rows))  # a hint of two runs is one
 
     def checks_table(self) -> str:
-        """Give each check a row: what became of it in each run."""
+        """Give each check a row: what became of it in each run; empty where it was not made."""
         kept = self.read_kept()
-        by_code: dict[str, list[str]] = {}
+        by_code: dict[str, dict[str, str]] = {}
         for name in self.runs:
             for check in kept[name]["checks"]:
-                result = f"{check['status']}, {check['num_cases']} cases"
-                is_checked = check["status"] != "not checked"
-                by_code.setdefault(check["code"], []).append(
-                    result if is_checked else check["reason"]
-                )
-        rows = [(f"`{code}`", *result) for code, result in by_code.items()]
+                row = by_code.setdefault(check["code"], {})
+                if check["status"] != "not checked":
+                    row[name] = f"{check['status']}, {check['num_cases']}"
+        rows = [
+            (f"`{code}`", *(row.get(name, "") for name in self.runs))
+            for code, row in by_code.items()
+            if row
+        ]
         return table(("check", *(f"`{self._asked(name)}`" for name in self.runs)), rows)
+
+    def reasons_table(self) -> str:
+        """Give each reason for which checks were not made a row, with the checks and the runs."""
+        kept = self.read_kept()
+        by_reason: dict[str, dict[str, dict[str, None]]] = {}
+        for name in self.runs:
+            for check in kept[name]["checks"]:
+                if check["status"] == "not checked":
+                    own = by_reason.setdefault(check["reason"], {})
+                    own.setdefault(check["code"], {})[kept[name]["backend"]] = None
+        rows = []
+        for reason, checks in by_reason.items():
+            classes = dict.fromkeys(each for own in checks.values() for each in own)
+            rows.append((reason, _named(checks), _named(classes)))
+        return table(("because", "checks", "classes"), rows)
 
     def _asked(self, name: str) -> str:
         """Write what a run asks: its variables, and its words."""
@@ -200,6 +217,10 @@ class EngineFindings:
         for own in _found_of(name, found):
             click.echo(f"  {own.check}: {own.what} {own.place}\n    {own.replay}")
         return found
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _found_of(name: str, kept: Json) -> Iterator[Found]:

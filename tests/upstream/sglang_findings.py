@@ -18,17 +18,24 @@ from tests.upstream.engine_findings import ROOT, EngineFindings
 
 VERSION = "0.5.23"
 RUNS: Mapping[str, Sequence[str]] = {
-    "torch-native": ("TorchNativeAttnBackend",),
-    "torch-native-rest": ("TorchNativeAttnBackend", "--without", "verify"),
     "triton": ("TritonAttnBackend", "--quick"),
+    "triton-drafts": ("TritonMultiStepDraftBackend", "--quick"),
+    "torch-native": ("TorchNativeAttnBackend", "--quick"),
+    "torch-native-rest": ("TorchNativeAttnBackend", "--quick", "--without", "verify"),
+    "torch-flex-rest": ("TorchFlexAttnBackend", "--quick", "--without", "verify"),
+    "hybrid": ("HybridAttnBackend", "--quick"),
+    "two-batch": ("TboAttnBackend", "--quick"),
+    "lightning": ("LightningAttentionBackend", "--quick"),
+    "gated-delta": ("GDNAttnBackend", "--quick"),
 }
-"""What is asked of `backend-caps check --engine sglang`; Triton's interpreter takes minutes."""
+"""What is asked of `backend-caps check --engine sglang`."""
 FINDINGS = EngineFindings(
     engine="sglang", version=VERSION, kept=Path(__file__).with_suffix(".json"), runs=RUNS
 )
 PYTHON = FINDINGS.python
 read_kept, found_in = FINDINGS.read_kept, FINDINGS.found_in
 findings_table, checks_table = FINDINGS.findings_table, FINDINGS.checks_table
+reasons_table = FINDINGS.reasons_table
 versions_line = FINDINGS.versions_line
 
 __all__ = [
@@ -40,6 +47,7 @@ __all__ = [
     "findings_table",
     "found_in",
     "read_kept",
+    "reasons_table",
     "versions_line",
 ]
 
