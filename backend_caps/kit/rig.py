@@ -139,7 +139,11 @@ class Rig:
 
         output, expected  [T, Hq, Dv], host
         """
-        return difference(output, expected, self.subject.tolerance(scenario.dtype))
+        return difference(output, expected, self.tolerance(scenario))
+
+    def tolerance(self, scenario: Scenario) -> float:
+        """Return the absolute and relative tolerance of a scenario's outputs."""
+        return self.subject.tolerance(scenario.dtype) * scenario.numbers.looseness
 
     def streams(self) -> DeviceStreams:
         """Make streams of the device; within `running`."""
@@ -256,5 +260,9 @@ def changed_rows(before: Tensor, now: Tensor) -> list[int]:
 
 def changed_slots(before: Pools, now: Pools) -> set[int]:
     """List slots with changed keys or values; `before` is on the host, which waits for `now`."""
-    pairs = (before.keys, now.keys), (before.values, now.values)
-    return {slot for old, new in pairs for slot in changed_rows(old, on_host(new))}
+    pairs = (before.key_buffers, now.key_buffers), (before.value_buffers, now.value_buffers)
+    return {
+        slot
+        for old, new in pairs
+        for slot in changed_rows(old.transpose(0, 1), on_host(new).transpose(0, 1))
+    }

@@ -189,7 +189,7 @@ def _excuse_context(subject: Subject) -> str | None:
 def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
     narrow = relayed_scenarios(subject, *_WITHOUT_MIRROR)
     wide = (replace(scenario, min_context_len=WIDE_CONTEXT) for scenario in narrow)
-    return cases_of("context-bound", wide, effort)
+    return cases_of("context-bound", wide, subject, effort)
 
 
 def _run_context(rig: Rig, case: Case) -> Iterator[Fault]:

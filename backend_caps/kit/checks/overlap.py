@@ -16,6 +16,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import BaselineError, Case, Effort, Fault, Forward, Rig, Scenario, Subject
 from backend_caps.kit.check import EAGER, Check, cases_of, reordered, rotated_cases, unless_claimed
 from backend_caps.kit.checks.growth import quickly_collected
+from backend_caps.kit.dimensions import rotated
 from backend_caps.kit.models import small_models
 from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player
 from backend_caps.kit.probes.server_traces import (
@@ -91,7 +92,8 @@ def _cases_races(subject: Subject, effort: Effort) -> Iterator[Case]:
     yield from rotated_cases("races", subject, effort, share=2)
     scenarios = list(scenarios_of(subject, list(Forward)))
     for seed in effort.seeds:
-        drawn = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
+        sample = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
+        drawn = list(rotated(sample, seed, subject))
         for place, schedule in enumerate((*_RACE_SCHEDULES, Schedule(OrderPolicy.RANDOM, seed))):
             scenario = drawn[place % len(drawn)]
             yield Case(check="races", scenario=scenario, schedule=schedule, seed=seed)
@@ -236,7 +238,7 @@ def _cases_two_batch(subject: Subject, effort: Effort) -> Iterable[Case]:
     # Page sizes alternate between the forwards.
     scenarios = [group[place % len(group)] for place, group in enumerate(by_forward)]
     for seed in effort.seeds:
-        cases = list(cases_of("two-batch", scenarios, Effort(seeds=(seed,))))
+        cases = list(cases_of("two-batch", scenarios, subject, Effort(seeds=(seed,))))
         yield from (replace(case, schedule=(eager, lazy)[seed % 2]) for case in cases)
         yield from reordered(cases, (*starved, Schedule(OrderPolicy.RANDOM, seed)), seed)
 

@@ -156,9 +156,9 @@ def _changes(
 
 def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
     """List new tokens whose keys or values differ in the cache."""
-    slots, pools = drawn.batch.out_cache_loc, scene.pools
-    for name, given, cache in (("keys", drawn.k, pools.keys), ("values", drawn.v, pools.values)):
-        if wrong := changed_rows(given.to(cache.dtype), on_host(cache)[slots]):
+    stored = moved(scene.pools, on_host).tokens(drawn.batch.out_cache_loc)
+    for name, given, kept in zip(("keys", "values"), (drawn.k, drawn.v), stored, strict=True):
+        if wrong := changed_rows(given.to(kept.dtype), kept):
             what = f"{name} of new tokens {some(wrong)} are not stored as they were given"
             yield Fault(what=what)
 
@@ -174,7 +174,7 @@ def _unsaved(rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor) -> It
     _forward(rig, scene, save_kv_cache=False)
     yield from _changes(rig, drawn, snapshot, save_kv_cache=False)
     scene = _copied(drawn, rig.device)
-    scene.pools.set_kv_buffer(drawn.layer, scene.batch.out_cache_loc, scene.k, scene.v)
+    scene.pools.store(scene.batch.out_cache_loc, scene.k, scene.v)
     output = _forward(rig, scene, save_kv_cache=False)
     if (differs := rig.difference(output, expected, scenario)) is not None:
         saving = "with save_kv_cache=False, where its tokens are stored"
@@ -253,7 +253,7 @@ def _padded(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -> 
         for tensor in (scene.q, scene.k, scene.v)
     )
     batch = buffers.share_of(bucket, HostSeqLens.EXACT).load(scene.batch)
-    return replace(scene, batch=batch, q=q, k=k, v=v)
+    return replace(scene, batch=batch, q=q, k=k, v=v).laid_out()
 
 
 def _output(rig: Rig, num_tokens: int, scene: Scene) -> Tensor:

@@ -174,7 +174,7 @@ def relayed_cases(
 
     Each forward comes once before any is repeated, so the first findings cover all forwards.
     """
-    cases = cases_of(code, relayed_scenarios(subject, *levels), effort)
+    cases = cases_of(code, relayed_scenarios(subject, *levels), subject, effort)
     yield from sorted(cases, key=lambda case: (case.seed, case.batch_scenario.page_size))
 
 
