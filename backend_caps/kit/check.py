@@ -156,9 +156,7 @@ def cases_by_seed(
     subject: Subject,
     effort: Effort,
 ) -> Iterator[Case]:
-    """Make a case of each seed and each scenario of the seed, run eagerly; values of dimensions
-    rotate.
-    """
+    """Make an eager case of each scenario of each seed; values of dimensions rotate."""
     for seed in effort.seeds:
         # Equal scenarios differ once values rotate.
         listed = rotated(scenarios_of_seed(subject, seed), seed, subject)

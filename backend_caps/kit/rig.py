@@ -25,6 +25,7 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit.errors import BaselineError
+from backend_caps.kit.process_state import defaults_kept
 from backend_caps.kit.scenarios import Scenario
 from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.kit.subject import Subject
@@ -114,7 +115,7 @@ class Rig:
             schedule: the order of the work, on the simulated device.
             check_races: whether to feed torch's stream sanitizer, on the simulated device.
         """
-        with torch.no_grad():
+        with torch.no_grad(), defaults_kept():
             if self.device != DEVICE_NAME:
                 yield None
                 return

@@ -305,9 +305,8 @@ def reference_attention(scene: Scene) -> Tensor:
 
     returns  [T, Y * Hq, Dv] float64, host; zeros for a token that sees nothing
     """
-    scaling = torch.tensor(
-        [layer.scaling for layer in scene.layers for _ in range(layer.tp_q_head_num)]
-    ).double()
+    of_heads = [layer.scaling for layer in scene.layers for _ in range(layer.tp_q_head_num)]
+    scaling = torch.tensor(of_heads, dtype=torch.float64)
     queries = torch.split(scene.q.cpu().double(), scene.counts)
     outputs = [
         _one_request(q, keys.double(), values.double(), visible, scaling)

@@ -94,7 +94,13 @@ _FEW = 2
 
 
 def longest(scenario: Scenario, seed: int, count: int) -> Scene:
-    """Draw three batches of `count` requests, scaled as in a story, and return the one with the longest context."""
+    """Draw three batches as of a story, and return the one with the longest context.
+
+    Args:
+        scenario: the kind of batches.
+        seed: the seed of the draws.
+        count: the number of requests of each, before it is scaled.
+    """
     drawn = story(scenario, seed, [count] * 3)
     return max(drawn, key=lambda scene: int(scene.batch.seq_lens.max()))
 

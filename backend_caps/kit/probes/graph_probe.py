@@ -84,11 +84,11 @@ class _Model:
 
     def __init__(self, proxy: BackendProxy, whole: Scene, num_tokens: int) -> None:
         self._proxy, self._layers, self._layout = proxy, whole.layers, whole.layout
-        tokens = (
+        q, k, v = (
             own.new_full((num_tokens, *own.shape[1:]), torch.nan)
             for own in (whole.q, whole.k, whole.v)
         )
-        static = replace(whole, **dict(zip("qkv", tokens, strict=True))).laid_out()
+        static = replace(whole, q=q, k=k, v=v).laid_out()
         self.q, self.k, self.v = static.q, static.k, static.v
         num_heads = whole.layer.tp_q_head_num
         shape = num_tokens, len(self._layers) * num_heads, whole.layer.v_head_dim

@@ -169,31 +169,46 @@ class _StoryWriter:
     def __init__(self, scenario: Scenario, seed: int, *, prefills: bool) -> None:
         self._scenario, self._prefills = scenario, prefills
         self._dice = scenarios.dice_for(scenario, seed)
-        self._most = self._dice.choice((1, 2, scenario.max_requests))
-        self._requests: list[CachedRequest] = []
+        # Two batches in a row may have the same lengths, and other rows.
+        num_groups = self._dice.choice((1, 2))
+        most = scenario.max_requests // num_groups
+        self._most = self._dice.choice((1, min(2, most), most))
+        self._groups = [list[CachedRequest]() for _ in range(num_groups)]
         self._setting = scenario.setting(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self.cache = HostCache(self._setting, self._dice)
 
     def step(self) -> Iterator[Turn]:
-        """End some requests and admit others, then run forwards of all."""
-        for request in [each for each in self._requests if self._ends(each)]:
-            self._requests.remove(request)
-            self.cache.release(request)
-        missing = self._most - len(self._requests)
+        """End some requests and admit others, then run forwards of each group.
+
+        Requests at the same place of two groups come and go together, and have the same lengths.
+        """
+        for place in reversed(range(len(self._groups[0]))):
+            if self._ends(self._groups[0][place]):
+                for group in self._groups:
+                    self.cache.release(group.pop(place))
+        num_running = len(self._groups[0])
+        missing = self._most - num_running
         # At least one request runs, and not always the most.
-        num_new = self._dice.randint(min(missing, 0 if self._requests else 1), missing)
-        fresh = [self.cache.admit() for _ in range(num_new)]
-        self._requests += fresh
-        self._dice.shuffle(self._requests)
-        prompts = [self._prompt_length() for _ in fresh]
-        if self._prefills and fresh:
-            yield self._turn(Forward.PREFILL, fresh, prompts)
-        else:
-            for request, length in zip(fresh, prompts, strict=True):
-                self.cache.place(self.cache.grow(request, length), *self._keys_and_values(length))
+        num_new = self._dice.randint(min(missing, 0 if num_running else 1), missing)
+        prompts = [self._prompt_length() for _ in range(num_new)]
+        order = self._dice.sample(range(num_running + num_new), num_running + num_new)
+        for place, group in enumerate(self._groups):
+            fresh = [self.cache.admit() for _ in prompts]
+            if fresh:
+                yield from self._admitted(fresh, prompts)
+            joined = [*group, *fresh]
+            self._groups[place] = [joined[at] for at in order]
         if self._scenario.forward is not Forward.PREFILL:
             yield from self._forwards()
+
+    def _admitted(self, fresh: Sequence[CachedRequest], prompts: Sequence[int]) -> Iterator[Turn]:
+        """Run the prompts of new requests, or place their tokens in the cache."""
+        if self._prefills:
+            yield self._turn(Forward.PREFILL, fresh, prompts)
+            return
+        for request, length in zip(fresh, prompts, strict=True):
+            self.cache.place(self.cache.grow(request, length), *self._keys_and_values(length))
 
     def _ends(self, request: CachedRequest) -> bool:
         """Return whether a request ends: without room, after a lone prefill, or by chance."""
@@ -216,9 +231,21 @@ class _StoryWriter:
         return self._dice.choice([*edges, self._dice.randint(1, most)])
 
     def _forwards(self) -> Iterator[Turn]:
-        """Run the step's forward, then drop the rejected tokens of each request."""
-        scenario, requests = self._scenario, [*self._requests]
-        starts = [request.length for request in requests]
+        """Run the step's forward of each group, then drop rejected tokens of each request."""
+        starts = [request.length for request in self._groups[0]]
+        counts = [*map(self._count, range(len(starts)))]
+        for group in self._groups:
+            yield from self._forwards_of(group, counts)
+        for place, before in enumerate(starts):
+            num_accepted = self._num_accepted(self._groups[0][place].length - before)
+            for group in self._groups:
+                self.cache.shorten(group[place], before + num_accepted)
+
+    def _forwards_of(
+        self, requests: Sequence[CachedRequest], counts: Sequence[int]
+    ) -> Iterator[Turn]:
+        """Run a forward of requests; of draft steps several in a row."""
+        scenario, starts = self._scenario, [request.length for request in requests]
         if scenario.forward is Forward.DRAFT:
             for step in range(1, scenarios.DRAFT_STEPS + 1):
                 masks = (scenes.beams(scenario.topk, step, self._dice) for _ in requests)
@@ -230,9 +257,7 @@ class _StoryWriter:
             visible = [*map(scenes.after_prefix, starts, map(scenes.visible_nodes, trees))]
             yield self._turn(Forward.TREE, requests, [count] * len(requests), visible)
         else:
-            yield self._turn(scenario.forward, requests, [*map(self._count, range(len(requests)))])
-        for request, before in zip(requests, starts, strict=True):
-            self.cache.shorten(request, before + self._num_accepted(request.length - before))
+            yield self._turn(scenario.forward, requests, counts)
 
     def _count(self, place: int) -> int:
         """Draw the number of a request's new tokens in a forward without a tree."""

@@ -337,7 +337,7 @@ class GradientsOn(Padded):
     def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
         """Switch."""
         del batch
-        torch.set_grad_enabled(True)  # noqa: FBT003 - torch's signature
+        torch.set_grad_enabled(True)
         return output
 
 

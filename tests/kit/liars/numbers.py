@@ -16,6 +16,10 @@ from tests.kit.liars.bases import Shown, Turned
 from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
 
+_CHANCE = random.SystemRandom()
+"""Chance that no seed of the process has a part in."""
+
+
 @liar("numerics", seen="modelled on sglang#20201")
 class LargePages(TorchPadded):
     """Takes every page size, and is wrong by a token where pages are larger than one."""
@@ -165,7 +169,7 @@ class AtomicSums(Turned):
     def is_turned(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
         """Leave it to chance."""
         del batch
-        return rows >= len(rows) * random.getrandbits(1)
+        return rows >= len(rows) * _CHANCE.getrandbits(1)
 
 
 @liar("determinism", seen="modelled on kernels that tune themselves while they serve", **NO_GRAPHS)
