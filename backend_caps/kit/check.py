@@ -139,7 +139,14 @@ def counted(cases: Sequence[Case]) -> str:
     return f"in {len(cases)} cases over {len(forwards)} forwards ({', '.join(forwards)})"
 
 
-def cases_of(
+def cases_of(code: str, scenarios: Iterable[Scenario], effort: Effort) -> Iterator[Case]:
+    """Make a case of each scenario and seed, run eagerly."""
+    for scenario in scenarios:
+        for seed in effort.seeds:
+            yield Case(check=code, scenario=scenario, seed=seed)
+
+
+def spread_cases(
     code: str, scenarios: Iterable[Scenario], subject: Subject, effort: Effort
 ) -> Iterator[Case]:
     """Make a case of each scenario and seed, run eagerly; values of dimensions rotate."""

@@ -29,6 +29,8 @@ from backend_caps.runtime.model.layers import AttentionLayer
 _Held = TypeVar("_Held", bound="Pools | Scene | ForwardBatch")
 _HOST = frozenset({"seq_lens_cpu", "seq_lens_cpu_upper_bound"})
 
+_VOCABULARY = 50
+"""Ids of tokens; what they are says nothing to a backend."""
 Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens, for each request."""
 
@@ -272,7 +274,7 @@ def batch_of(
     uniform_mode = ForwardMode.DECODE if is_decode else ForwardMode.VERIFY
     batch = ForwardBatch(
         mode=uniform_mode if uniform else ForwardMode.EXTEND,
-        input_ids=torch.zeros_like(new_slots),
+        input_ids=new_slots % _VOCABULARY + 1,
         positions=torch.cat([new_slots[:0], *positions]),
         req_pool_indices=rows,
         seq_lens=lengths,
@@ -281,6 +283,7 @@ def batch_of(
         seq_lens_sum=int(lengths.sum()),
     )
     if not uniform:
+        batch.last_token_indices = torch.tensor(counts).cumsum(0) - 1
         batch.extend_seq_lens = torch.tensor(counts, dtype=extend_dtype)
         batch.extend_prefix_lens = torch.tensor(prefixes, dtype=extend_dtype)
         batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu = tuple(counts), tuple(prefixes)
@@ -290,6 +293,11 @@ def batch_of(
 def extend_dtype_of(batch: ForwardBatch) -> torch.dtype:
     """Return the dtype of a batch's extend lengths; int64 where it has none."""
     return torch.int64 if batch.extend_seq_lens is None else batch.extend_seq_lens.dtype
+
+
+def causal(count: int, length: int) -> Tensor:
+    """Return the causal mask of a context's last tokens: [count, length] bool."""
+    return torch.ones(count, length, dtype=torch.bool).tril(length - count)
 
 
 def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
@@ -309,14 +317,14 @@ def reference_attention(scene: Scene) -> Tensor:
     scaling = torch.tensor(of_heads, dtype=torch.float64)
     queries = torch.split(scene.q.cpu().double(), scene.counts)
     outputs = [
-        _one_request(q, keys.double(), values.double(), visible, scaling)
+        one_request(q, keys.double(), values.double(), visible, scaling)
         for q, (keys, values), visible in zip(queries, scene.contexts, scene.visible, strict=True)
     ]
     width = len(scaling), scene.layer.v_head_dim
     return torch.cat([torch.empty(0, *width, dtype=torch.float64), *outputs])
 
 
-def _one_request(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: Tensor) -> Tensor:
+def one_request(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: Tensor) -> Tensor:
     """Attend from q [N, H, D] to keys [C, H / G, D] and values [C, H / G, Dv]: [N, H, Dv].
 
     Heads of several layers stand side by side: each G query heads in a row share a KV head.

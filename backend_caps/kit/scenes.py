@@ -20,6 +20,7 @@ from backend_caps.kit.scene import (
     Requests,
     Scene,
     batch_of,
+    causal,
     extend_dtype_of,
     flat_mask,
     moved,
@@ -210,11 +211,6 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
     )
 
 
-def causal(count: int, length: int) -> Tensor:
-    """Return the causal mask of a context's last tokens: [count, length] bool."""
-    return torch.ones(count, length, dtype=torch.bool).tril(length - count)
-
-
 def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
     """Pad a scene as a graph runner does: with pool row 0, and tokens of poison."""
     whole = real.batch
@@ -308,7 +304,13 @@ def masked_scene(
 
 def with_mask(plain: Scene, visible: Sequence[Tensor], *, num_spare: int = 0) -> Scene:
     """Give a uniform scene the masks of its requests, and the tree mask of them."""
-    batch = replace(plain.batch, tree_mask=flat_mask(visible, num_spare))
+    # A node's position is its depth behind the prefix.
+    depths = [mask.sum(1) - 1 for mask in visible]
+    batch = replace(
+        plain.batch,
+        tree_mask=flat_mask(visible, num_spare),
+        positions=torch.cat([plain.batch.positions[:0], *depths]),
+    )
     return replace(plain, batch=batch, visible=visible)
 
 

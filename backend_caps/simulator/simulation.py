@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from backend_caps.simulator import records
-from backend_caps.simulator.allocation import (
-    Allocator,
-    Block,
-    Capture,
-    Lease,
-    PinnedMemory,
-    moment,
-)
+from backend_caps.simulator.allocation import Allocator, Block, Capture, Lease, PinnedMemory, moment
 from backend_caps.simulator.errors import SimulatorError, Site, call_site
 from backend_caps.simulator.queues import (
     NO_BLOCKS,

@@ -24,7 +24,7 @@ def claiming(**claims: object) -> Subject:
 
 
 def _cases(_subject: Subject, effort: Effort) -> Iterator[Case]:
-    yield from cases_of("made", [SCENARIO], _subject, effort)
+    yield from cases_of("made", [SCENARIO], effort)
 
 
 def _fault_of_odd_seeds(_rig: Rig, case: Case) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ import torch
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject, scenarios
-from backend_caps.kit.check import EAGER, cases_by_seed, cases_of, unless_claimed
+from backend_caps.kit.check import EAGER, cases_by_seed, spread_cases, unless_claimed
 from backend_caps.kit.rig import baseline_of, difference, on_host
 from backend_caps.kit.scenes import Scene, dice_of, reference_attention, sharing
 from backend_caps.report.check_catalog import CATALOG
@@ -126,7 +126,7 @@ def _scenarios_roles(subject: Subject) -> Iterator[Scenario]:
 ROLES = Check(
     about=CATALOG["roles"],
     excuse=_excuse_roles,
-    cases=lambda subject, effort: cases_of("roles", _scenarios_roles(subject), subject, effort),
+    cases=lambda subject, effort: spread_cases("roles", _scenarios_roles(subject), subject, effort),
     run=fault_beside_float64,
 )
 

@@ -269,6 +269,7 @@ _CASTS: Mapping[str, Callable[[Tensor, Kind], Tensor]] = {
 }
 """Operations that need the type of their result too."""
 
+
 def _clamp(operation: Operation) -> Compute:
     if "all" not in operation.words:
         return lambda value, low, high: torch.fmin(torch.fmax(value, low), high)
@@ -311,7 +312,9 @@ def computation(operation: Operation, kinds: Kinds) -> Compute | None:
     name = operation.name
     if name.startswith("arith.") and name.endswith("f"):
         if any(kinds[each].dtype in FLOAT8 for each in operation.operands):
-            raise KernelTextError(f"{name} of float8, which is for conversions, at {operation.site}")
+            raise KernelTextError(
+                f"{name} of float8, which is for conversions, at {operation.site}"
+            )
     if name in _CASTS:
         cast, kind = _CASTS[name], operation.kinds[0]
         return lambda value: cast(value, kind)

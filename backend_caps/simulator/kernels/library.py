@@ -96,6 +96,7 @@ _LIBRARY: Mapping[str, Compute] = {
 }
 """Functions by name, without the letter for the type: `expf` and `exp`, `fadd_rn` and `dadd_rn`."""
 
+
 def library_function(symbol: str) -> Compute:
     """Return a function of libdevice.
 

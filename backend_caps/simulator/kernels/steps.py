@@ -74,7 +74,9 @@ def _split(_: Builder, operation: Operation) -> Step:
 def _text(operation: Operation) -> str:
     """Return the text that an operation prints; what is no letter in it is printed as its code."""
     printed = operation.words.partition('"')[2].partition('"')[0].encode()
-    return re.sub(rb"\\([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), printed).decode()
+    return re.sub(
+        rb"\\([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), printed
+    ).decode()
 
 
 def _assert(_: Builder, operation: Operation) -> Step:

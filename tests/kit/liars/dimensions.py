@@ -404,13 +404,18 @@ class LengthsByPointer(Padded):
         return batch
 
 
-@liar("serving", seen="modelled on a constant error that cancels", **NO_GRAPHS)
-class SofterWhereSampled(Padded):
-    """Attends alike whatever is chosen behind it, it says, and halves values of what is sampled."""
+@liar("serving", seen="modelled on an error that no comparison with itself shows", **NO_GRAPHS)
+class HalvedWhereSampled(Padded):
+    """Attends alike however tokens are chosen, it says, and halves outputs of sampled requests."""
 
     def after(self, batch: ForwardBatch, output: Tensor) -> Tensor:
-        """Halve them."""
-        return output if batch.sampling is None else output / 2
+        """Halve them, in every batch alike."""
+        if batch.sampling is None:
+            return output
+        is_sampled, extends = batch.sampling.temperature > 0, batch.extend_seq_lens
+        counts = batch.num_tokens // batch.batch_size if extends is None else extends
+        of_tokens = is_sampled.repeat_interleave(counts, output_size=batch.num_tokens)
+        return torch.where(of_tokens[:, None], output / 2, output)
 
 
 LIARS = specimens_of(__name__)

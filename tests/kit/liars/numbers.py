@@ -15,7 +15,6 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.kit.liars.bases import Shown, Turned
 from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
-
 _CHANCE = random.SystemRandom()
 """Chance that no seed of the process has a part in."""
 
