@@ -7,6 +7,7 @@ Steps differ from dimension to dimension, so that values meet in other combinati
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,8 @@ _HEADS = (
     (16, 16),
 )
 """Query heads and KV heads; groups of 1, 2, 3, 4, 7 and 8."""
+_REQUESTS = {Forward.DECODE: (4, 8, 17, 5)}
+"""Requests of the largest batch of a forward; of others 4, 8 or 5."""
 _LAYERS = ((0,), (0, 1), (2,), (1, 3), (0, 1, 2))
 """Layers that run, of a KV cache with all up to the last of them."""
 _NUMBERS = (Numbers.USUAL, Numbers.HIGH, Numbers.USUAL, Numbers.LARGE, Numbers.LOW)
@@ -94,7 +97,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ),
     Dimension(
         name="requests of the largest batch",
-        values=lambda _: _fields("max_requests", 4, 8, 5),
+        values=lambda own: _fields("max_requests", *_REQUESTS.get(own.forward, (4, 8, 5))),
         shown=lambda own: f"{own.max_requests}",
     ),
     Dimension(
@@ -197,10 +200,18 @@ def _is_taken(scenario: Scenario, subject: Subject) -> bool:
 
 
 def values_of(scenarios: Iterable[Scenario]) -> Mapping[str, Mapping[str, int]]:
-    """Count the scenarios with each value of each dimension, by its name; usual values first."""
+    """Count the scenarios with each value of each dimension, by its name; values are sorted."""
     counts: dict[str, Counter[str]] = {dimension.name: Counter() for dimension in DIMENSIONS}
     for scenario in scenarios:
         for dimension in DIMENSIONS:
             if (value := dimension.shown(scenario)) is not None:
                 counts[dimension.name][value] += 1
-    return {name: counted for name, counted in counts.items() if counted}
+    return {
+        name: {value: counted[value] for value in sorted(counted, key=_numbers_in)}
+        for name, counted in counts.items()
+        if counted
+    }
+
+
+def _numbers_in(value: str) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", value)], value

@@ -231,7 +231,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sizes = [own[0].numel() if len(own) else own.shape[1] * own.shape[2] for own in parts]
     whole = torch.cat([own.flatten(1) for own in parts], 1)
     views = zip(parts, torch.split(whole, sizes, 1), strict=True)
-    q, k, v = (view.unflatten(1, own.shape[1:]) for own, view in views)
+    q, k, v = (view.view(own.shape) for own, view in views)
     return q, k, v
 
 
@@ -255,7 +255,10 @@ def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
             object.__setattr__(copied, each.name, move(value))
         elif isinstance(value, Pools | ForwardBatch):
             object.__setattr__(copied, each.name, moved(value, move))
-    return copied.laid_out() if isinstance(copied, Scene) else copied
+    if isinstance(copied, Scene) and copied.layout is Layout.PACKED:
+        for name, view in zip("qkv", packed(copied.q, copied.k, copied.v), strict=True):
+            object.__setattr__(copied, name, view)
+    return copied
 
 
 def batch_of(
