@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from itertools import islice, pairwise, starmap
 from operator import lt
 from types import CellType, FunctionType, MethodType, ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -34,18 +35,29 @@ class HeldMemory:
     """The memory that a backend holds at one moment."""
 
     device: int
-    """Blocks of the simulated device, or bytes of a CUDA device; 0 on the CPU."""
+    """Bytes of the simulated or of a CUDA device; 0 on the CPU."""
     host: Counter[str]
     """Bytes by the attribute of the object, a class or a module that references them."""
+    objects: int = 0
+    """Blocks of Python's allocator, whoever holds the objects in them."""
 
 
-def growth(moments: Sequence[HeldMemory]) -> tuple[int, int]:
-    """Return the growth of device and host memory, each 0 unless it grew at every moment."""
-    columns = zip(*((each.device, each.host.total()) for each in moments), strict=True)
-    device, host = (
-        sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0 for sizes in columns
+class Growth(NamedTuple):
+    """How much grew; each is 0 unless it grew at every moment."""
+
+    device: int
+    host: int
+    objects: int
+
+
+def growth(moments: Sequence[HeldMemory]) -> Growth:
+    """Return how much memory grew over some moments."""
+    columns = zip(
+        *((each.device, each.host.total(), each.objects) for each in moments), strict=True
     )
-    return device, host
+    return Growth(
+        *(sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0 for sizes in columns)
+    )
 
 
 def grown_place(moments: Sequence[HeldMemory]) -> str | None:
@@ -66,15 +78,16 @@ def held_memory(
         device: the device's name.
     """
     gc.collect()
-    on_device = 0 if simulation is None else simulation.num_live_blocks
+    on_device = 0 if simulation is None else simulation.num_live_bytes
     if simulation is None and device == "cuda":
         torch.cuda.synchronize()
         on_device = torch.cuda.memory_allocated()
+    objects = sys.getallocatedblocks()
     modules, counted = _modules_of(subject), set[int]()
     host: Counter[str] = Counter()
     for name, value in _names_of(backend, modules):
         host[name] += _size_of(value, modules, counted)
-    return HeldMemory(device=on_device, host=host)
+    return HeldMemory(device=on_device, host=host, objects=objects)
 
 
 @contextmanager
@@ -138,6 +151,8 @@ def _size_of(root: object, modules: Collection[str], counted: set[int]) -> int:
             size += len(value)
         elif isinstance(value, _CONTAINERS):
             size += _ENTRY_BYTES * len(value)
+        elif isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            size += value.untyped_storage().nbytes()
         pending.extend(_referents(value, modules))
     return size
 
@@ -155,6 +170,8 @@ _FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
 """Forwards of the case's scenario: the first supported one. Its steps decode and verify."""
 _ENOUGH = 1000
 """Steps by whose half each bounded cache is full."""
+_MOST_OBJECTS = 100
+"""Objects that may be left of the second half: a tenth of its steps, and some by torch's caches."""
 _FEW, _MANY = 2, 8
 """Parts of the second half, in each of which memory has to grow. Few parts give a suspicion, many
 prove it: what is kept of changing batches goes up and down."""
@@ -177,7 +194,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
             # A bounded cache of recent batches grows at first, too, so more steps have to decide.
             num_steps = _ENOUGH
         moments = _measured(steady, measure, num_steps, _MANY)
-    yield from _faults(moments, num_steps, rig.device)
+    yield from _faults(moments, num_steps)
 
 
 def _measured(
@@ -193,18 +210,22 @@ def _measured(
     return moments
 
 
-def _faults(moments: Sequence[HeldMemory], num_steps: int, device: str) -> Iterator[Fault]:
+def _faults(moments: Sequence[HeldMemory], num_steps: int) -> Iterator[Fault]:
     first, last = moments[0], moments[-1]
-    (device_growth, host_growth), place = growth(moments), grown_place(moments)
+    grown, place = growth(moments), grown_place(moments)
     most = "" if place is None else f", most of it kept by {place}"
     expected = f"by the end of {num_steps} steps{most}; what the first half of them left was enough"
-    if device_growth:
-        unit = "bytes" if device == "cuda" else "blocks"
-        what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
+    if grown.device:
+        what = f"device memory grew from {first.device} to {last.device} bytes {expected}"
         yield Fault(what=what)
-    elif host_growth:
+    elif grown.host:
         held = f"from {first.host.total()} to {last.host.total()} bytes"
         yield Fault(what=f"host memory grew {held} {expected}")
+    elif grown.objects >= _MOST_OBJECTS:
+        where = "kept neither by it nor by its modules"
+        yield Fault(
+            what=f"{grown.objects} more Python objects are left {expected}; they are {where}"
+        )
 
 
 MEMORY = Check(about=CATALOG["memory"], cases=_cases, run=_run)

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from backend_caps.kit.scenes import Pools
+from backend_caps.protocols import Layer
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.engine_modules import SGLang
 from backend_caps_sglang.kit.variants import LayerVariant
 
 
 @dataclass(frozen=True, slots=True)
-class OneLayerPool:
-    """SGLang's KV pool of one layer, over the kit's own memory."""
+class LayeredPool:
+    """SGLang's KV pool of all layers, over the kit's own memory."""
 
     pools: Pools
     start_layer: int = 0
@@ -44,7 +45,7 @@ class OneLayerPool:
 
     def set_kv_buffer(
         self,
-        layer: object,
+        layer: Layer,
         loc_info: SimpleNamespace | Tensor,
         cache_k: Tensor,
         cache_v: Tensor,
@@ -68,7 +69,7 @@ class OneLayerPool:
 def runner_of(
     sglang: SGLang, pools: Pools, *, variant: LayerVariant, num_verified: int
 ) -> SimpleNamespace:
-    """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
+    """Make a stand-in for the runner of a model of like layers, on one rank, without LoRA.
 
     Args:
         sglang: its modules.
@@ -78,7 +79,7 @@ def runner_of(
     """
     layer = pools.layer
     assert layer is not None, "the kit says which layer its pools are of"
-    table, pool = pools.req_to_token, OneLayerPool(pools)
+    table, pool = pools.req_to_token, LayeredPool(pools)
     rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
     device = str(pools.req_to_token.device)
     translator = sglang.translating.KVIndexTranslator(

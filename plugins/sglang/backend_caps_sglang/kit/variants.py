@@ -47,11 +47,13 @@ class LayerVariant:
         pools = drawn.pools
         keys, values = (
             (own.float() / scale).to(CACHE_DTYPE)
-            for own, scale in zip((pools.keys, pools.values), self.kv_scales, strict=True)
+            for own, scale in zip(
+                (pools.key_buffers, pools.value_buffers), self.kv_scales, strict=True
+            )
         )
         return replace(
             drawn,
-            pools=replace(pools, keys=keys, values=values),
+            pools=replace(pools, key_buffers=keys, value_buffers=values),
             q=_exact(drawn.q, 1.0),
             k=of_keys(drawn.k),
             v=of_values(drawn.v),
