@@ -131,7 +131,7 @@ def attention_of(
     sglang: SGLang, layer: AttentionLayer, variant: LayerVariant, device: str
 ) -> torch.nn.Module:
     """Make SGLang's own layer from what the kit knows of one."""
-    kinds = sglang.layers.AttentionType
+    kinds, window = sglang.layers.AttentionType, variant.window_of(layer.layer_id)
     made: torch.nn.Module = sglang.layers.RadixAttention(
         num_heads=layer.tp_q_head_num,
         head_dim=layer.qk_head_dim,
@@ -140,7 +140,7 @@ def attention_of(
         layer_id=layer.layer_id,
         logit_cap=variant.logit_cap,
         v_head_dim=layer.v_head_dim,
-        sliding_window_size=-1 if variant.window is None else variant.window,
+        sliding_window_size=-1 if window is None else window,
         attn_type=kinds.ENCODER_ONLY if variant.is_encoder else kinds.DECODER,
     )
     if variant.kv_scales is not None:
