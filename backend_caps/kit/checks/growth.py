@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice, pairwise, starmap
 from operator import lt
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 
@@ -38,26 +38,40 @@ class HeldMemory:
     """Bytes of the simulated or of a CUDA device; 0 on the CPU."""
     host: Counter[str]
     """Bytes by the attribute of the object, a class or a module that references them."""
-    objects: int = 0
-    """Blocks of Python's allocator, whoever holds the objects in them."""
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    """Entries of each container that a module or class of another package names."""
 
 
 class Growth(NamedTuple):
     """How much grew; each is 0 unless it grew at every moment."""
 
     device: int
+    """Bytes on the device."""
     host: int
-    objects: int
+    """Bytes that the backend's own names lead to."""
+    elsewhere: int
+    """Entries of containers of other packages, of those that grew at every moment."""
 
 
 def growth(moments: Sequence[HeldMemory]) -> Growth:
     """Return how much memory grew over some moments."""
-    columns = zip(
-        *((each.device, each.host.total(), each.objects) for each in moments), strict=True
+    device, host = (
+        _steady_growth(sizes)
+        for sizes in ([each.device for each in moments], [each.host.total() for each in moments])
     )
-    return Growth(
-        *(sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0 for sizes in columns)
-    )
+    return Growth(device, host, _grown_elsewhere(moments).total())
+
+
+def _steady_growth(sizes: Sequence[int]) -> int:
+    """Return how much a size grew; 0 unless it grew at every moment."""
+    return sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0
+
+
+def _grown_elsewhere(moments: Sequence[HeldMemory]) -> Counter[str]:
+    """Return by how many entries containers of other packages grew at every moment."""
+    names = moments[-1].elsewhere
+    grown = {name: _steady_growth([own.elsewhere[name] for own in moments]) for name in names}
+    return Counter({name: entries for name, entries in grown.items() if entries})
 
 
 def grown_place(moments: Sequence[HeldMemory]) -> str | None:
@@ -82,12 +96,11 @@ def held_memory(
     if simulation is None and device == "cuda":
         torch.cuda.synchronize()
         on_device = torch.cuda.memory_allocated()
-    objects = sys.getallocatedblocks()
     modules, counted = _modules_of(subject), set[int]()
     host: Counter[str] = Counter()
     for name, value in _names_of(backend, modules):
         host[name] += _size_of(value, modules, counted)
-    return HeldMemory(device=on_device, host=host, objects=objects)
+    return HeldMemory(device=on_device, host=host, elsewhere=_entries_elsewhere(modules))
 
 
 @contextmanager
@@ -132,6 +145,27 @@ def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tu
                 yield from ((f"{name}.{each}", held) for each, held in sorted(vars(value).items()))
 
 
+def _entries_elsewhere(own: Collection[str]) -> Counter[str]:
+    """Count the entries of containers that modules and classes of other packages name."""
+    entries: Counter[str] = Counter()
+    for owner, module in [*sys.modules.items()]:
+        if type(module) is not ModuleType or owner in own:
+            continue
+        for name, value in [*vars(module).items()]:
+            if _is_container(value):
+                entries[f"{owner}.{name}"] = len(value)
+            elif type(value) is type and value.__module__ == owner:
+                for each, held in [*vars(value).items()]:
+                    if _is_container(held):
+                        entries[f"{owner}.{name}.{each}"] = len(held)
+    return entries
+
+
+def _is_container(value: object) -> TypeGuard[Sized]:
+    # By the type, as proxies of other packages may load what they stand for.
+    return issubclass(type(value), _CONTAINERS)
+
+
 def _size_of(root: object, modules: Collection[str], counted: set[int]) -> int:
     """Sum up the sizes of the objects that are reachable from one, each counted once.
 
@@ -170,8 +204,6 @@ _FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
 """Forwards of the case's scenario: the first supported one. Its steps decode and verify."""
 _ENOUGH = 1000
 """Steps by whose half each bounded cache is full."""
-_MOST_OBJECTS = 100
-"""Objects that may be left of the second half: a tenth of its steps, and some by torch's caches."""
 _FEW, _MANY = 2, 8
 """Parts of the second half, in each of which memory has to grow. Few parts give a suspicion, many
 prove it: what is kept of changing batches goes up and down."""
@@ -221,11 +253,10 @@ def _faults(moments: Sequence[HeldMemory], num_steps: int) -> Iterator[Fault]:
     elif grown.host:
         held = f"from {first.host.total()} to {last.host.total()} bytes"
         yield Fault(what=f"host memory grew {held} {expected}")
-    elif grown.objects >= _MOST_OBJECTS:
-        where = "kept neither by it nor by its modules"
-        yield Fault(
-            what=f"{grown.objects} more Python objects are left {expected}; they are {where}"
-        )
+    elif grown.elsewhere:
+        ((name, entries),) = _grown_elsewhere(moments).most_common(1)
+        steps = f"by the end of {num_steps} steps; what the first half of them left was enough"
+        yield Fault(what=f"{name}, of another package, grew by {entries} entries {steps}")
 
 
 MEMORY = Check(about=CATALOG["memory"], cases=_cases, run=_run)
