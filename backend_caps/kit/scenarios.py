@@ -247,7 +247,7 @@ def _draft_request(scenario: Scenario, dice: random.Random, place: int) -> tuple
     """
     is_tree = scenario.forward is Forward.TREE
     room = scenario.num_nodes if is_tree else DRAFT_STEPS * scenario.topk
-    length = _length(scenario, dice, 0, scenario.max_context_len - room)
+    length = _cached(scenario, dice, room)
     if is_tree:
         return length, scenes.visible_nodes(_tree(scenario, dice, place))
     return length, scenes.beams(scenario.topk, DRAFT_STEPS, dice)
@@ -271,7 +271,15 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
             new = 1 if place % 2 else new
             return _length(scenario, dice, 0, longest - new), new
         case _:
-            return _length(scenario, dice, 0, longest - scenario.count), scenario.count
+            return _cached(scenario, dice, scenario.count), scenario.count
+
+
+def _cached(scenario: Scenario, dice: random.Random, new: int) -> int:
+    """Draw a number of cached tokens; that, or the length with new ones, is often at an edge."""
+    longest = scenario.max_context_len
+    if dice.random() < 0.5:  # noqa: PLR2004 - every other time
+        return _length(scenario, dice, new, longest) - new
+    return _length(scenario, dice, 0, longest - new)
 
 
 def _tree(scenario: Scenario, dice: random.Random, place: int) -> scenes.Tree:

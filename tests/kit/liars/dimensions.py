@@ -6,11 +6,9 @@ Dv their sizes.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from backend_caps_torch_native import TorchPadded
 from backend_caps_torch_native.padded import _Metadata
@@ -380,27 +378,6 @@ class PollsAnEvent(Padded):
         event.record(self._streams.current_stream())
         while not event.query():
             pass
-        return batch
-
-
-@liar("sync-free-prepare", seen="modelled on lengths that a planner takes by DLPack", **_WAITS)
-class LengthsByDLPack(Padded):
-    """Claims a sync-free prepare, and has numpy look at the lengths by DLPack."""
-
-    def seen(self, batch: ForwardBatch) -> ForwardBatch:
-        """Look."""
-        self._longest = int(np.from_dlpack(batch.seq_lens).max())
-        return batch
-
-
-@liar("sync-free-prepare", seen="modelled on planners in another language", **_WAITS)
-class LengthsByPointer(Padded):
-    """Claims a sync-free prepare, and reads the first length where its pointer points."""
-
-    def seen(self, batch: ForwardBatch) -> ForwardBatch:
-        """Read it as a library does that gets an address."""
-        address = batch.seq_lens.data_ptr()
-        self._first = ctypes.c_int64.from_address(address).value
         return batch
 
 
