@@ -152,11 +152,18 @@ def _told_class(base: type) -> Callable[..., SimpleNamespace]:
         "seq_lens_sum": host(
             lambda own: _less(own.seq_lens_sum, num_verified_of(own) * own.batch_size)
         ),
-        "extend_seq_lens_cpu": host(lambda own: _listed(own.extend_seq_lens_cpu)),
+        "extend_seq_lens_cpu": host(_extend_counts),
         "extend_prefix_lens_cpu": host(lambda own: _listed(own.extend_prefix_lens_cpu)),
     }
     made: Callable[..., SimpleNamespace] = type(base.__name__, (base,), attributes)
     return made
+
+
+def _extend_counts(batch: ForwardBatch) -> list[int] | None:
+    """Return how many tokens each request brings, which of a draft's extend the worker knows."""
+    if batch.mode is ForwardMode.DRAFT_EXTEND:
+        return [batch.num_tokens // batch.batch_size] * batch.batch_size
+    return _listed(batch.extend_seq_lens_cpu)
 
 
 def _less(lengths: Tensor | int | None, verified: int) -> Tensor | int | None:
