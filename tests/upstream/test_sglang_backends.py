@@ -21,6 +21,10 @@ pytestmark = pytest.mark.upstream
 
 PAGE = ROOT / "docs" / "reference" / "sglang-findings.md"
 LINES = {
+    "sglang/kernels/ops/attention/fla/index.py:23": ".tolist()",
+    "sglang/kernels/ops/attention/linear/lightning_attn.py:377": "q_decay = tl.exp(",
+    "sglang/srt/layers/attention/torch_flex_backend.py:134": "query[:, start_q:end_q, :]",
+    "sglang/srt/layers/attention/torch_native_backend.py:262": "scaled_dot_product_attention(",
     "sglang/kernels/ops/attention/extend_attention.py:769": "SLIDING_WINDOW_SIZE",
     "sglang/srt/arg_groups/speculative_hook.py:1287": '("cuda", "cpu", "xpu")',
     "sglang/srt/layers/attention/base_attn_backend.py:163": "needs_cpu_seq_lens",
