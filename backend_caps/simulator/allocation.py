@@ -173,7 +173,6 @@ class Allocator:
     ) -> None:
         self.pool = Pool()
         self.num_live = 0
-        self.num_live_bytes = 0
         self.is_closed = False
         self._poison = poison
         self._mark = mark
@@ -192,16 +191,14 @@ class Allocator:
         if not free:
             pool.num_bytes += rounded
             free.append(Block(rounded, stream, pool))
-        block = free.pop()
         self.num_live += 1
-        self.num_live_bytes += block.num_bytes
+        block = free.pop()
         block.lend(num_bytes)
         return Lease(block, self.free)
 
     def free(self, block: Block) -> None:
         """Free a block; called by a destructor, so at any point of other code."""
         self.num_live -= 1
-        self.num_live_bytes -= block.num_bytes
         block.freed_at = moment()
         if self.is_closed:
             return

@@ -56,12 +56,6 @@ QUESTIONS = (
         note=f"each token sees itself and the {WINDOW} before it; ",
     ),
     _Question(
-        code="mixed-windows",
-        title="Layers with a window and layers without attend each in their way.",
-        variant=LayerVariant(window=WINDOW, is_mixed=True),
-        forwards=_CHAINS,
-    ),
-    _Question(
         code="soft-cap",
         title="Scores stay below a layer's cap.",
         variant=LayerVariant(logit_cap=1.5),

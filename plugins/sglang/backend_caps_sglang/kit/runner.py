@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from backend_caps.kit.scenes import Pools
-from backend_caps.protocols import Layer
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.engine_modules import SGLang
 from backend_caps_sglang.kit.variants import LayerVariant
 
 
 @dataclass(frozen=True, slots=True)
-class LayeredPool:
-    """SGLang's KV pool of all layers, over the kit's own memory."""
+class OneLayerPool:
+    """SGLang's KV pool of one layer, over the kit's own memory."""
 
     pools: Pools
     start_layer: int = 0
@@ -45,7 +44,7 @@ class LayeredPool:
 
     def set_kv_buffer(
         self,
-        layer: Layer,
+        layer: object,
         loc_info: SimpleNamespace | Tensor,
         cache_k: Tensor,
         cache_v: Tensor,
@@ -69,7 +68,7 @@ class LayeredPool:
 def runner_of(
     sglang: SGLang, pools: Pools, *, variant: LayerVariant, num_verified: int
 ) -> SimpleNamespace:
-    """Make a stand-in for the runner of a model of like layers, on one rank, without LoRA.
+    """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
 
     Args:
         sglang: its modules.
@@ -79,7 +78,7 @@ def runner_of(
     """
     layer = pools.layer
     assert layer is not None, "the kit says which layer its pools are of"
-    table, pool = pools.req_to_token, LayeredPool(pools)
+    table, pool = pools.req_to_token, OneLayerPool(pools)
     rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
     device = str(pools.req_to_token.device)
     translator = sglang.translating.KVIndexTranslator(
@@ -131,7 +130,7 @@ def attention_of(
     sglang: SGLang, layer: AttentionLayer, variant: LayerVariant, device: str
 ) -> torch.nn.Module:
     """Make SGLang's own layer from what the kit knows of one."""
-    kinds, window = sglang.layers.AttentionType, variant.window_of(layer.layer_id)
+    kinds = sglang.layers.AttentionType
     made: torch.nn.Module = sglang.layers.RadixAttention(
         num_heads=layer.tp_q_head_num,
         head_dim=layer.qk_head_dim,
@@ -140,7 +139,7 @@ def attention_of(
         layer_id=layer.layer_id,
         logit_cap=variant.logit_cap,
         v_head_dim=layer.v_head_dim,
-        sliding_window_size=-1 if window is None else window,
+        sliding_window_size=-1 if variant.window is None else variant.window,
         attn_type=kinds.ENCODER_ONLY if variant.is_encoder else kinds.DECODER,
     )
     if variant.kv_scales is not None:

@@ -1,12 +1,12 @@
 """What SGLang's layers have beside plain attention, with its definition, and configurations.
 
-Shapes: Y layers, T tokens in a batch, N new tokens of one request, C tokens of its context, Hq
+Shapes: B requests and T tokens in a batch, N new tokens of one request, C tokens of its context, Hq
 query heads, Hk key and value heads, D and Dv their sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,8 +25,6 @@ class LayerVariant:
 
     window: int | None = None
     """How many tokens before itself a token sees; None: all."""
-    is_mixed: bool = False
-    """Whether layers with odd ids have no window."""
     logit_cap: float = 0.0
     """The bound of scores, which the hyperbolic tangent keeps; 0: none."""
     has_sinks: bool = False
@@ -49,13 +47,11 @@ class LayerVariant:
         pools = drawn.pools
         keys, values = (
             (own.float() / scale).to(CACHE_DTYPE)
-            for own, scale in zip(
-                (pools.key_buffers, pools.value_buffers), self.kv_scales, strict=True
-            )
+            for own, scale in zip((pools.keys, pools.values), self.kv_scales, strict=True)
         )
         return replace(
             drawn,
-            pools=replace(pools, key_buffers=keys, value_buffers=values),
+            pools=replace(pools, keys=keys, values=values),
             q=_exact(drawn.q, 1.0),
             k=of_keys(drawn.k),
             v=of_values(drawn.v),
@@ -67,24 +63,15 @@ class LayerVariant:
         return torch.linspace(-1.0, 2.0, num_heads) if self.has_sinks else None
 
     def expected(self, scene: Scene) -> Tensor:
-        """Attend by the definition: [T, Y * Hq, Dv] float64, host."""
+        """Attend by the definition: [T, Hq, Dv] float64, host."""
         parts = torch.split(scene.q.cpu().double(), scene.counts)
-        requests = zip(parts, scene.contexts, scene.visible, strict=True)
-        return torch.cat(
-            [
-                torch.cat(list(self._of_layers(scene, q, *context, visible)), 1)
-                for q, context, visible in requests
-            ]
-        )
-
-    def _of_layers(
-        self, scene: Scene, q: Tensor, keys: Tensor, values: Tensor, visible: Tensor
-    ) -> Iterator[Tensor]:
-        """Attend in each layer: [N, Hq, Dv] each."""
-        parts = (own.double().chunk(len(scene.layers), 1) for own in (q, keys, values))
-        for layer, own_q, own_keys, own_values in zip(scene.layers, *parts, strict=True):
-            seen = self.visible(visible, layer.layer_id)
-            yield self._attended(own_q * layer.scaling, own_keys, own_values, seen)
+        rows = zip(parts, scene.contexts, scene.visible, strict=True)
+        scaling = scene.layer.scaling
+        outputs = [
+            self._attended(q * scaling, keys.double(), values.double(), visible)
+            for q, (keys, values), visible in rows
+        ]
+        return torch.cat(outputs)
 
     def _attended(self, q: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
         """Attend from q [N, Hq, D] to keys [C, Hk, D] and values [C, Hk, Dv]: [N, Hq, Dv]."""
@@ -93,19 +80,15 @@ class LayerVariant:
         scores = torch.einsum("nhd,chd->hnc", q, keys)
         if self.logit_cap:
             scores = self.logit_cap * torch.tanh(scores / self.logit_cap)
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = scores.masked_fill(~self.visible(visible), -torch.inf)
         sinks = self.sinks(q.shape[1])
         if sinks is not None:
             column = sinks.double()[:, None, None].expand(-1, scores.shape[1], 1)
             scores = torch.cat([scores, column], dim=2)
-        weights = scores.softmax(-1)[:, :, : len(keys)].nan_to_num(0)
+        weights = scores.softmax(-1)[:, :, : len(keys)]
         return torch.einsum("hnc,chd->nhd", weights, values)
 
-    def window_of(self, layer_id: int) -> int | None:
-        """Return a layer's window; None where it has none."""
-        return None if self.is_mixed and layer_id % 2 else self.window
-
-    def visible(self, mask: Tensor, layer_id: int = 0) -> Tensor:
+    def visible(self, mask: Tensor) -> Tensor:
         """Return which tokens of a context are seen, of those that a plain layer's see.
 
         mask     [N, C] bool, host
@@ -113,8 +96,8 @@ class LayerVariant:
         """
         if self.is_encoder:
             return torch.ones_like(mask)
-        window, (count, length) = self.window_of(layer_id), mask.shape
-        return mask if window is None else mask.triu(length - count - window)
+        count, length = mask.shape
+        return mask if self.window is None else mask.triu(length - count - self.window)
 
 
 def _exact(own: Tensor, scale: float) -> Tensor:
