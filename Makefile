@@ -173,7 +173,6 @@ browser:
 	  apt-get --quiet update && apt-get --quiet --yes install --no-install-recommends chromium; }
 
 # What the kit finds of the shipped backends, kept beside them; what it finds again keeps its date.
-# Kernels that are interpreted are tried a little.
 evidence: $(VENV)/developing
 	$(BIN)/backend-caps check torch_native --write-evidence
 	$(BIN)/backend-caps check torch_padded --write-evidence
@@ -181,7 +180,7 @@ evidence: $(VENV)/developing
 	$(BIN)/backend-caps check triton --quick --write-evidence
 
 # `make soak SOAK="--minutes 60" GRID="--seed 1"`; both say what else can be given.
-# Behind them, what Triton's interpreter takes long for.
+# Behind them, tests that take long.
 soak: $(VENV)/developing
 	$(BIN)/python -m tests.races.soak $(SOAK)
 	$(BIN)/python -m tests.runtime.speculative.grid_soak $(GRID)

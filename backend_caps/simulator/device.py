@@ -25,7 +25,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from backend_caps.simulator import streams
 from backend_caps.simulator.dispatch import KERNELS, device_type, dispatch, is_composite
 from backend_caps.simulator.errors import SimulatorError, StarvationWarning, call_site
-from backend_caps.simulator.kernels import hook
+from backend_caps.simulator.kernels import import_hook
 from backend_caps.simulator.operators import WHOLE, Call, Effect, blocks_of, operator_of
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.records import HOST
@@ -119,7 +119,7 @@ def register() -> torch.device:
     SimTensor.dispatch = dispatch
     for name, kernel in KERNELS.items():
         torch.library.impl(name, "PrivateUse1", kernel, lib=_library())
-    hook.install()
+    import_hook.install()
     for func in WHOLE:  # which autograd would take apart
         whole = partial(_dispatched, func)
         torch.library.impl(operator_of(func).name, "AutogradPrivateUse1", whole, lib=_library())
@@ -289,7 +289,7 @@ def simulate(
     DEVICE.default.drain()
     simulation = DEVICE.simulation = Simulation(order, check_races=check_races)
     try:
-        with watched_host(), hook.launched_on_device():
+        with watched_host(), import_hook.launched_on_device():
             yield simulation
             simulation.drain()
     except BaseException as error:

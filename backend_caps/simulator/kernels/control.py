@@ -23,8 +23,8 @@ from backend_caps.simulator.kernels.frames import (
     Step,
     joined,
     pick,
+    uniform_value,
     values_used,
-    verdict,
 )
 from backend_caps.simulator.kernels.ir import Operation
 
@@ -100,7 +100,7 @@ def branch(builder: Builder, operation: Operation) -> Step:
 
     def step(frame: Frame) -> None:
         chosen = frame.values[condition]
-        choice = verdict(chosen)
+        choice = uniform_value(chosen)
         if choice is not None:
             if choice or len(bodies) > 1:
                 found = bodies[0 if choice else 1].run(frame)

@@ -105,8 +105,8 @@ def _collect(blocks: Sequence[Block], used: set[int], defined: set[int]) -> None
                 _collect(region, used, defined)
 
 
-def verdict(condition: Tensor) -> bool | None:
-    """Return what a condition is in all programs; None where they differ."""
+def uniform_value(condition: Tensor) -> bool | None:
+    """Return the one value that a condition has in all programs; None where they differ."""
     if len(condition) == 1:
         return bool(condition)
     count = int(condition.sum())

@@ -65,8 +65,8 @@ class HostDriver(SimDriver):
         return 0
 
 
-class OnHost:
-    """A kernel that runs on tensors of the host: `OnHost(kernel)[grid](...)`.
+class HostKernel:
+    """A kernel that runs on tensors of the host: `HostKernel(kernel)[grid](...)`.
 
     Args:
         kernel: what `triton.jit` made; its arguments have no addresses that it reads from memory.

@@ -27,8 +27,8 @@ from backend_caps.simulator.kernels.frames import (
     Results,
     Step,
     pick,
+    uniform_value,
     values_used,
-    verdict,
 )
 from backend_caps.simulator.kernels.ir import Block, Function, Operation
 from backend_caps.simulator.kernels.memory import Access, Memory
@@ -72,7 +72,7 @@ class _Group:
     arguments: Sequence[Tensor]
 
 
-class Graph:
+class ExecutableFunction:
     """A function that is ready to run.
 
     Args:
@@ -136,7 +136,7 @@ class Graph:
         """Return where a group of programs goes on."""
         frame = group.frame
         targets = [(to, [frame.values[each] for each in given]) for to, given in last.targets]
-        choice = True if last.name == "cf.br" else verdict(outcome[0])
+        choice = True if last.name == "cf.br" else uniform_value(outcome[0])
         if choice is not None:
             to, given = targets[0 if choice else 1]
             return [_Group(to, frame, group.programs, given)]
@@ -153,12 +153,12 @@ class Graph:
         steps = [self._step(operation) for operation in operations]
         return Body(block.arguments, [step for step in steps if step is not None], last)
 
-    def callee(self, name: str, roots: Sequence[Roots]) -> Graph:
+    def callee(self, name: str, roots: Sequence[Roots]) -> ExecutableFunction:
         """Make a function of the module ready to run, with the roots of what it is given."""
         function = self._functions[name]
         given = dict(zip(function.arguments, roots, strict=True))
         inner = PointerRoots(function, given, self.roots.sizes)
-        return Graph(function, self._functions, inner)
+        return ExecutableFunction(function, self._functions, inner)
 
     def _step(self, operation: Operation) -> Step | None:
         """Return what an operation does when it runs; None where it only gives a constant."""
@@ -183,7 +183,7 @@ class Kernel:
 
     function: Function
     """Its arguments, and what it is called."""
-    graph: Graph
+    graph: ExecutableFunction
     programs_at_once: int
     accessed: Mapping[str, frozenset[int]]
     """The arguments that it `reads` and `writes` through, as values of the function."""
@@ -204,7 +204,7 @@ class Kernel:
         """
         functions = read_module(text, libraries)
         function = functions[name]
-        graph = Graph(function, functions)
+        graph = ExecutableFunction(function, functions)
         accessed: dict[str, frozenset[int]] = dict.fromkeys(("reads", "writes"), frozenset())
         for access in graph.accesses:
             accessed[access.verb] |= access.roots or frozenset()

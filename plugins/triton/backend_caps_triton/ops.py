@@ -42,9 +42,9 @@ def runnable(kernel: _Kernel, device: torch.device) -> _Kernel:
     """
     if device.type != "cpu":
         return kernel
-    from backend_caps.simulator.kernels.host import OnHost  # noqa: PLC0415 - no server has it
+    from backend_caps.simulator.kernels.host import HostKernel  # noqa: PLC0415 - no server has it
 
-    return OnHost(kernel)
+    return HostKernel(kernel)
 
 
 @torch.library.custom_op("backend_caps_triton::plan", mutates_args=("slots", "requests", "owners"))

@@ -107,3 +107,12 @@ def test_no_launcher_is_compiled() -> None:
     """Asked for the types of C++, the driver says that it has none."""
     with pytest.raises(NotImplementedError, match="no C\\+\\+ type for i32"):
         driver.active.map_python_to_cpp_type("i32")
+
+
+def test_triton_keeps_its_own_loader(tmp_path: Path) -> None:
+    """What is read of Triton by its loader, as its source, is there after the device is known."""
+    source = "import inspect\nprint('jit' in inspect.getsource(triton), triton.__loader__.name)\n"
+
+    found = _run(REGISTER + IMPORTS + source, tmp_path)
+
+    assert (found.stdout, found.stderr) == ("True triton\n", "")

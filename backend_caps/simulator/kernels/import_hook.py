@@ -33,7 +33,9 @@ class _LoaderWithDevice(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, and install the driver."""
+        """Run the module by its own loader, which it keeps, and install the driver."""
+        assert module.__spec__ is not None, "it is being imported"
+        module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         _install()
 
