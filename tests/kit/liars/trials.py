@@ -22,8 +22,6 @@ from tests.process_pool import in_processes
 
 SHIPPED = ("torch_native", "torch_padded", "flex_attention", "triton")
 """Plugins that come along and run on the simulated device."""
-_INTERPRETED = ("triton",)
-"""Of these, whose kernels are interpreted and take ten times as long: half the seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +44,7 @@ def try_liars(console: Console) -> dict[str, Trial]:
 def try_honest(num_seeds: int, console: Console) -> dict[str, list[Trial]]:
     """Try each honest backend in so many seeds, and return what was found, by name."""
     names = [*SHIPPED, *(own.name for own in HONEST_BACKENDS)]
-    seeds = {name: num_seeds - num_seeds // 2 * (name in _INTERPRETED) for name in names}
-    work = [(name, check.code, seeds[name]) for check in CHECKS for name in names]
+    work = [(name, check.code, num_seeds) for check in CHECKS for name in names]
     found: dict[str, list[Trial]] = {name: [] for name in names}
     for trial in in_processes(_try_honest, work, console, "honest"):
         found[trial.name].append(trial)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: ANN001, ANN201 - a kernel's arguments
+# ruff: noqa: ANN001, ANN201, N803 - a kernel's arguments
 """Kernels on tensors of the host, run where they are launched."""
 
 import pytest

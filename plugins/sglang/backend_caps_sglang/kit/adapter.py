@@ -23,7 +23,7 @@ from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.two_batch import split
 from backend_caps_sglang.kit.engine_modules import SGLang
 from backend_caps_sglang.kit.runner import attention_of, runner_of
-from backend_caps_sglang.kit.variants import PLAIN, LayerVariant
+from backend_caps_sglang.kit.variants import PLAIN, ServedVariant
 
 PADDING_ROW = 0
 
@@ -59,7 +59,7 @@ def batch_of(
     seq_lens = batch.seq_lens - count if count else batch.seq_lens
     if fill is not None:
         seq_lens = torch.where(batch.req_pool_indices == PADDING_ROW, fill, seq_lens)
-    made = _told_class(sglang.batches.ForwardBatch)(
+    made = _class_with_lazy_lengths(sglang.batches.ForwardBatch)(
         forward_mode=modes[mode_name_of(batch)],
         batch_size=batch.batch_size,
         input_ids=batch.input_ids,
@@ -132,7 +132,7 @@ def verify_input(
 
 
 @cache
-def _told_class(base: type) -> Callable[..., SimpleNamespace]:
+def _class_with_lazy_lengths(base: type) -> Callable[..., SimpleNamespace]:
     """Make SGLang's class one whose host lengths are asked of the kit's batch when they are read.
 
     So a read is seen where it happens, and a batch without a mirror has none here.
@@ -193,7 +193,7 @@ class Adapted:
         sglang: SGLang,
         implementation: Callable[[SimpleNamespace], SimpleNamespace],
         pools: Pools,
-        variant: LayerVariant = PLAIN,
+        variant: ServedVariant = PLAIN,
     ) -> None:
         self._sglang, self._implementation = sglang, implementation
         self._pools, self._variant = pools, variant
@@ -218,7 +218,7 @@ class Adapted:
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare an eager forward."""
-        self._batch, self._mode = self._told(batch), nullcontext
+        self._batch, self._mode = self._engine_batch(batch), nullcontext
         with self._configured():
             self._backend.init_forward_metadata(self._batch)
 
@@ -231,7 +231,9 @@ class Adapted:
 
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
         """Prepare a capture, or a replay of a graph that was captured."""
-        self._batch = self._told(batch, fill=self._backend.get_cuda_graph_seq_len_fill_value())
+        self._batch = self._engine_batch(
+            batch, fill=self._backend.get_cuda_graph_seq_len_fill_value()
+        )
         self._mode = self._sglang.capturing.model_capture_mode
         key = mode_name_of(batch), batch.batch_size
         is_replay = key in self._captured
@@ -302,7 +304,7 @@ class Adapted:
         assert self._batch.kit_batch is batch, "the batch that was prepared is the one that runs"
         return self._batch
 
-    def _told(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
+    def _engine_batch(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
         translator = self._runner.kv_index_translator
         return batch_of(self._sglang, batch, translator, fill=fill)
 
@@ -313,13 +315,13 @@ class AdaptedHalves(Adapted):
     A batch of one request, or with a tree, runs whole, in its primary backend.
     """
 
-    def _told(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
-        made = super()._told(batch, fill)
+    def _engine_batch(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
+        made = super()._engine_batch(batch, fill)
         made.tbo_children = None
         is_replay = fill is not None and (mode_name_of(batch), batch.batch_size) in self._captured
         if batch.batch_size > 1 and batch.tree_mask is None and not is_replay:
             made.tbo_children = [
-                super(AdaptedHalves, self)._told(own, fill) for own in split(batch)
+                super(AdaptedHalves, self)._engine_batch(own, fill) for own in split(batch)
             ]
             for child in made.tbo_children:
                 child.tbo_children = None

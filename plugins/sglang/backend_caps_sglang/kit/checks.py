@@ -21,7 +21,7 @@ from backend_caps.kit.scenarios import draw, scenarios_of
 from backend_caps.kit.scenes import Scene
 from backend_caps.report.check_catalog import CheckDescription
 from backend_caps_sglang.kit.subjects import with_variant
-from backend_caps_sglang.kit.variants import LayerVariant
+from backend_caps_sglang.kit.variants import ServedVariant
 
 WINDOW = 5
 """Tokens before itself that a token sees: few, so that most contexts are longer."""
@@ -31,14 +31,14 @@ _CHAINS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forwar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """What is asked about a variant of layers."""
+class _Statement:
+    """A statement about layers of a variant, which one or two checks test."""
 
     code: str
     """The check's code."""
     title: str
-    """The question, as a statement."""
-    variant: LayerVariant
+    """The statement, as a statement."""
+    variant: ServedVariant
     forwards: Sequence[Forward] = (*_CHAINS, Forward.TREE)
     """The forwards that layers of this kind run."""
     in_graphs: bool = True
@@ -47,59 +47,59 @@ class _Question:
     """What a finding says first; empty, or with a semicolon behind it."""
 
 
-QUESTIONS = (
-    _Question(
+STATEMENTS = (
+    _Statement(
         code="sliding-window",
         title="A layer's window is as wide as it says.",
-        variant=LayerVariant(window=WINDOW),
+        variant=ServedVariant(num_before=WINDOW),
         forwards=_CHAINS,
         note=f"each token sees itself and the {WINDOW} before it; ",
     ),
-    _Question(
+    _Statement(
         code="soft-cap",
         title="Scores stay below a layer's cap.",
-        variant=LayerVariant(logit_cap=1.5),
+        variant=ServedVariant(logit_cap=1.5),
     ),
-    _Question(
+    _Statement(
         code="sinks",
         title="A layer's sinks take the weight that they say.",
-        variant=LayerVariant(has_sinks=True),
+        variant=ServedVariant(has_sinks=True),
     ),
-    _Question(
+    _Statement(
         code="windowed-sinks",
         title="Sinks hold beside a window.",
-        variant=LayerVariant(window=WINDOW, has_sinks=True),
+        variant=ServedVariant(num_before=WINDOW, has_sinks=True),
         forwards=_CHAINS,
     ),
-    _Question(
+    _Statement(
         code="kv-scales",
         title="Keys and values of a float8 cache have their layer's scales.",
-        variant=LayerVariant(kv_scales=(0.5, 2.0)),
+        variant=ServedVariant(kv_scales=(0.5, 2.0)),
         in_graphs=False,
     ),
-    _Question(
+    _Statement(
         code="encoder",
         title="In an encoder each token of a prompt sees all of them.",
-        variant=LayerVariant(is_encoder=True),
+        variant=ServedVariant(is_encoder=True),
         forwards=(Forward.PREFILL,),
         in_graphs=False,
     ),
-    _Question(
+    _Statement(
         code="few-kv-splits",
         title="A decode is right whatever number of parts contexts are split in.",
-        variant=LayerVariant(configuration={"kernel": {"triton_attention_num_kv_splits": 3}}),
+        variant=ServedVariant(configuration={"kernel": {"triton_attention_num_kv_splits": 3}}),
         forwards=(Forward.DECODE,),
     ),
-    _Question(
+    _Statement(
         code="kv-split-tiles",
         title="A decode is right where contexts are split in parts of a fixed size.",
-        variant=LayerVariant(configuration={"kernel": {"triton_attention_split_tile_size": 16}}),
+        variant=ServedVariant(configuration={"kernel": {"triton_attention_split_tile_size": 16}}),
         forwards=(Forward.DECODE,),
     ),
-    _Question(
+    _Statement(
         code="deterministic-inference",
         title="Attention is right with --enable-deterministic-inference.",
-        variant=LayerVariant(
+        variant=ServedVariant(
             configuration={"deterministic": {"enable_deterministic_inference": True}}
         ),
     ),
@@ -113,108 +113,108 @@ def eager_output(rig: Rig, scene: Scene) -> Tensor:
         return on_host(supplied(scene, HostSeqLens.EXACT).on(rig.device).run(rig.build))
 
 
-def _run_eager(question: _Question, rig: Rig, case: Case) -> Iterator[Fault]:
+def _run_eager(statement: _Statement, rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = case.batch_scenario
-    scene = question.variant.prepared(draw(scenario, case.seed))
-    own = replace(rig, subject=with_variant(rig.subject, question.variant))
+    scene = statement.variant.prepared(draw(scenario, case.seed))
+    own = replace(rig, subject=with_variant(rig.subject, statement.variant))
     found = eager_output(own, scene)
     tolerance = rig.subject.tolerance(scenario.dtype)
-    if question.variant.kv_scales is not None:
+    if statement.variant.kv_scales is not None:
         tolerance = _FLOAT8_TOLERANCE
-    differs = difference(found, question.variant.expected(scene), tolerance)
+    differs = difference(found, statement.variant.expected(scene), tolerance)
     if differs is not None:
         lengths = scene.batch.seq_lens.tolist()
-        seen = _narrower(question.variant, rig, case, found, scene)
+        seen = _narrower(statement.variant, rig, case, found, scene)
         yield Fault(
-            what=f"{question.note}beside float64 {differs}{seen}; contexts of {lengths} tokens"
+            what=f"{statement.note}beside float64 {differs}{seen}; contexts of {lengths} tokens"
         )
 
 
-def _narrower(variant: LayerVariant, rig: Rig, case: Case, found: Tensor, scene: Scene) -> str:
+def _narrower(variant: ServedVariant, rig: Rig, case: Case, found: Tensor, scene: Scene) -> str:
     """Say where an output is that of a window which is one token narrower."""
-    if variant.window is None:
+    if variant.num_before is None:
         return ""
-    narrower = replace(variant, window=variant.window - 1).expected(scene)
+    narrower = replace(variant, num_before=variant.num_before - 1).expected(scene)
     is_it = rig.difference(found, narrower, case.batch_scenario) is None
-    return f"; it is that of itself and the {variant.window - 1} before it" if is_it else ""
+    return f"; it is that of itself and the {variant.num_before - 1} before it" if is_it else ""
 
 
-def _run_graphs(question: _Question, rig: Rig, case: Case) -> Iterator[Fault]:
-    own = replace(rig, subject=with_variant(rig.subject, question.variant))
+def _run_graphs(statement: _Statement, rig: Rig, case: Case) -> Iterator[Fault]:
+    own = replace(rig, subject=with_variant(rig.subject, statement.variant))
     yield from REPLAY.run(own, case)
 
 
-def _excuse(question: _Question, subject: Subject) -> str | None:
+def _excuse(statement: _Statement, subject: Subject) -> str | None:
     if subject.builder is None:
         return "it is no class of SGLang's"
-    left_out = _LEFT_OUT.get(subject.name, {})
-    return left_out.get(question.code)
+    return _REFUSED.get(subject.name, {}).get(statement.code)
 
 
-def _excuse_graphs(question: _Question, subject: Subject) -> str | None:
-    excuse = _excuse(question, subject) or unreplayed(subject)
-    replays = {*replayed_of(subject)} & {*question.forwards}
+def _excuse_graphs(statement: _Statement, subject: Subject) -> str | None:
+    excuse = _excuse(statement, subject) or unreplayed(subject)
+    replays = {*replayed_of(subject)} & {*statement.forwards}
     return excuse or (None if replays else "no batch of its forwards is replayed")
 
 
-def _eager_cases(question: _Question, subject: Subject, effort: Effort) -> Iterator[Case]:
-    scenarios = scenarios_of(subject, question.forwards)
-    if question.variant.kv_scales is not None:
+def _eager_cases(statement: _Statement, subject: Subject, effort: Effort) -> Iterator[Case]:
+    scenarios = scenarios_of(subject, statement.forwards)
+    if statement.variant.kv_scales is not None:
         # Products of float8 take 32 numbers at least.
         scenarios = (replace(own, dtype="bfloat16", head_size=64) for own in scenarios)
-    yield from cases_of(question.code, scenarios, effort)
+    yield from cases_of(statement.code, scenarios, effort)
 
 
-def _graph_cases(question: _Question, subject: Subject, effort: Effort) -> Iterator[Case]:
-    forwards = [each for each in replayed_of(subject) if each in question.forwards]
-    yield from rotated_cases(f"{question.code}-graphs", subject, effort, forwards)
+def _graph_cases(statement: _Statement, subject: Subject, effort: Effort) -> Iterator[Case]:
+    forwards = [each for each in replayed_of(subject) if each in statement.forwards]
+    yield from rotated_cases(f"{statement.code}-graphs", subject, effort, forwards)
 
 
-_NO_SINKS = "its forwards take no sinks"
-_LEFT_OUT: Mapping[str, Mapping[str, str]] = {
-    "TorchNativeAttnBackend": {"sinks": _NO_SINKS, "windowed-sinks": _NO_SINKS}
+_NO_SINKS = dict.fromkeys(("sinks", "windowed-sinks"), "its forwards take no sinks")
+_REFUSED: Mapping[str, Mapping[str, str]] = {
+    "TorchFlexAttnBackend": {**_NO_SINKS, "encoder": "it refuses layers of an encoder"},
+    "TorchNativeAttnBackend": _NO_SINKS,
 }
-"""What a class has no argument for."""
+"""Variants that a class refuses by an error of its own, or has no argument for."""
 
 
-def _eager(question: _Question) -> Check:
+def _eager(statement: _Statement) -> Check:
     return Check(
         about=CheckDescription(
-            code=question.code,
+            code=statement.code,
             claims=[],
-            title=question.title,
+            title=statement.title,
             proves="Eager forwards of such layers are within the tolerance of float64.",
             cannot="Other numbers than those of the cases.",
             after=["numerics"],
         ),
-        excuse=partial(_excuse, question),
-        cases=partial(_eager_cases, question),
-        run=partial(_run_eager, question),
+        excuse=partial(_excuse, statement),
+        cases=partial(_eager_cases, statement),
+        run=partial(_run_eager, statement),
     )
 
 
-def _graphs(question: _Question) -> Check:
+def _graphs(statement: _Statement) -> Check:
     return Check(
         about=CheckDescription(
-            code=f"{question.code}-graphs",
+            code=f"{statement.code}-graphs",
             claims=[],
-            title=f"{question.title.removesuffix('.')}, in graphs too.",
+            title=f"{statement.title.removesuffix('.')}, in graphs too.",
             proves="Replays of such layers, full and padded, give what their eager forwards give.",
             cannot="Whether those are right.",
             after=["replay"],
         ),
-        excuse=partial(_excuse_graphs, question),
-        cases=partial(_graph_cases, question),
-        run=partial(_run_graphs, question),
+        excuse=partial(_excuse_graphs, statement),
+        cases=partial(_graph_cases, statement),
+        run=partial(_run_graphs, statement),
         unfit=REPLAY.unfit,
     )
 
 
-def _checks(question: _Question) -> tuple[Check, ...]:
-    return (_eager(question), _graphs(question)) if question.in_graphs else (_eager(question),)
+def _checks(statement: _Statement) -> tuple[Check, ...]:
+    return (_eager(statement), _graphs(statement)) if statement.in_graphs else (_eager(statement),)
 
 
 VARIANT_CHECKS: tuple[Check, ...] = tuple(
-    check for question in QUESTIONS for check in _checks(question)
+    check for statement in STATEMENTS for check in _checks(statement)
 )
 """An eager check of each variant, and one of graphs."""

@@ -42,7 +42,7 @@ _CAPTURED = _PLAIN.model_copy(
 )
 
 
-def plainly(own: type, runner: SimpleNamespace) -> SimpleNamespace:
+def build_from_runner(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     """Build a class that takes the runner alone."""
     made: SimpleNamespace = own(runner)
     return made
@@ -54,7 +54,7 @@ class AdaptedClass:
 
     tried: Capabilities
     """What it does not declare, and the server relies on all the same."""
-    build: Build = plainly
+    build: Build = build_from_runner
     """Builds it as the server does."""
     roles: frozenset[Role] | None = None
     """The roles that it is tried in; None: those that SGLang's routing gives it."""
@@ -89,14 +89,14 @@ def _halves(_: type, runner: SimpleNamespace) -> SimpleNamespace:
 
 def _flex(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     """Build flex_attention, which is not compiled: torch's compiler has no such device."""
-    made = plainly(own, runner)
+    made = build_from_runner(own, runner)
     made.flex_attention = flex_attention_by_definition
     return made
 
 
 def _linear(own: type, runner: SimpleNamespace) -> SimpleNamespace:
     """Build a class of linear attention, which gathers states' indices as it does on CUDA."""
-    made = plainly(own, runner)
+    made = build_from_runner(own, runner)
     made._fused_state_indices_ok = runner.req_to_token_pool.mamba_translate_is_fusable  # noqa: SLF001
     return made
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.engine_modules import SGLang
-from backend_caps_sglang.kit.variants import LayerVariant
+from backend_caps_sglang.kit.variants import ServedVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class OneLayerPool:
 
 
 def runner_of(
-    sglang: SGLang, pools: Pools, *, variant: LayerVariant, num_verified: int
+    sglang: SGLang, pools: Pools, *, variant: ServedVariant, num_verified: int
 ) -> SimpleNamespace:
     """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
 
@@ -97,7 +97,7 @@ def runner_of(
         token_to_kv_pool_allocator=None,
         kv_index_translator=translator,
         kv_cache_dtype=pools.keys.dtype,
-        sliding_window_size=variant.window,
+        sliding_window_size=variant.num_before,
         is_draft_worker=False,
         server_args=sglang.context.get_context().server_args,
         model_config=_model_config(sglang, layer, pools.req_to_token.shape[1]),
@@ -127,7 +127,7 @@ def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> Simple
 
 
 def attention_of(
-    sglang: SGLang, layer: AttentionLayer, variant: LayerVariant, device: str
+    sglang: SGLang, layer: AttentionLayer, variant: ServedVariant, device: str
 ) -> torch.nn.Module:
     """Make SGLang's own layer from what the kit knows of one."""
     kinds = sglang.layers.AttentionType
@@ -137,9 +137,9 @@ def attention_of(
         scaling=layer.scaling,
         num_kv_heads=layer.tp_k_head_num,
         layer_id=layer.layer_id,
-        logit_cap=variant.logit_cap,
+        logit_cap=variant.logit_cap or 0.0,
         v_head_dim=layer.v_head_dim,
-        sliding_window_size=-1 if variant.window is None else variant.window,
+        sliding_window_size=-1 if variant.num_before is None else variant.num_before,
         attn_type=kinds.ENCODER_ONLY if variant.is_encoder else kinds.DECODER,
     )
     if variant.kv_scales is not None:

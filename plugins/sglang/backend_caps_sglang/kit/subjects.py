@@ -18,7 +18,7 @@ from backend_caps.runtime.attention import BackendSite
 from backend_caps_sglang.kit.adapter import Adapted
 from backend_caps_sglang.kit.classes import ADAPTED
 from backend_caps_sglang.kit.engine_modules import ENGINE, load_sglang
-from backend_caps_sglang.kit.variants import PLAIN, LayerVariant
+from backend_caps_sglang.kit.variants import PLAIN, ServedVariant
 
 _OTHERS = frozenset({Role.DRAFT})
 """Roles whose decode SGLang gives to another class, a container of steps, which has no adapter."""
@@ -46,7 +46,7 @@ def sglang_subject(registry: Registry, name: str) -> Subject:
     return with_variant(subject, PLAIN)
 
 
-def with_variant(subject: Subject, variant: LayerVariant) -> Subject:
+def with_variant(subject: Subject, variant: ServedVariant) -> Subject:
     """Return a subject whose every layer is of a variant."""
     module, _, class_name = str(subject.declaration.implementation).partition(":")
     own = vars(import_module(module))[class_name]
@@ -58,7 +58,7 @@ def with_variant(subject: Subject, variant: LayerVariant) -> Subject:
 def _built(
     adapter: type[Adapted],
     implementation: Callable[[SimpleNamespace], SimpleNamespace],
-    variant: LayerVariant,
+    variant: ServedVariant,
     site: BackendSite,
 ) -> Adapted:
     assert isinstance(site, Pools), "the kit brings pools of its own"

@@ -9,8 +9,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor
 
+from backend_caps.kit.layer_variants import PLAIN, LayerVariant
 from backend_caps.kit.scenarios import VERIFIED
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -27,7 +29,6 @@ from backend_caps_vllm.kit.servers import (
     num_blocks_of,
     server_config,
 )
-from backend_caps_vllm.kit.variants import PLAIN, LayerVariant
 
 _GraphKey = tuple[bool, int, int]
 """Whether a graph's batches are uniform, their requests, and their tokens."""
@@ -42,6 +43,19 @@ class Tokens(NamedTuple):
     """[T, Hk, D], device."""
     value: Tensor
     """[T, Hk, Dv], device."""
+
+
+def variant_arguments(
+    variant: LayerVariant, num_heads: int, device: torch.device
+) -> dict[str, object]:
+    """Return the arguments of an implementation that plain layers do not give."""
+    given: dict[str, object] = {}
+    if variant.logit_cap is not None:
+        given["logits_soft_cap"] = variant.logit_cap
+    sinks = variant.sinks(num_heads)
+    if sinks is not None:
+        given["sinks"] = sinks.to(device)
+    return given
 
 
 class Adapted:
@@ -65,6 +79,8 @@ class Adapted:
         if hasattr(self._backend, "set_head_size_v"):  # by vLLM's layer, before all else
             self._backend.set_head_size_v(layer_of(pools).v_head_dim)
         self._longest = pools.req_to_token.shape[1]
+        # vLLM's windows count the token itself.
+        self._window = None if variant.num_before is None else variant.num_before + 1
         self._cache = self._make_cache()
         self._spec = self._make_spec()
         self._num_blocks = num_blocks_of(vllm, self._spec, self._longest)
@@ -86,7 +102,7 @@ class Adapted:
 
     def _make_spec(self) -> SimpleNamespace:
         """Make vLLM's description of the KV cache."""
-        return cache_spec(self._vllm, self._pools, self._variant.window)
+        return cache_spec(self._vllm, self._pools, self._window)
 
     def _make_config(
         self, *, num_tokens_each: int, max_num_tokens: int | None = None
@@ -111,9 +127,9 @@ class Adapted:
             scale=layer.scaling,
             num_kv_heads=layer.tp_k_head_num,
             alibi_slopes=None,
-            sliding_window=self._variant.window,
+            sliding_window=self._window,
             kv_cache_dtype="auto",
-            **self._variant.arguments(layer.tp_q_head_num, self._pools.keys.device),
+            **variant_arguments(self._variant, layer.tp_q_head_num, self._pools.keys.device),
         )
         return made
 

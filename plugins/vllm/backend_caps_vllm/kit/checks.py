@@ -23,13 +23,13 @@ from torch import Tensor
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Fault, Forward, Rig, Subject
 from backend_caps.kit.check import cases_of, unless_claimed
+from backend_caps.kit.layer_variants import LayerVariant
 from backend_caps.kit.rig import on_host, supplied
 from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for, draw, scenarios_of
 from backend_caps.kit.scenes import Scene, reference_attention, scene
 from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps_vllm.kit.subjects import built, class_of
-from backend_caps_vllm.kit.variants import LayerVariant
 
 _WINDOW, _CAP = 5, 0.5
 """A window that most contexts are longer than, and a bound that most scores are near to."""
@@ -72,7 +72,7 @@ def _check(code: str, claim: str, variant: LayerVariant, *, title: str, proves: 
 SLIDING_WINDOW = _check(
     "sliding-window",
     "sliding_window",
-    LayerVariant(window=_WINDOW),
+    LayerVariant(num_before=_WINDOW - 1),
     title="A layer's window is as wide as it says.",
     proves=f"each token sees itself and the {_WINDOW - 1} before it",
 )

@@ -13,12 +13,12 @@ from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit import KitError, Subject
+from backend_caps.kit.layer_variants import PLAIN, LayerVariant
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.classes import ADAPTED, NOT_ASKED
 from backend_caps_vllm.kit.engine_modules import ENGINE, VLLM, load_vllm
-from backend_caps_vllm.kit.variants import PLAIN, LayerVariant
 
 
 def vllm_subject(registry: Registry, name: str) -> Subject:

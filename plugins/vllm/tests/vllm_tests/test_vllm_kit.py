@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from backend_caps_vllm.kit.adapter import variant_arguments
 from backend_caps_vllm.kit.batches import HostLengths, InputBuffers, InputTensors
 from backend_caps_vllm.kit.caches import joined_cache
 from backend_caps_vllm.kit.flex import attend_blocks
@@ -13,18 +14,10 @@ from backend_caps_vllm.kit.mla import LATENT, ROTATED, Projections, latents_of
 from backend_caps_vllm.kit.operators import merge_attn_states, reshape_and_cache_flash
 from backend_caps_vllm.kit.order import OrderedBatch
 from backend_caps_vllm.kit.prefill import ragged_attention
-from backend_caps_vllm.kit.variants import LayerVariant
 from torch import Tensor
 
-from backend_caps.kit.scenes import (
-    DECODE,
-    PREFIXED,
-    Pools,
-    Scene,
-    Setting,
-    reference_attention,
-    scene,
-)
+from backend_caps.kit.layer_variants import LayerVariant
+from backend_caps.kit.scenes import Scene, Setting, reference_attention, scene
 
 PAGE = 4
 
@@ -205,25 +198,12 @@ def test_blocks_are_read_as_far_as_a_row_counts() -> None:
     assert torch.allclose(output[0], weights @ seen, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "variant", [LayerVariant(), LayerVariant(window=99), LayerVariant(logit_cap=1e6)]
-)
-@pytest.mark.parametrize("requests", [DECODE, PREFIXED])
-def test_variant_of_no_effect_is_plain_attention(
-    variant: LayerVariant, requests: list[tuple[int, int]]
-) -> None:
-    """A wide window and a high bound change nothing."""
-    made = drawn(requests)
+def test_implementations_get_what_a_layer_has_beside_plain_attention() -> None:
+    """A plain layer gives nothing more; a cap and sinks are named as vLLM names them."""
+    device = torch.device("cpu")
+    given = variant_arguments(LayerVariant(logit_cap=0.5, has_sinks=True), 4, device)
 
-    assert torch.allclose(variant.expected(made), reference_attention(made), atol=1e-9)
-
-
-def test_sinks_take_weight() -> None:
-    """Outputs are smaller with sinks, and go nowhere else."""
-    made = drawn([(0, 1)])
-    plain, with_sinks = LayerVariant().expected(made), LayerVariant(has_sinks=True).expected(made)
-    share = with_sinks / plain
-
-    assert ((share > 0) & (share < 1)).all()
-    assert LayerVariant(has_sinks=True).arguments(4, made.q.device)["sinks"] is not None
-    assert isinstance(made.pools, Pools)
+    assert variant_arguments(LayerVariant(num_before=3), 4, device) == {}
+    assert given["logits_soft_cap"] == 0.5
+    assert isinstance(given["sinks"], torch.Tensor)
+    assert given["sinks"].shape == (4,)
