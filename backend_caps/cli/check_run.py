@@ -181,6 +181,7 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
         declared_at=None if source.declared_at is None else _nearby(source.declared_at),
         kit_version=version("backend-caps"),
         device=results.device,
+        stand_ins=list(results.subject.stand_ins) or None,
         effort=documents.EffortDocument.of(run.effort),
         status=(worst or kit.Verdict.NOT_CHECKED).value,
         claims=list(kit.claims_of(results, known)),

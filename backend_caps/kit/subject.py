@@ -35,6 +35,7 @@ class Subject:
         source: the file and distribution of the declaration.
         builder: builds a backend whose class is an engine's, by an adapter; None: this runtime's.
         words: arguments of `backend-caps check` beside its name that select it.
+        stand_ins: what is run in place of functions that need a GPU or its compiler.
         without: names of forwards to leave out, because the backend is known to fail them.
     """
 
@@ -43,6 +44,7 @@ class Subject:
     source: Source = BY_HAND
     builder: Callable[[BackendSite], AttentionBackend] | None = None
     words: tuple[str, ...] = ()
+    stand_ins: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
 
     @classmethod

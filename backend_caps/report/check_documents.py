@@ -163,6 +163,8 @@ class CheckDocument(Document):
     """The version of backend-caps that the checks belong to."""
     device: str
     """`sim`, `cpu` or `cuda`."""
+    stand_ins: Annotated[list[str] | None, LEFT_OUT] = None
+    """What was run in place of functions that need a GPU or its compiler; left out where none."""
     effort: EffortDocument
     """How much was tried."""
     status: StatusName

@@ -71,6 +71,8 @@ def _about(checked: CheckDocument) -> Iterator[Section]:
     source = ", ".join(part for part in (release, checked.declared_at) if part)
     if source:
         yield Lines((f"declared in {source}",), "places")
+    if checked.stand_ins:
+        yield Lines((f"with stand-ins for what needs a GPU: {'; '.join(checked.stand_ins)}",))
     kit = f"the checks of backend-caps {checked.kit_version}"
     seeds = counted(len(checked.effort.seeds), "seed")
     worth = "docs/explanation/what-a-pass-means.md says what a pass is worth"

@@ -69,6 +69,17 @@ def test_replay_command_is_on_one_line(shown: Shown) -> None:
     assert f"```sh\n{command}\n```" in markdown(check_view(document))
 
 
+def test_stand_ins_are_named_beside_the_outcome() -> None:
+    """What ran in place of a GPU's functions is in the view and in the JSON, where there was any."""
+    document = _held().model_copy(update={"stand_ins": ["a store", "a merge"]})
+    sentence = "with stand-ins for what needs a GPU: a store; a merge"
+
+    assert sentence in markdown(check_view(document))
+    assert "stand-ins" not in markdown(check_view(_held()))
+    assert document.model_dump(by_alias=True)["stand_ins"] == ["a store", "a merge"]
+    assert "stand_ins" not in json.loads(_held().model_dump_json(by_alias=True))
+
+
 def test_part_of_the_checks_shows_part_of_the_claims() -> None:
     """Where only some checks ran, only what they are about is shown, and the rest is counted."""
     claims = checked().claims

@@ -41,7 +41,11 @@ def sglang_subject(registry: Registry, name: str) -> Subject:
     found = registry[name]
     load_sglang()
     subject = Subject(
-        name=name, declaration=_tried(found), source=found.source, words=("--engine", ENGINE)
+        name=name,
+        declaration=_tried(found),
+        source=found.source,
+        words=("--engine", ENGINE),
+        stand_ins=ADAPTED[name].stand_ins,
     )
     return with_variant(subject, PLAIN)
 

@@ -38,7 +38,11 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
         raise KitError.uncheckable(name, problem)
     found, vllm = registry[name], load_vllm()
     subject = Subject(
-        name=name, declaration=_tried(found, vllm), source=found.source, words=("--engine", ENGINE)
+        name=name,
+        declaration=_tried(found, vllm),
+        source=found.source,
+        words=("--engine", ENGINE),
+        stand_ins=ADAPTED[name].stand_ins,
     )
     class_of(subject.declaration)  # raises here what its import raises
     return replace(subject, builder=partial(built, subject))
