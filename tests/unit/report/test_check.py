@@ -70,7 +70,7 @@ def test_replay_command_is_on_one_line(shown: Shown) -> None:
 
 
 def test_stand_ins_are_named_beside_the_outcome() -> None:
-    """What ran in place of a GPU's functions is in the view and in the JSON, where there was any."""
+    """What ran in place of a GPU's functions is in the view and in the JSON, if there was any."""
     document = _held().model_copy(update={"stand_ins": ["a store", "a merge"]})
     sentence = "with stand-ins for what needs a GPU: a store; a merge"
 
