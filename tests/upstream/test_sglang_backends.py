@@ -24,7 +24,6 @@ LINES = {
     "sglang/kernels/ops/attention/fla/index.py:23": ".tolist()",
     "sglang/kernels/ops/attention/linear/lightning_attn.py:377": "q_decay = tl.exp(",
     "sglang/srt/layers/attention/base_attn_backend.py:355": "self.forward_extend(",
-    "sglang/srt/layers/attention/torch_flex_backend.py:268": "NotImplementedError",
     "sglang/srt/layers/attention/torch_native_backend.py:127": "query[:, start_q:end_q, :]",
     "sglang/srt/layers/attention/torch_flex_backend.py:134": "query[:, start_q:end_q, :]",
     "sglang/srt/layers/attention/torch_native_backend.py:262": "scaled_dot_product_attention(",
