@@ -46,7 +46,7 @@ VLLM_PLUGINS := $(patsubst %,.cache/wheels/%.stamp,vllm_ascend-0.13.0 vllm_ascen
   tpu_inference-0.18.0 tpu_inference-0.26.0 vllm_rbln-0.11.2.post1 vllm_spyre-1.7.0)
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md docs/reference/*/*.md)
-BENCHMARKS := startup discovery resolution relay waits rules runtime simulator engines agreement pages
+BENCHMARKS := startup discovery resolution relay waits rules runtime simulator kernels engines agreement pages
 
 # The site in .cache/site, from the checkout alone. Its authors' notice on their next version is no news.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -21,6 +21,7 @@ ORDER: dict[str, str] = {
     "rules": "What a rule set costs",
     "runtime": "The overlapped loop",
     "simulator": "The simulated accelerator",
+    "kernels": "Kernels of Triton on it",
     "agreement": "Agreement of ranks",
     "pages": "A report as a page",
 }
