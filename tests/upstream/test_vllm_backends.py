@@ -85,6 +85,7 @@ def test_class_without_an_adapter_has_a_reason(name: str) -> None:
     assert UNASKED[name] in " ".join(refusal.split())
 
 
+@pytest.mark.vllm_wheel
 @pytest.mark.parametrize("place", LINES)
 def test_line_of_vllm_is_the_one_that_is_meant(place: str) -> None:
     """A line that the page names is in the wheel what the page takes it for."""
