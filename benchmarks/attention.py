@@ -232,8 +232,8 @@ def workload(device: torch.device, scale: Scale, batch_size: int, length: int) -
     return Workload(
         pools=Pools(
             table,
-            random(num_slots, layer.tp_k_head_num, layer.qk_head_dim),
-            random(num_slots, layer.tp_k_head_num, layer.v_head_dim),
+            random(1, num_slots, layer.tp_k_head_num, layer.qk_head_dim),
+            random(1, num_slots, layer.tp_k_head_num, layer.v_head_dim),
             PAGE_SIZE,
         ),
         batch=batch,

@@ -20,6 +20,7 @@ from backend_caps.cli.options import importable
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit.check import engine_adapter
 from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.dimensions import values_of
 from backend_caps.report import check_documents as documents
 from backend_caps.report.check_catalog import checks_named
 from backend_caps.report.progress import terminal_of
@@ -187,6 +188,7 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
         claims=list(kit.claims_of(results, known)),
         checks=[_checked(own, run) for own in results.checks],
         exercised=_exercised(results),
+        dimensions=_dimensions(results),
         lines=None if run.lines is None else _lines(run.lines),
         printed=[
             documents.PrintedDocument(text=text, count=count) for text, count in run.printed.items()
@@ -238,6 +240,15 @@ def _exercised(results: kit.Results) -> list[documents.ExercisedDocument]:
             num_cases=counts[own],
         )
         for own in kit.Forward
+    ]
+
+
+def _dimensions(results: kit.Results) -> list[documents.DimensionDocument]:
+    cases = [case.scenario for own in results.checks for case in own.cases]
+    counts = values_of(scenario for scenario in cases if scenario is not None)
+    return [
+        documents.DimensionDocument(dimension=name, values=dict(values))
+        for name, values in counts.items()
     ]
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from backend_caps.capability.kind import Scale
 from backend_caps.discovery.registry import Registry
+from backend_caps.kit.dimensions import rotated
 from backend_caps.kit.errors import KitError
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, Scenario, forwards_of, scenarios_of
@@ -145,15 +146,28 @@ def cases_of(code: str, scenarios: Iterable[Scenario], effort: Effort) -> Iterat
             yield Case(check=code, scenario=scenario, seed=seed)
 
 
+def spread_cases(
+    code: str, scenarios: Iterable[Scenario], subject: Subject, effort: Effort
+) -> Iterator[Case]:
+    """Make a case of each scenario and seed, run eagerly; values of dimensions rotate."""
+    listed = list(scenarios)
+    by_seed = [[*rotated(listed, seed, subject)] for seed in effort.seeds]
+    for of_scenario in zip(*by_seed, strict=True):
+        for seed, scenario in zip(effort.seeds, of_scenario, strict=True):
+            yield Case(check=code, scenario=scenario, seed=seed)
+
+
 def cases_by_seed(
     code: str,
     scenarios_of_seed: Callable[[Subject, int], Iterable[Scenario]],
     subject: Subject,
     effort: Effort,
 ) -> Iterator[Case]:
-    """Make a case of each seed and each distinct scenario of the seed, run eagerly."""
+    """Make an eager case of each scenario of each seed; values of dimensions rotate."""
     for seed in effort.seeds:
-        for scenario in dict.fromkeys(scenarios_of_seed(subject, seed)):
+        # Equal scenarios differ once values rotate.
+        listed = rotated(scenarios_of_seed(subject, seed), seed, subject)
+        for scenario in dict.fromkeys(listed):
             yield Case(check=code, scenario=scenario, seed=seed)
 
 
@@ -259,17 +273,19 @@ def rotated_cases(
     *,
     share: int = 1,
 ) -> Iterator[Case]:
-    """Make a case of each forward and seed, at one page size.
+    """Make a case of each forward and seed, at one page size; values of dimensions rotate.
 
     `share` spreads the forwards over so many seeds: at 2, each forward has every other seed.
     """
     for seed in effort.seeds:
+        listed = list[Scenario]()
         for place, forward in enumerate(forwards):
             scenarios = list(scenarios_of(subject, [forward]))
             if scenarios and place % share == seed % share:
                 # Mixes both page sizes among the forwards of one seed.
-                scenario = scenarios[(place // share + seed // share) % len(scenarios)]
-                yield Case(check=code, scenario=scenario, seed=seed)
+                listed.append(scenarios[(place // share + seed // share) % len(scenarios)])
+        for scenario in rotated(listed, seed, subject):
+            yield Case(check=code, scenario=scenario, seed=seed)
 
 
 def long_cases(cases: Sequence[Case], effort: Effort) -> Iterator[Case]:

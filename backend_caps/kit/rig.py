@@ -25,6 +25,7 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit.errors import BaselineError
+from backend_caps.kit.process_state import defaults_kept
 from backend_caps.kit.scenarios import Scenario
 from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.kit.subject import Subject
@@ -114,7 +115,7 @@ class Rig:
             schedule: the order of the work, on the simulated device.
             check_races: whether to feed torch's stream sanitizer, on the simulated device.
         """
-        with torch.no_grad():
+        with torch.no_grad(), defaults_kept():
             if self.device != DEVICE_NAME:
                 yield None
                 return
@@ -139,7 +140,11 @@ class Rig:
 
         output, expected  [T, Hq, Dv], host
         """
-        return difference(output, expected, self.subject.tolerance(scenario.dtype))
+        return difference(output, expected, self.tolerance(scenario))
+
+    def tolerance(self, scenario: Scenario) -> float:
+        """Return the absolute and relative tolerance of a scenario's outputs."""
+        return self.subject.tolerance(scenario.dtype) * scenario.numbers.looseness
 
     def streams(self) -> DeviceStreams:
         """Make streams of the device; within `running`."""
@@ -256,5 +261,9 @@ def changed_rows(before: Tensor, now: Tensor) -> list[int]:
 
 def changed_slots(before: Pools, now: Pools) -> set[int]:
     """List slots with changed keys or values; `before` is on the host, which waits for `now`."""
-    pairs = (before.keys, now.keys), (before.values, now.values)
-    return {slot for old, new in pairs for slot in changed_rows(old, on_host(new))}
+    pairs = (before.key_buffers, now.key_buffers), (before.value_buffers, now.value_buffers)
+    return {
+        slot
+        for old, new in pairs
+        for slot in changed_rows(old.transpose(0, 1), on_host(new).transpose(0, 1))
+    }

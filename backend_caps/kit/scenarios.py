@@ -23,19 +23,27 @@ from backend_caps.runtime.batch import ForwardMode
 
 _T = TypeVar("_T", int, str)
 VERIFIED = 3
-"""Tokens of each request in a verified chain."""
+"""Tokens of each request in a verified chain, unless a scenario says otherwise."""
 TREE_NODES = 5
-"""Tokens of each request in a verified tree."""
+"""Tokens of each request in a verified tree, likewise."""
+CHUNKED = 9
+"""New tokens of a request's longest chunk, likewise."""
 DRAFT_STEPS = 2
 """Draft steps whose beams a draft forward attends to."""
 MOST_REQUESTS = 4
-"""Requests of the largest batch."""
+"""Requests of the largest batch, likewise."""
 _SHORT = 24
 """The longest context of a scenario that does not test long contexts."""
 _WIDEST = 3
 """Children of a node, and beams of a draft step, unless a backend claims fewer."""
 _FLATTER = 0.75
 """Factor of the usual scaling, so that a backend that ignores `layer.scaling` fails."""
+_FLATTER_BY = 0.8
+"""Factor of a layer's scaling on that of the layer before, so that one kept for all fails."""
+_NARROW_VALUES = {192: 128, 576: 512}
+"""Sizes of values by those of queries and keys, in models with latent attention."""
+_BEHIND_CHUNK = 8
+"""Room in a context for cached tokens in front of the longest chunk."""
 
 
 class Forward(Enum):
@@ -113,36 +121,89 @@ class Scenario:
     """Children of a node, and beams of a draft step."""
     min_context_len: int = _SHORT
     """A lower bound of the longest context."""
+    new_tokens: int | None = None
+    """Tokens of each request in a verify, tree or draft-extend, and of the longest chunk; None:
+    `VERIFIED`, `TREE_NODES` or `CHUNKED`."""
+    max_requests: int = MOST_REQUESTS
+    """Requests of the largest batch."""
+    layer_ids: tuple[int, ...] = (0,)
+    """The layers that run; the KV cache has all layers up to the last one."""
+    numbers: scenes.Numbers = scenes.Numbers.USUAL
+    """How large scores and values are."""
+    layout: scenes.Layout = scenes.Layout.PACKED
+    """How queries, keys and values stand in memory."""
+    index_dtype: str = "int32"
+    """The dtype of the page table; extend lengths have the other one of int32 and int64."""
 
     @property
     def name(self) -> str:
         """One word that identifies it in a case's name."""
         sizes = f"page-{self.page_size},head-{self.head_size}x{self.num_heads}:{self.num_kv_heads}"
-        tree = f",topk-{self.topk}" if self.forward.is_tree else ""
-        context = "" if self.min_context_len == _SHORT else f",context-{self.min_context_len}"
-        return f"{self.forward.value},{self.dtype},{sizes}{tree}{context}"
+        words = {
+            f"topk-{self.topk}": self.forward.is_tree,
+            f"context-{self.min_context_len}": self.min_context_len != _SHORT,
+            f"new-{self.new_tokens}": self.new_tokens is not None,
+            f"requests-{self.max_requests}": self.max_requests != MOST_REQUESTS,
+            f"layers-{'+'.join(map(str, self.layer_ids))}": self.layer_ids != (0,),
+            self.numbers.value: self.numbers is not scenes.Numbers.USUAL,
+            self.layout.value: self.layout is not scenes.Layout.PACKED,
+            self.index_dtype: self.index_dtype != "int32",
+        }
+        parts = (self.forward.value, self.dtype, sizes)
+        return ",".join([*parts, *(word for word, is_said in words.items() if is_said)])
 
     @property
     def max_context_len(self) -> int:
-        """The longest context: two pages and a few tokens, or the beams of all draft steps."""
-        return max(self.min_context_len, 2 * self.page_size + 8, DRAFT_STEPS * self.topk + VERIFIED)
+        """The longest context: two pages and a few tokens, a chunk, or all beams or nodes."""
+        beams = max(DRAFT_STEPS * self.topk, self.num_nodes) + VERIFIED
+        chunk = (self.new_tokens or 0) + _BEHIND_CHUNK
+        return max(self.min_context_len, 2 * self.page_size + 8, beams, chunk)
+
+    @property
+    def count(self) -> int:
+        """Tokens of each request in a verify, tree or draft-extend, and of the longest chunk."""
+        if self.forward is Forward.TREE:
+            return self.num_nodes
+        if self.forward in {Forward.CHUNK, Forward.MIXED}:
+            return self.new_tokens or CHUNKED
+        return 1 if self.forward is Forward.DECODE else self.new_tokens or VERIFIED
 
     @property
     def num_nodes(self) -> int:
         """Tokens of each request in a tree: a wide tree has a node with `topk` children."""
-        return TREE_NODES if self.topk <= _WIDEST else self.topk + 2
+        return self.new_tokens or TREE_NODES if self.topk <= _WIDEST else self.topk + 2
+
+    @property
+    def value_size(self) -> int:
+        """Dv: smaller than the head size where that is of latent attention."""
+        return _NARROW_VALUES.get(self.head_size, self.head_size)
 
     def setting(self, seed: int) -> scenes.Setting:
         """Return the sizes of a scene: room for the largest batch, on scattered pages."""
         pages_each = -(-self.max_context_len // self.page_size)
-        heads, scaling = (self.num_heads, self.num_kv_heads), _FLATTER * self.head_size**-0.5
+        layer, *later_layers = (
+            scenes.layer_of(
+                self.num_heads,
+                self.num_kv_heads,
+                self.head_size,
+                self.value_size,
+                scaling=_FLATTER * _FLATTER_BY**place * self.head_size**-0.5,
+                layer_id=place,
+            )
+            for place in self.layer_ids
+        )
         return scenes.Setting(
-            layer=scenes.layer_of(*heads, self.head_size, scaling=scaling),
+            layer=layer,
+            later_layers=tuple(later_layers),
+            numbers=self.numbers,
+            layout=self.layout,
+            index_dtype=getattr(torch, self.index_dtype),
+            extend_dtype=torch.int64 if self.index_dtype == "int32" else torch.int32,
             dtype=getattr(torch, self.dtype),
             page_size=self.page_size,
             max_context_len=self.max_context_len,
-            num_slots=(MOST_REQUESTS * pages_each + 3) * self.page_size,
-            num_rows=MOST_REQUESTS + 3,
+            num_slots=(self.max_requests * pages_each + 3) * self.page_size,
+            num_rows=self.max_requests + 3,
             seed=seed,
         )
 
@@ -154,8 +215,13 @@ def dice_for(scenario: Scenario, seed: int) -> random.Random:
 
 
 def draw(scenario: Scenario, seed: int) -> scenes.Scene:
-    """Draw a batch; at seed 0 of one request. Lengths are often at a page's edge."""
-    count = (1, 3, MOST_REQUESTS, 2)[seed % 4]
+    """Draw a batch. Lengths are often at a page's edge.
+
+    At seed 0 it has one request; where the scenario has more than usual, it has these.
+    """
+    most = scenario.max_requests
+    few, many = (1, 3, most, 2), (most, most // 2 + 1, most - 1, most)
+    count = (few if most == MOST_REQUESTS else many)[seed % 4]
     return draw_requests(scenario, dice_for(scenario, seed), count, setting_seed=seed)
 
 
@@ -181,7 +247,7 @@ def _draft_request(scenario: Scenario, dice: random.Random, place: int) -> tuple
     """
     is_tree = scenario.forward is Forward.TREE
     room = scenario.num_nodes if is_tree else DRAFT_STEPS * scenario.topk
-    length = _length(scenario, dice, 0, scenario.max_context_len - room)
+    length = _cached(scenario, dice, room)
     if is_tree:
         return length, scenes.visible_nodes(_tree(scenario, dice, place))
     return length, scenes.beams(scenario.topk, DRAFT_STEPS, dice)
@@ -194,15 +260,26 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
         case Forward.PREFILL:
             return 0, _length(scenario, dice, 1, longest)
         case Forward.CHUNK:
+            if scenario.new_tokens is not None and place == 0:
+                new = scenario.new_tokens
+                return _length(scenario, dice, 1, longest - new), new
             cached = _length(scenario, dice, 1, longest - 1)
-            return cached, dice.randint(1, min(9, longest - cached))
+            return cached, dice.randint(1, min(scenario.count, longest - cached))
         case Forward.MIXED:
-            new = 1 if place % 2 else dice.randint(1, 9)
+            is_longest = scenario.new_tokens is not None and place == 0
+            new = scenario.count if is_longest else dice.randint(1, scenario.count)
+            new = 1 if place % 2 else new
             return _length(scenario, dice, 0, longest - new), new
-        case Forward.DECODE:
-            return _length(scenario, dice, 0, longest - 1), 1
         case _:
-            return _length(scenario, dice, 0, longest - VERIFIED), VERIFIED
+            return _cached(scenario, dice, scenario.count), scenario.count
+
+
+def _cached(scenario: Scenario, dice: random.Random, new: int) -> int:
+    """Draw a number of cached tokens; that, or the length with new ones, is often at an edge."""
+    longest = scenario.max_context_len
+    if dice.random() < 0.5:  # noqa: PLR2004 - every other time
+        return _length(scenario, dice, new, longest) - new
+    return _length(scenario, dice, 0, longest - new)
 
 
 def _tree(scenario: Scenario, dice: random.Random, place: int) -> scenes.Tree:
@@ -277,7 +354,7 @@ def page_sizes_of(subject: Subject) -> tuple[int, ...]:
 
 def head_sizes_of(subject: Subject) -> tuple[int, ...]:
     """List the claimed head sizes of those that models have; the first is small."""
-    return _claimed(subject, "head_sizes", (16, 64, 128, 80, 96, 256, 32, 576))
+    return _claimed(subject, "head_sizes", (16, 64, 128, 80, 192, 96, 256, 32, 576))
 
 
 def dtypes_of(subject: Subject) -> tuple[str, ...]:

@@ -1,8 +1,12 @@
 """A batch over a paged KV cache, whose slots without an owner hold poison.
 
-Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, B requests and
-T tokens in the batch, Hq query heads, Hk key and value heads, D and Dv their sizes, N new tokens of
-one request and C tokens of its context, M entries in a tree mask.
+A scene runs one layer or several, of the same sizes, each with its own queries, keys and values.
+Tensors of all layers have their heads side by side, layer after layer.
+
+Shapes: P rows in the request pool, L the longest context, A layers in the KV cache and Y of them
+that run, S slots in a layer, B requests and T tokens in the batch, Hq query heads, Hk key and value
+heads, D and Dv their sizes, N new tokens of one request and C tokens of its context, M entries in a
+tree mask.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from backend_caps.protocols import Layer
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -23,24 +29,50 @@ from backend_caps.runtime.model.layers import AttentionLayer
 _Held = TypeVar("_Held", bound="Pools | Scene | ForwardBatch")
 _HOST = frozenset({"seq_lens_cpu", "seq_lens_cpu_upper_bound"})
 
+_VOCABULARY = 50
+"""Ids of tokens; what they are says nothing to a backend."""
 Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens, for each request."""
 
 
+class Layout(Enum):
+    """How a forward's queries, keys and values stand in memory."""
+
+    PACKED = "packed"
+    """As views of one tensor, as a fused projection leaves them."""
+    SEPARATE = "separate"
+    """In a tensor each, without gaps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The pools of a backend: the page table, and one layer of KV cache."""
+    """The pools of a backend: the page table, and the KV cache of all layers."""
 
     req_to_token: Tensor
-    """[P, L] int32, device."""
-    keys: Tensor
-    """[S, Hk, D], device."""
-    values: Tensor
-    """[S, Hk, Dv], device."""
+    """[P, L] int32 or int64, device."""
+    key_buffers: Tensor
+    """[A, S, Hk, D], device."""
+    value_buffers: Tensor
+    """[A, S, Hk, Dv], device."""
     page_size: int = 1
     """Slots that are allocated together."""
-    layer: AttentionLayer | None = None
-    """The only layer: an engine's adapter sizes buffers by it; backends get it in `forward`."""
+    layers: tuple[AttentionLayer, ...] = ()
+    """The layers that run, whose ids are places in the buffers. Other layers hold poison alone."""
+
+    @property
+    def layer(self) -> AttentionLayer | None:
+        """The first layer that runs: an engine's adapter sizes buffers by it."""
+        return self.layers[0] if self.layers else None
+
+    @property
+    def keys(self) -> Tensor:
+        """The first running layer's keys: [S, Hk, D], device."""
+        return self.key_buffers[self.layers[0].layer_id if self.layers else 0]
+
+    @property
+    def values(self) -> Tensor:
+        """The first running layer's values: [S, Hk, Dv], device."""
+        return self.value_buffers[self.layers[0].layer_id if self.layers else 0]
 
     @property
     def req_to_token_pool(self) -> Pools:
@@ -52,18 +84,44 @@ class Pools:
         """Return itself, as the KV cache's pool."""
         return self
 
-    def get_key_buffer(self, _layer_id: int, /) -> Tensor:
-        """Return the only layer's keys."""
-        return self.keys
+    def get_key_buffer(self, layer_id: int, /) -> Tensor:
+        """Return a layer's keys: [S, Hk, D], device."""
+        return self.key_buffers[layer_id]
 
-    def get_value_buffer(self, _layer_id: int, /) -> Tensor:
-        """Return the only layer's values."""
-        return self.values
+    def get_value_buffer(self, layer_id: int, /) -> Tensor:
+        """Return a layer's values: [S, Hk, Dv], device."""
+        return self.value_buffers[layer_id]
 
-    def set_kv_buffer(self, _layer: object, loc: Tensor, k: Tensor, v: Tensor, /) -> None:
-        """Store new tokens, in the cache's own dtype."""
-        self.keys[loc] = k.to(self.keys.dtype)
-        self.values[loc] = v.to(self.values.dtype)
+    def set_kv_buffer(self, layer: Layer, loc: Tensor, k: Tensor, v: Tensor, /) -> None:
+        """Store a layer's new tokens, in the cache's own dtype."""
+        keys, values = self.key_buffers[layer.layer_id], self.value_buffers[layer.layer_id]
+        keys[loc] = k.to(keys.dtype)
+        values[loc] = v.to(values.dtype)
+
+    def store(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store tokens of all layers that run: [N], [N, Y * Hk, D] and [N, Y * Hk, Dv]."""
+        parts = (own.chunk(len(self.layers), 1) for own in (keys, values))
+        for layer, k, v in zip(self.layers, *parts, strict=True):
+            self.set_kv_buffer(layer, slots, k, v)
+
+    def tokens(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Copy keys [N, Y * Hk, D] and values [N, Y * Hk, Dv] of all layers that run."""
+        ids = [layer.layer_id for layer in self.layers]
+        keys, values = (
+            torch.cat([buffers[place][slots] for place in ids], 1)
+            for buffers in (self.key_buffers, self.value_buffers)
+        )
+        return keys, values
+
+    def fill(self, slots: Tensor, value: float) -> None:
+        """Fill slots of every layer."""
+        self.key_buffers[:, slots] = self.value_buffers[:, slots] = value
+
+    def copy_from(self, other: Pools) -> None:
+        """Take the contents of pools of the same sizes. Sync: none. Allocates: nothing."""
+        self.req_to_token.copy_(other.req_to_token)
+        self.key_buffers.copy_(other.key_buffers)
+        self.value_buffers.copy_(other.value_buffers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +133,26 @@ class Scene:
     """
 
     pools: Pools
-    layer: AttentionLayer
+    layers: tuple[AttentionLayer, ...]
+    """The layers that run, in their order."""
     batch: ForwardBatch
     q: Tensor
-    """[T, Hq, D], device."""
+    """[T, Y * Hq, D], device."""
     k: Tensor
-    """[T, Hk, D], device."""
+    """[T, Y * Hk, D], device."""
     v: Tensor
-    """[T, Hk, Dv], device."""
+    """[T, Y * Hk, Dv], device."""
     contexts: Sequence[tuple[Tensor, Tensor]]
-    """[C, Hk, D] and [C, Hk, Dv], host: keys and values of each request."""
+    """[C, Y * Hk, D] and [C, Y * Hk, Dv], host: keys and values of each request."""
     visible: Sequence[Tensor]
     """[N, C] bool, host: the mask of each request's new tokens."""
+    layout: Layout = Layout.SEPARATE
+    """How the layers get `q`, `k` and `v`."""
+
+    @property
+    def layer(self) -> AttentionLayer:
+        """The first layer that runs."""
+        return self.layers[0]
 
     @property
     def requests(self) -> Requests:
@@ -101,19 +167,36 @@ class Scene:
     def run(
         self, implementation: Callable[..., AttentionBackend], *, save_kv_cache: bool = True
     ) -> Tensor:
-        """Run one layer's eager forward in a new backend: [T, Hq, Dv]."""
+        """Run an eager forward of all layers in a new backend: [T, Y * Hq, Dv]."""
         return self.attend(implementation(self.pools), save_kv_cache=save_kv_cache)
 
     def attend(self, backend: AttentionBackend, *, save_kv_cache: bool = True) -> Tensor:
-        """Prepare a backend and run its eager forward: [T, Hq, Dv]."""
+        """Prepare a backend and run its eager forward of all layers: [T, Y * Hq, Dv]."""
         backend.init_forward_metadata(self.batch)
         return self.forward(backend, save_kv_cache=save_kv_cache)
 
     def forward(self, backend: AttentionBackend, *, save_kv_cache: bool = True) -> Tensor:
-        """Run a prepared backend's forward: [T, Hq, Dv]."""
-        q, k, v = (tokens.flatten(1) for tokens in (self.q, self.k, self.v))
-        output = backend.forward(q, k, v, self.layer, self.batch, save_kv_cache=save_kv_cache)
-        return output.reshape(len(output), self.layer.tp_q_head_num, self.layer.v_head_dim)
+        """Run a prepared backend's forward of each layer in turn: [T, Y * Hq, Dv]."""
+        outputs = []
+        for layer, (q, k, v) in zip(self.layers, self.inputs(), strict=True):
+            output = backend.forward(q, k, v, layer, self.batch, save_kv_cache=save_kv_cache)
+            outputs.append(output.reshape(len(output), layer.tp_q_head_num, layer.v_head_dim))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+
+    def inputs(self) -> Sequence[tuple[Tensor, Tensor, Tensor]]:
+        """Return each layer's queries [T, Hq * D], keys [T, Hk * D] and values [T, Hk * Dv].
+
+        They are views of `q`, `k` and `v`, or copies where these hold several layers and their
+        layout is `SEPARATE`.
+        """
+        return layer_inputs(self.q, self.k, self.v, len(self.layers), self.layout)
+
+    def laid_out(self) -> Scene:
+        """Place `q`, `k` and `v` in memory as the scene's layout has them."""
+        if self.layout is Layout.SEPARATE:
+            return self
+        q, k, v = packed(self.q, self.k, self.v)
+        return replace(self, q=q, k=k, v=v)
 
     def select(self, order: Sequence[int]) -> Scene:
         """Make the scene of some of the requests, in this order, over the same pools."""
@@ -123,6 +206,7 @@ class Scene:
             whole.req_pool_indices[[*order]],
             self.take(whole.out_cache_loc, order),
             uniform=whole.extend_seq_lens is None,
+            extend_dtype=extend_dtype_of(whole),
         )
         batch.mode = whole.mode
         if whole.tree_mask is not None:
@@ -141,6 +225,26 @@ class Scene:
         return moved(self, lambda tensor: tensor.to(device))
 
 
+def packed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Copy tensors [T, ...] side by side to one tensor, and return views of their shapes."""
+    parts = (q, k, v)
+    sizes = [own[0].numel() if len(own) else own.shape[1] * own.shape[2] for own in parts]
+    whole = torch.cat([own.flatten(1) for own in parts], 1)
+    views = zip(parts, torch.split(whole, sizes, 1), strict=True)
+    q, k, v = (view.view(own.shape) for own, view in views)
+    return q, k, v
+
+
+def layer_inputs(
+    q: Tensor, k: Tensor, v: Tensor, num_layers: int, layout: Layout
+) -> Sequence[tuple[Tensor, Tensor, Tensor]]:
+    """Cut [T, Y * H, D] into each layer's [T, H * D], as views unless the layout is `SEPARATE`."""
+    parts = [[own.flatten(1) for own in tokens.chunk(num_layers, 1)] for tokens in (q, k, v)]
+    if layout is Layout.SEPARATE:
+        parts = [[own.contiguous() for own in of_layers] for of_layers in parts]
+    return [*zip(*parts, strict=True)]
+
+
 def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
     """Copy pools, a scene or a batch, and apply `move` to each device tensor."""
     copied = copy(held)
@@ -151,10 +255,20 @@ def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
             object.__setattr__(copied, each.name, move(value))
         elif isinstance(value, Pools | ForwardBatch):
             object.__setattr__(copied, each.name, moved(value, move))
+    if isinstance(copied, Scene) and copied.layout is Layout.PACKED:
+        for name, view in zip("qkv", packed(copied.q, copied.k, copied.v), strict=True):
+            object.__setattr__(copied, name, view)
     return copied
 
 
-def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
+def batch_of(
+    requests: Requests,
+    rows: Tensor,
+    new_slots: Tensor,
+    *,
+    uniform: bool,
+    extend_dtype: torch.dtype = torch.int64,
+) -> ForwardBatch:
     """Make the batch of requests in `rows`, [B], that writes to `new_slots`, [T]."""
     prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
     lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
@@ -163,7 +277,7 @@ def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bo
     uniform_mode = ForwardMode.DECODE if is_decode else ForwardMode.VERIFY
     batch = ForwardBatch(
         mode=uniform_mode if uniform else ForwardMode.EXTEND,
-        input_ids=torch.zeros_like(new_slots),
+        input_ids=new_slots % _VOCABULARY + 1,
         positions=torch.cat([new_slots[:0], *positions]),
         req_pool_indices=rows,
         seq_lens=lengths,
@@ -172,10 +286,21 @@ def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bo
         seq_lens_sum=int(lengths.sum()),
     )
     if not uniform:
-        batch.extend_seq_lens = torch.tensor(counts, dtype=torch.int64)
-        batch.extend_prefix_lens = torch.tensor(prefixes, dtype=torch.int64)
+        batch.last_token_indices = torch.tensor(counts).cumsum(0) - 1
+        batch.extend_seq_lens = torch.tensor(counts, dtype=extend_dtype)
+        batch.extend_prefix_lens = torch.tensor(prefixes, dtype=extend_dtype)
         batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu = tuple(counts), tuple(prefixes)
     return batch
+
+
+def extend_dtype_of(batch: ForwardBatch) -> torch.dtype:
+    """Return the dtype of a batch's extend lengths; int64 where it has none."""
+    return torch.int64 if batch.extend_seq_lens is None else batch.extend_seq_lens.dtype
+
+
+def causal(count: int, length: int) -> Tensor:
+    """Return the causal mask of a context's last tokens: [count, length] bool."""
+    return torch.ones(count, length, dtype=torch.bool).tril(length - count)
 
 
 def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
@@ -189,21 +314,28 @@ def reference_attention(scene: Scene) -> Tensor:
 
     It reads neither the KV cache, the page table nor the batch, which a backend reads.
 
-    returns  [T, Hq, Dv] float64, host; zeros for a token that sees nothing
+    returns  [T, Y * Hq, Dv] float64, host; zeros for a token that sees nothing
     """
+    of_heads = [layer.scaling for layer in scene.layers for _ in range(layer.tp_q_head_num)]
+    scaling = torch.tensor(of_heads, dtype=torch.float64)
     queries = torch.split(scene.q.cpu().double(), scene.counts)
     outputs = [
-        _one_request(q, keys.double(), values.double(), visible, scene.layer.scaling)
+        one_request(q, keys.double(), values.double(), visible, scaling)
         for q, (keys, values), visible in zip(queries, scene.contexts, scene.visible, strict=True)
     ]
-    width = scene.layer.tp_q_head_num, scene.layer.v_head_dim
+    width = len(scaling), scene.layer.v_head_dim
     return torch.cat([torch.empty(0, *width, dtype=torch.float64), *outputs])
 
 
-def _one_request(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """Attend from q [N, Hq, D] to keys [C, Hk, D] and values [C, Hk, Dv]: [N, Hq, Dv]."""
+def one_request(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: Tensor) -> Tensor:
+    """Attend from q [N, H, D] to keys [C, H / G, D] and values [C, H / G, Dv]: [N, H, Dv].
+
+    Heads of several layers stand side by side: each G query heads in a row share a KV head.
+
+    scaling  [H] float64
+    """
     group = q.shape[1] // keys.shape[1]
     keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
-    scores = torch.einsum("nhd,chd->hnc", q, keys) * scaling
+    scores = torch.einsum("nhd,chd->hnc", q, keys) * scaling[:, None, None]
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0)
     return torch.einsum("hnc,chd->nhd", weights, values)

@@ -9,15 +9,19 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 import torch
 from torch import Tensor
 
 from backend_caps.kit.scene import (
+    Layout,
     Pools,
     Requests,
     Scene,
     batch_of,
+    causal,
+    extend_dtype_of,
     flat_mask,
     moved,
     reference_attention,
@@ -34,6 +38,8 @@ __all__ = [
     "PREFIXED",
     "STAR",
     "VERIFY",
+    "Layout",
+    "Numbers",
     "Pools",
     "Requests",
     "Scene",
@@ -73,10 +79,11 @@ def layer_of(
     head_size: int = 8,
     value_size: int | None = None,
     scaling: float = 0.3,
+    layer_id: int = 0,
 ) -> AttentionLayer:
-    """Make the layer of a scene; values are as wide as keys unless `value_size` is given."""
+    """Make a layer of a scene; values are as wide as keys unless `value_size` is given."""
     return AttentionLayer(
-        layer_id=0,
+        layer_id=layer_id,
         tp_q_head_num=num_query_heads,
         tp_k_head_num=num_kv_heads,
         qk_head_dim=head_size,
@@ -85,11 +92,44 @@ def layer_of(
     )
 
 
+class Numbers(Enum):
+    """How large the numbers of a scene are."""
+
+    USUAL = "usual"
+    """Random ones about 1."""
+    HIGH = "scores-high"
+    """Every score is about 110, whose exponential overflows in float32."""
+    LOW = "scores-low"
+    """Every score is about -110, whose exponential is 0 in float32."""
+    LARGE = "values-large"
+    """Values are about 64."""
+
+    @property
+    def looseness(self) -> float:
+        """The factor on a tolerance: what a dtype rounds grows with what it rounds."""
+        return {Numbers.USUAL: 1.0, Numbers.LARGE: _LARGE}.get(self, _SCORE / 4)
+
+
+_SCORE, _LARGE = 110.0, 64.0
+_KEY = 16.0
+"""The first feature of each key where scores are high or low."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """The sizes and contents of a scene, apart from its requests."""
 
     layer: AttentionLayer = field(default_factory=layer_of)
+    """The first layer that runs."""
+    later_layers: tuple[AttentionLayer, ...] = ()
+    """The layers that run behind it, of the same sizes and with higher ids."""
+    numbers: Numbers = Numbers.USUAL
+    layout: Layout = Layout.SEPARATE
+    """How each layer gets queries, keys and values."""
+    index_dtype: torch.dtype = torch.int32
+    """The dtype of the page table."""
+    extend_dtype: torch.dtype = torch.int64
+    """The dtype of the extend lengths."""
     dtype: torch.dtype = torch.float32
     cache_dtype: torch.dtype | None = None
     """None: as `dtype`."""
@@ -106,28 +146,45 @@ class Setting:
     """P: rows of requests, and the padding row."""
     seed: int = 0
 
+    @property
+    def layers(self) -> tuple[AttentionLayer, ...]:
+        """The layers that run."""
+        return (self.layer, *self.later_layers)
+
     def empty_pools(self) -> Pools:
-        """Make pools without owned rows or slots."""
-        table = torch.full((self.num_rows, self.max_context_len), self.stale_slot).int()
+        """Make pools without owned rows or slots, up to the last layer that runs."""
+        shape = self.num_rows, self.max_context_len
+        table = torch.full(shape, self.stale_slot, dtype=self.index_dtype)
         num_heads, dtype = self.layer.tp_k_head_num, self.cache_dtype or self.dtype
+        outer = self.layers[-1].layer_id + 1, self.num_slots, num_heads
         keys, values = (
-            torch.full((self.num_slots, num_heads, size), self.poison, dtype=dtype)
+            torch.full((*outer, size), self.poison, dtype=dtype)
             for size in (self.layer.qk_head_dim, self.layer.v_head_dim)
         )
-        return Pools(table, keys, values, self.page_size, self.layer)
+        return Pools(table, keys, values, self.page_size, self.layers)
 
     def queries(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw queries: [count, Hq, D]."""
-        shape = count, self.layer.tp_q_head_num, self.layer.qk_head_dim
-        return torch.randn(shape, generator=generator).to(self.dtype)
+        """Draw queries: [count, Y * Hq, D]."""
+        num_heads, size = self.layer.tp_q_head_num, self.layer.qk_head_dim
+        drawn = torch.randn(count, len(self.layers) * num_heads, size, generator=generator)
+        if self.numbers in {Numbers.HIGH, Numbers.LOW}:
+            score = _SCORE if self.numbers is Numbers.HIGH else -_SCORE
+            for layer, queries in zip(self.layers, drawn.chunk(len(self.layers), 1), strict=True):
+                queries[..., 0] = score / (_KEY * layer.scaling)
+        return drawn.to(self.dtype)
 
     def keys_and_values(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw keys and values: [count, Hk, D] and [count, Hk, Dv]."""
+        """Draw keys and values: [count, Y * Hk, D] and [count, Y * Hk, Dv]."""
+        num_heads = len(self.layers) * self.layer.tp_k_head_num
         keys, values = (
-            torch.randn(count, self.layer.tp_k_head_num, size, generator=generator).to(self.dtype)
+            torch.randn(count, num_heads, size, generator=generator)
             for size in (self.layer.qk_head_dim, self.layer.v_head_dim)
         )
-        return keys, values
+        if self.numbers in {Numbers.HIGH, Numbers.LOW}:
+            keys[..., 0] = _KEY
+        if self.numbers is Numbers.LARGE:
+            values *= _LARGE
+        return keys.to(self.dtype), values.to(self.dtype)
 
 
 def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None = None) -> Scene:
@@ -138,22 +195,20 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
     keys, values = setting.keys_and_values(sum(lengths), generator)
     pools, rows, slots = _pools(lengths, setting, generator)
     fresh = torch.cat([torch.arange(old + new) >= old for old, new in requests])
-    pools.set_kv_buffer(setting.layer, slots[~fresh], keys[~fresh], values[~fresh])
+    pools.store(slots[~fresh], keys[~fresh], values[~fresh])
     return Scene(
         pools=pools,
-        layer=setting.layer,
-        batch=batch_of(requests, rows, slots[fresh], uniform=uniform),
+        layers=setting.layers,
+        layout=setting.layout,
+        batch=batch_of(
+            requests, rows, slots[fresh], uniform=uniform, extend_dtype=setting.extend_dtype
+        ),
         q=setting.queries(int(fresh.sum()), generator),
         k=keys[fresh],
         v=values[fresh],
         contexts=[*zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)],
         visible=[causal(new, old + new) for old, new in requests],
     )
-
-
-def causal(count: int, length: int) -> Tensor:
-    """Return the causal mask of a context's last tokens: [count, length] bool."""
-    return torch.ones(count, length, dtype=torch.bool).tril(length - count)
 
 
 def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
@@ -164,6 +219,7 @@ def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
         _more(whole.req_pool_indices, rows, 0),
         _more(whole.out_cache_loc, tokens, 0),
         uniform=whole.extend_seq_lens is None,
+        extend_dtype=extend_dtype_of(whole),
     )
     batch.mode, batch.tree_mask = whole.mode, whole.tree_mask
     batch.positions = _more(whole.positions, tokens, 0)
@@ -202,7 +258,7 @@ def _pools(
         num_pages = -(-length // size)
         pages, free = free[:num_pages], free[num_pages:]
         owned.append((pages[:, None] * size + torch.arange(size)).flatten()[:length])
-        pools.req_to_token[row, :length] = owned[-1].int()
+        pools.req_to_token[row, :length] = owned[-1].to(pools.req_to_token.dtype)
     return pools, rows, torch.cat(owned)
 
 
@@ -248,7 +304,13 @@ def masked_scene(
 
 def with_mask(plain: Scene, visible: Sequence[Tensor], *, num_spare: int = 0) -> Scene:
     """Give a uniform scene the masks of its requests, and the tree mask of them."""
-    batch = replace(plain.batch, tree_mask=flat_mask(visible, num_spare))
+    # A node's position is its depth behind the prefix.
+    depths = [mask.sum(1) - 1 for mask in visible]
+    batch = replace(
+        plain.batch,
+        tree_mask=flat_mask(visible, num_spare),
+        positions=torch.cat([plain.batch.positions[:0], *depths]),
+    )
     return replace(plain, batch=batch, visible=visible)
 
 

@@ -37,6 +37,8 @@ class Subject:
         words: arguments of `backend-caps check` beside its name that select it.
         stand_ins: what is run in place of functions that need a GPU or its compiler.
         without: names of forwards to leave out, because the backend is known to fail them.
+        widest_token: the most numbers of a token, its keys and values of all heads, that a layer's
+            cache has room for; None: any.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Subject:
     words: tuple[str, ...] = ()
     stand_ins: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
+    widest_token: int | None = None
 
     @classmethod
     def of(cls, backend: Backend) -> Subject:

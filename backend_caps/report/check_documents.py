@@ -104,6 +104,15 @@ class ExercisedDocument(Document):
     """Cases that ran it; with 0, claims about it were not checked."""
 
 
+class DimensionDocument(Document):
+    """The values of one dimension of batches, models and memory, which cases had."""
+
+    dimension: str
+    """Its name."""
+    values: dict[str, int]
+    """Cases that had a value, by the value."""
+
+
 class FileLinesDocument(Document):
     """The lines of one file of the backend, within functions."""
 
@@ -175,6 +184,8 @@ class CheckDocument(Document):
     """Every check that was asked for, in the order in which they run."""
     exercised: list[ExercisedDocument]
     """Every forward of the engine."""
+    dimensions: list[DimensionDocument]
+    """Every dimension that the cases have."""
     lines: LinesDocument | None
     """Null where lines were not counted."""
     printed: list[PrintedDocument]

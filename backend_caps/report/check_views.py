@@ -12,6 +12,7 @@ from backend_caps.report.check_documents import (
     CheckDocument,
     CheckedDocument,
     ClaimDocument,
+    DimensionDocument,
     ExercisedDocument,
     FindingDocument,
     HintDocument,
@@ -51,6 +52,8 @@ def check_view(checked: CheckDocument) -> Iterator[Section]:
     yield from _hints(checked)
     yield Heading("Exercised")
     yield table_of(checked.exercised, _EXERCISED)
+    if checked.dimensions:
+        yield table_of(checked.dimensions, _DIMENSIONS)
     yield from _lines(checked.lines)
     yield from _printed(checked)
 
@@ -111,6 +114,12 @@ _EXERCISED: Columns[ExercisedDocument] = {
     "forward": lambda forward: forward.forward,
     "kind of batch": lambda forward: forward.batch_kind,
     "cases": lambda forward: f"{forward.num_cases or 'none'}",
+}
+
+
+_DIMENSIONS: Columns[DimensionDocument] = {
+    "dimension": lambda own: own.dimension,
+    "values in cases": lambda own: ", ".join(own.values),
 }
 
 

@@ -173,6 +173,7 @@ class Allocator:
     ) -> None:
         self.pool = Pool()
         self.num_live = 0
+        self.num_live_bytes = 0
         self.is_closed = False
         self._poison = poison
         self._mark = mark
@@ -191,14 +192,16 @@ class Allocator:
         if not free:
             pool.num_bytes += rounded
             free.append(Block(rounded, stream, pool))
-        self.num_live += 1
         block = free.pop()
+        self.num_live += 1
+        self.num_live_bytes += block.num_bytes
         block.lend(num_bytes)
         return Lease(block, self.free)
 
     def free(self, block: Block) -> None:
         """Free a block; called by a destructor, so at any point of other code."""
         self.num_live -= 1
+        self.num_live_bytes -= block.num_bytes
         block.freed_at = moment()
         if self.is_closed:
             return

@@ -87,6 +87,11 @@ class Simulation:
         """Blocks that tensors refer to; after a run, what it leaked."""
         return self._allocator.num_live
 
+    @property
+    def num_live_bytes(self) -> int:
+        """Bytes of these blocks."""
+        return self._allocator.num_live_bytes
+
     def require_clean(self) -> None:
         """Raise where races were found.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.kit.honest_backends import HONEST_BACKENDS
-from tests.kit.liars import declarations, graphs, mirror, numbers, state, streams, whole
+from tests.kit.liars import declarations, dimensions, graphs, mirror, numbers, state, streams, whole
 from tests.kit.specimen import Specimen
 
 LIARS: tuple[Specimen, ...] = (
@@ -14,6 +14,7 @@ LIARS: tuple[Specimen, ...] = (
     *streams.LIARS,
     *state.LIARS,
     *whole.LIARS,
+    *dimensions.LIARS,
 )
 SUBJECTS = {own.name: own.subject for own in (*LIARS, *HONEST_BACKENDS)}
 """Every one by its name."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice, pairwise, starmap
 from operator import lt
 from types import CellType, FunctionType, MethodType, ModuleType
+from typing import NamedTuple, TypeGuard
 
 import torch
 
@@ -34,18 +35,43 @@ class HeldMemory:
     """The memory that a backend holds at one moment."""
 
     device: int
-    """Blocks of the simulated device, or bytes of a CUDA device; 0 on the CPU."""
+    """Bytes of the simulated or of a CUDA device; 0 on the CPU."""
     host: Counter[str]
     """Bytes by the attribute of the object, a class or a module that references them."""
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    """Entries of each container that a module or class of another package names."""
 
 
-def growth(moments: Sequence[HeldMemory]) -> tuple[int, int]:
-    """Return the growth of device and host memory, each 0 unless it grew at every moment."""
-    columns = zip(*((each.device, each.host.total()) for each in moments), strict=True)
+class Growth(NamedTuple):
+    """How much grew; each is 0 unless it grew at every moment."""
+
+    device: int
+    """Bytes on the device."""
+    host: int
+    """Bytes that the backend's own names lead to."""
+    elsewhere: int
+    """Entries of containers of other packages, of those that grew at every moment."""
+
+
+def growth(moments: Sequence[HeldMemory]) -> Growth:
+    """Return how much memory grew over some moments."""
     device, host = (
-        sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0 for sizes in columns
+        _steady_growth(sizes)
+        for sizes in ([each.device for each in moments], [each.host.total() for each in moments])
     )
-    return device, host
+    return Growth(device, host, _grown_elsewhere(moments).total())
+
+
+def _steady_growth(sizes: Sequence[int]) -> int:
+    """Return how much a size grew; 0 unless it grew at every moment."""
+    return sizes[-1] - sizes[0] if all(starmap(lt, pairwise(sizes))) else 0
+
+
+def _grown_elsewhere(moments: Sequence[HeldMemory]) -> Counter[str]:
+    """Return by how many entries containers of other packages grew at every moment."""
+    names = moments[-1].elsewhere
+    grown = {name: _steady_growth([own.elsewhere[name] for own in moments]) for name in names}
+    return Counter({name: entries for name, entries in grown.items() if entries})
 
 
 def grown_place(moments: Sequence[HeldMemory]) -> str | None:
@@ -66,7 +92,7 @@ def held_memory(
         device: the device's name.
     """
     gc.collect()
-    on_device = 0 if simulation is None else simulation.num_live_blocks
+    on_device = 0 if simulation is None else simulation.num_live_bytes
     if simulation is None and device == "cuda":
         torch.cuda.synchronize()
         on_device = torch.cuda.memory_allocated()
@@ -74,7 +100,7 @@ def held_memory(
     host: Counter[str] = Counter()
     for name, value in _names_of(backend, modules):
         host[name] += _size_of(value, modules, counted)
-    return HeldMemory(device=on_device, host=host)
+    return HeldMemory(device=on_device, host=host, elsewhere=_entries_elsewhere(modules))
 
 
 @contextmanager
@@ -119,6 +145,27 @@ def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tu
                 yield from ((f"{name}.{each}", held) for each, held in sorted(vars(value).items()))
 
 
+def _entries_elsewhere(own: Collection[str]) -> Counter[str]:
+    """Count the entries of containers that modules and classes of other packages name."""
+    entries: Counter[str] = Counter()
+    for owner, module in [*sys.modules.items()]:
+        if type(module) is not ModuleType or owner in own:
+            continue
+        for name, value in [*vars(module).items()]:
+            if _is_container(value):
+                entries[f"{owner}.{name}"] = len(value)
+            elif type(value) is type and value.__module__ == owner:
+                for each, held in [*vars(value).items()]:
+                    if _is_container(held):
+                        entries[f"{owner}.{name}.{each}"] = len(held)
+    return entries
+
+
+def _is_container(value: object) -> TypeGuard[Sized]:
+    # By the type, as proxies of other packages may load what they stand for.
+    return issubclass(type(value), _CONTAINERS)
+
+
 def _size_of(root: object, modules: Collection[str], counted: set[int]) -> int:
     """Sum up the sizes of the objects that are reachable from one, each counted once.
 
@@ -138,6 +185,8 @@ def _size_of(root: object, modules: Collection[str], counted: set[int]) -> int:
             size += len(value)
         elif isinstance(value, _CONTAINERS):
             size += _ENTRY_BYTES * len(value)
+        elif isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            size += value.untyped_storage().nbytes()
         pending.extend(_referents(value, modules))
     return size
 
@@ -177,7 +226,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
             # A bounded cache of recent batches grows at first, too, so more steps have to decide.
             num_steps = _ENOUGH
         moments = _measured(steady, measure, num_steps, _MANY)
-    yield from _faults(moments, num_steps, rig.device)
+    yield from _faults(moments, num_steps)
 
 
 def _measured(
@@ -193,18 +242,21 @@ def _measured(
     return moments
 
 
-def _faults(moments: Sequence[HeldMemory], num_steps: int, device: str) -> Iterator[Fault]:
+def _faults(moments: Sequence[HeldMemory], num_steps: int) -> Iterator[Fault]:
     first, last = moments[0], moments[-1]
-    (device_growth, host_growth), place = growth(moments), grown_place(moments)
+    grown, place = growth(moments), grown_place(moments)
     most = "" if place is None else f", most of it kept by {place}"
     expected = f"by the end of {num_steps} steps{most}; what the first half of them left was enough"
-    if device_growth:
-        unit = "bytes" if device == "cuda" else "blocks"
-        what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
+    if grown.device:
+        what = f"device memory grew from {first.device} to {last.device} bytes {expected}"
         yield Fault(what=what)
-    elif host_growth:
+    elif grown.host:
         held = f"from {first.host.total()} to {last.host.total()} bytes"
         yield Fault(what=f"host memory grew {held} {expected}")
+    elif grown.elsewhere:
+        ((name, entries),) = _grown_elsewhere(moments).most_common(1)
+        steps = f"by the end of {num_steps} steps; what the first half of them left was enough"
+        yield Fault(what=f"{name}, of another package, grew by {entries} entries {steps}")
 
 
 MEMORY = Check(about=CATALOG["memory"], cases=_cases, run=_run)

@@ -18,7 +18,7 @@ from torch import Tensor
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Subject, draw, on_host
-from backend_caps.kit.check import cases_of, counted, long_cases
+from backend_caps.kit.check import counted, long_cases, spread_cases
 from backend_caps.kit.probes.seq_lens import (
     BOUND,
     MIRROR,
@@ -189,7 +189,7 @@ def _excuse_context(subject: Subject) -> str | None:
 def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
     narrow = relayed_scenarios(subject, *_WITHOUT_MIRROR)
     wide = (replace(scenario, min_context_len=WIDE_CONTEXT) for scenario in narrow)
-    return cases_of("context-bound", wide, effort)
+    return spread_cases("context-bound", wide, subject, effort)
 
 
 def _run_context(rig: Rig, case: Case) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ import torch
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject, scenarios
-from backend_caps.kit.check import EAGER, cases_by_seed, cases_of, unless_claimed
+from backend_caps.kit.check import EAGER, cases_by_seed, spread_cases, unless_claimed
 from backend_caps.kit.rig import baseline_of, difference, on_host
 from backend_caps.kit.scenes import Scene, dice_of, reference_attention, sharing
 from backend_caps.report.check_catalog import CATALOG
@@ -50,16 +50,13 @@ def _shared(scene: Scene) -> tuple[Scene, str]:
 
 _LONG = 400
 """Tokens of a long context: several blocks of most kernels, which sum up over blocks."""
-_HEADS = ((1, 1), (4, 4), (8, 1), (6, 2))
-"""Query heads and KV heads, beside the default of four and two."""
 _TARGET = tuple(forward for forward in scenarios.CAUSAL if forward.role is Role.TARGET)
 
 
 def _variations(subject: Subject, base: Scenario) -> Iterator[Scenario]:
-    """Vary one size at a time: dtype, head size, head counts, page size, context length."""
+    """Vary one size at a time: dtype, head size, page size, context length."""
     yield from (replace(base, dtype=dtype) for dtype in scenarios.dtypes_of(subject)[1:])
     yield from (replace(base, head_size=size) for size in scenarios.head_sizes_of(subject)[1:])
-    yield from (replace(base, num_heads=q, num_kv_heads=kv) for q, kv in _HEADS)
     yield from (replace(base, page_size=size) for size in scenarios.page_sizes_of(subject)[2:])
     yield replace(base, min_context_len=_LONG)
 
@@ -88,14 +85,11 @@ def _scenarios_numerics(subject: Subject, seed: int) -> Iterator[Scenario]:
 
 def _combined(subject: Subject, plain: Scenario, dice: random.Random) -> Scenario:
     """Draw all sizes at once, as some faults need two unusual sizes together."""
-    num_heads, num_kv_heads = dice.choice(_HEADS)
     return replace(
         plain,
         dtype=dice.choice(scenarios.dtypes_of(subject)),
         head_size=dice.choice(scenarios.head_sizes_of(subject)),
         page_size=dice.choice(scenarios.page_sizes_of(subject)),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
     )
 
 
@@ -132,7 +126,7 @@ def _scenarios_roles(subject: Subject) -> Iterator[Scenario]:
 ROLES = Check(
     about=CATALOG["roles"],
     excuse=_excuse_roles,
-    cases=lambda subject, effort: cases_of("roles", _scenarios_roles(subject), effort),
+    cases=lambda subject, effort: spread_cases("roles", _scenarios_roles(subject), subject, effort),
     run=fault_beside_float64,
 )
 
@@ -183,26 +177,27 @@ DETERMINISM = Check(
 def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = case.batch_scenario
     dice = scenarios.dice_for(scenario, case.seed)
-    scene = scenarios.draw_requests(scenario, dice, scenarios.MOST_REQUESTS, setting_seed=case.seed)
+    most = scenario.max_requests
+    scene = scenarios.draw_requests(scenario, dice, most, setting_seed=case.seed)
     expected = torch.split(rig.baseline(scene), scene.counts)
-    for requests in _selections(dice):
+    for requests in _selections(dice, most):
         batch = scene.select(requests)
         outputs = torch.split(rig.plain(batch), batch.counts)
         for request, output in zip(requests, outputs, strict=True):
             if (differs := difference(output, expected[request], 0.0)) is not None:
                 others = ", ".join(str(other) for other in requests if other != request)
                 beside = f"beside {others}" if others else "alone"
-                bits = f"request {request} of {scenarios.MOST_REQUESTS} has other bits {beside}"
+                bits = f"request {request} of {most} has other bits {beside}"
                 yield Fault(what=f"{bits}: of its own {differs}")
                 return
 
 
-def _selections(dice: random.Random) -> Iterator[Sequence[int]]:
+def _selections(dice: random.Random, most: int) -> Iterator[Sequence[int]]:
     """Draw requests and their order: one alone, all reversed, two, and three."""
-    places = range(scenarios.MOST_REQUESTS)
+    places = range(most)
     yield [dice.choice(places)]
     yield places[::-1]
-    for count in range(2, scenarios.MOST_REQUESTS):
+    for count in (2, 3):
         yield dice.sample(places, count)
 
 

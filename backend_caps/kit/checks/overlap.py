@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,9 +15,18 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import BaselineError, Case, Effort, Fault, Forward, Rig, Scenario, Subject
-from backend_caps.kit.check import EAGER, Check, cases_of, reordered, rotated_cases, unless_claimed
+from backend_caps.kit.check import (
+    EAGER,
+    Check,
+    reordered,
+    rotated_cases,
+    spread_cases,
+    unless_claimed,
+)
 from backend_caps.kit.checks.growth import quickly_collected
-from backend_caps.kit.models import small_models
+from backend_caps.kit.dimensions import rotated
+from backend_caps.kit.models import SmallModels, small_models
+from backend_caps.kit.probes.attention_record import AttentionRecord
 from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player
 from backend_caps.kit.probes.server_traces import (
     ServedTrace,
@@ -91,7 +101,8 @@ def _cases_races(subject: Subject, effort: Effort) -> Iterator[Case]:
     yield from rotated_cases("races", subject, effort, share=2)
     scenarios = list(scenarios_of(subject, list(Forward)))
     for seed in effort.seeds:
-        drawn = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
+        sample = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
+        drawn = list(rotated(sample, seed, subject))
         for place, schedule in enumerate((*_RACE_SCHEDULES, Schedule(OrderPolicy.RANDOM, seed))):
             scenario = drawn[place % len(drawn)]
             yield Case(check="races", scenario=scenario, schedule=schedule, seed=seed)
@@ -176,23 +187,43 @@ def _run_serving(rig: Rig, case: Case) -> Iterator[Fault]:
     trace = trace_of(rig.subject, scenario, case.seed)
     # Each capture of a graph collects garbage, which would scan all objects of the process.
     with quickly_collected(), small_models(trace.algorithm, sizes=sizes_of(scenario)) as models:
+        record = AttentionRecord(rig.subject)
+        tolerance = rig.subject.tolerance("float32")
 
         def served_plainly(plain: ServerTrace) -> ServedTrace:
             with rig.running():
-                return serve(rig, plain, models)
+                served = serve(rig, plain, models, record)
+                if (differs := record.first_difference(tolerance)) is not None:
+                    wrong.append(f"served {plain.summary}, by the plain loop, in {differs}")
+                return served
 
+        wrong: list[str] = []
         right = replace(baseline_of(lambda: served_plainly(trace.undrafted)), accepted={})
         if models.draft is not None:
             drafted = baseline_of(lambda: served_plainly(trace.plain))
             right = replace(right, accepted=drafted.accepted)
+        if wrong:
+            yield Fault(what=wrong[0])
+            return
         with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
             try:
                 served = serve(rig, trace, models)
             except UnfitBackendError as error:  # the declaration rules it out: no false claim
                 raise BaselineError(problem=str(error)) from error
         races = () if simulation is None else simulation.races
-    yield from islice(_faults(trace, served, right), 1)
+        for fault in islice(_faults(trace, served, right), 1):
+            yield replace(fault, what=f"{fault.what}{_place_of(rig, case, trace, models)}")
     yield from islice(_race_faults(races, rig.subject), _MOST_RACES)
+
+
+def _place_of(rig: Rig, case: Case, trace: ServerTrace, models: SmallModels) -> str:
+    """Serve once more, and name the first layer, request and position that differ from float64."""
+    record = AttentionRecord(rig.subject)
+    differs = None
+    with suppress(Exception), rig.running(case.schedule):
+        serve(rig, trace, models, record)
+        differs = record.first_difference(rig.subject.tolerance("float32"))
+    return "; no layer outside of a graph differs" if differs is None else f"; first in {differs}"
 
 
 def _faults(trace: ServerTrace, served: ServedTrace, right: ServedTrace) -> Iterator[Fault]:
@@ -236,7 +267,7 @@ def _cases_two_batch(subject: Subject, effort: Effort) -> Iterable[Case]:
     # Page sizes alternate between the forwards.
     scenarios = [group[place % len(group)] for place, group in enumerate(by_forward)]
     for seed in effort.seeds:
-        cases = list(cases_of("two-batch", scenarios, Effort(seeds=(seed,))))
+        cases = list(spread_cases("two-batch", scenarios, subject, Effort(seeds=(seed,))))
         yield from (replace(case, schedule=(eager, lazy)[seed % 2]) for case in cases)
         yield from reordered(cases, (*starved, Schedule(OrderPolicy.RANDOM, seed)), seed)
 

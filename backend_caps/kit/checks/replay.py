@@ -75,7 +75,8 @@ def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) ->
         seed: the seed of the draws.
         counts: the number of requests of each batch; None: one of `_STORIES`, by the seed.
     """
-    counts = _STORIES[seed % len(_STORIES)] if counts is None else counts
+    usual = _STORIES[seed % len(_STORIES)] if counts is None else counts
+    counts = [_scaled(count, scenario) for count in usual]
     dice = dice_for(scenario, seed)
     return [
         draw_requests(scenario, dice, count, setting_seed=16 * seed + place)
@@ -83,8 +84,23 @@ def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) ->
     ]
 
 
+def _scaled(count: int, scenario: Scenario) -> int:
+    """Return a number of requests, as near to a scenario's most as one is to the usual most."""
+    return count if count <= _FEW else count + scenario.max_requests - MOST_REQUESTS
+
+
+_FEW = 2
+"""Requests that are few whatever the most are."""
+
+
 def longest(scenario: Scenario, seed: int, count: int) -> Scene:
-    """Draw three batches of `count` requests, and return the one with the longest context."""
+    """Draw three batches as of a story, and return the one with the longest context.
+
+    Args:
+        scenario: the kind of batches.
+        seed: the seed of the draws.
+        count: the number of requests of each, before it is scaled.
+    """
     drawn = story(scenario, seed, [count] * 3)
     return max(drawn, key=lambda scene: int(scene.batch.seq_lens.max()))
 
@@ -205,6 +221,7 @@ _COUNTS_ADDRESSES = (2, 2, 1)
 def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = case.batch_scenario
     first, *small = story(scenario, case.seed, _COUNTS_ADDRESSES)
+    most = scenario.max_requests
     large = longest(scenario, case.seed, MOST_REQUESTS)
     expected, expected_large = [rig.baseline(scene) for scene in small], rig.baseline(large)
     with rig.running(case.schedule):
@@ -212,12 +229,12 @@ def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
         graphs.launch(graphs.bring(first))
         differs = difference(graphs.run(large).attended(), expected_large, graphs.tolerance)
         behind_eager = differs or wrong_replay(graphs, small, expected)
-        graphs.capture([MOST_REQUESTS])
+        graphs.capture([most])
         behind_capture = wrong_replay(graphs, [*small, large], [*expected, expected_large])
     if behind_eager is not None:
-        yield Fault(what=f"behind an eager forward of {MOST_REQUESTS} requests, {behind_eager}")
+        yield Fault(what=f"behind an eager forward of {most} requests, {behind_eager}")
     elif behind_capture is not None:
-        yield Fault(what=f"behind a capture for {MOST_REQUESTS} requests, {behind_capture}")
+        yield Fault(what=f"behind a capture for {most} requests, {behind_capture}")
 
 
 ADDRESSES = Check(

@@ -20,6 +20,7 @@ from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
 from backend_caps.kit import Check, Fault, Rig, Scenario, Subject, draw, on_host, supplied
 from backend_caps.kit.check import Case, replayed_forwards, rotated_cases
 from backend_caps.kit.probes.graph_probe import with_last_tokens
+from backend_caps.kit.process_state import ProcessState
 from backend_caps.kit.rig import baseline_of, changed_rows, changed_slots, some
 from backend_caps.kit.scenes import Scene, moved
 from backend_caps.report.check_catalog import CATALOG
@@ -49,6 +50,10 @@ class SceneSnapshot:
             before, now = (getattr(own.batch, each.name) for own in (self.before, self.scene))
             if not _is_same(before, now):
                 yield f"{each.name} of the batch was {_shown(before)}, and is {_shown(now)} now"
+        for name in ("q", "k", "v"):
+            given, now = getattr(self.before, name), getattr(self.scene, name)
+            if tokens := changed_rows(given, on_host(now)):
+                yield f"{name} of tokens {some(tokens)} was changed in place"
         rows = changed_rows(self.before.pools.req_to_token, on_host(self.scene.pools.req_to_token))
         if rows:
             yield f"rows {some(rows)} of the page table changed"
@@ -128,7 +133,10 @@ def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
     with rig.running():
         scene = _copied(drawn, rig.device)
         snapshot = SceneSnapshot.of(scene)
+        before = ProcessState.now(rig.streams())
         output = baseline_of(lambda: _forward(rig, scene))
+        changes = before.changes(ProcessState.now(rig.streams()))
+        yield from (Fault(what=f"{what}; the process is not the backend's own") for what in changes)
         yield from _changes(rig, drawn, snapshot)
         yield from _not_stored(drawn, scene)
         yield from _unsaved(rig, scenario, drawn, output)
@@ -156,9 +164,9 @@ def _changes(
 
 def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
     """List new tokens whose keys or values differ in the cache."""
-    slots, pools = drawn.batch.out_cache_loc, scene.pools
-    for name, given, cache in (("keys", drawn.k, pools.keys), ("values", drawn.v, pools.values)):
-        if wrong := changed_rows(given.to(cache.dtype), on_host(cache)[slots]):
+    stored = moved(scene.pools, on_host).tokens(drawn.batch.out_cache_loc)
+    for name, given, kept in zip(("keys", "values"), (drawn.k, drawn.v), stored, strict=True):
+        if wrong := changed_rows(given.to(kept.dtype), kept):
             what = f"{name} of new tokens {some(wrong)} are not stored as they were given"
             yield Fault(what=what)
 
@@ -174,7 +182,7 @@ def _unsaved(rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor) -> It
     _forward(rig, scene, save_kv_cache=False)
     yield from _changes(rig, drawn, snapshot, save_kv_cache=False)
     scene = _copied(drawn, rig.device)
-    scene.pools.set_kv_buffer(drawn.layer, scene.batch.out_cache_loc, scene.k, scene.v)
+    scene.pools.store(scene.batch.out_cache_loc, scene.k, scene.v)
     output = _forward(rig, scene, save_kv_cache=False)
     if (differs := rig.difference(output, expected, scenario)) is not None:
         saving = "with save_kv_cache=False, where its tokens are stored"
@@ -253,7 +261,7 @@ def _padded(rig: Rig, drawn: Scene, kind: BatchKind, rows: int, tokens: int) -> 
         for tensor in (scene.q, scene.k, scene.v)
     )
     batch = buffers.share_of(bucket, HostSeqLens.EXACT).load(scene.batch)
-    return replace(scene, batch=batch, q=q, k=k, v=v)
+    return replace(scene, batch=batch, q=q, k=k, v=v).laid_out()
 
 
 def _output(rig: Rig, num_tokens: int, scene: Scene) -> Tensor:

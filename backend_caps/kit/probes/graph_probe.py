@@ -1,11 +1,11 @@
 """Capture and replay graphs of a backend, by the runtime's `GraphRunner`.
 
-A graph captures one layer's attention, from static tokens over static pools. A replay loads a
+A graph captures the attention of each layer, from static tokens over static pools. A replay loads a
 scene into both, so that it has other lengths, page tables, requests and contents than the replay
 before, and is padded where its graph is larger.
 
-Shapes: T tokens in a batch, Tg in the largest graph, Hq query heads, Hk key and value heads, D and
-Dv their sizes, P rows in the request pool, L the longest context.
+Shapes: T tokens in a batch, Tg in the largest graph, Y layers, Hq query heads, Hk key and value
+heads, D and Dv their sizes, P rows in the request pool, L the longest context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor
 from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.kit import Forward, Rig, Scenario, on_host
 from backend_caps.kit.rig import changed_slots
-from backend_caps.kit.scenarios import MOST_REQUESTS, TREE_NODES, VERIFIED, dice_for, draw_requests
+from backend_caps.kit.scenarios import dice_for, draw_requests
+from backend_caps.kit.scene import layer_inputs
 from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -32,18 +33,22 @@ from backend_caps.simulator import DEVICE_NAME
 from backend_caps.startup.configuration import marked_reads_end
 from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
 
-BATCH_SIZES = (1, 2, MOST_REQUESTS)
-"""Batch sizes of captured graphs; batches of other sizes are padded."""
 _MIXED_TOKENS = 8
-"""Room for tokens per request of a mixed graph; drawn batches average five at most."""
-_TOKENS = {Forward.DECODE: 1, Forward.VERIFY: VERIFIED, Forward.TREE: TREE_NODES}
+"""Least room for tokens per request of a mixed graph."""
+
+
+def batch_sizes_of(scenario: Scenario) -> Sequence[int]:
+    """Return the batch sizes of captured graphs; batches of other sizes are padded."""
+    return (1, 2, scenario.max_requests)
 
 
 def buckets_of(scenario: Scenario, batch_sizes: Sequence[int]) -> tuple[Bucket, ...]:
     """Make the graph sizes for these batch sizes."""
     if scenario.forward is Forward.MIXED:
-        return mixed_buckets(max(batch_sizes), (_MIXED_TOKENS * size for size in batch_sizes))
-    return uniform_buckets(batch_sizes, _TOKENS[scenario.forward])
+        # Every other request of a mixed batch is a decode row.
+        room = max(_MIXED_TOKENS, scenario.count // 2 + 1)
+        return mixed_buckets(max(batch_sizes), (room * size for size in batch_sizes))
+    return uniform_buckets(batch_sizes, scenario.count)
 
 
 class BackendProxy:
@@ -70,26 +75,34 @@ class BackendProxy:
         self.backend.init_forward_metadata_in_graph(self.watch(batch))
 
 
-class _Layer:
-    """A model of one layer, over static tokens that are all NaN at first.
+class _Model:
+    """A model of attention layers alone, over static tokens that are all NaN at first.
 
-    q, k, v   [Tg, Hq * D], [Tg, Hk * D] and [Tg, Hk * Dv], device
-    attended  [Tg, Hq * Dv], device  the last forward's output, of every token
+    q, k, v   [Tg, Y * Hq, D], [Tg, Y * Hk, D] and [Tg, Y * Hk, Dv], device
+    attended  [Tg, Y * Hq, Dv], device  the last forward's output, of every token
     """
 
     def __init__(self, proxy: BackendProxy, whole: Scene, num_tokens: int) -> None:
-        self._proxy, self._layer = proxy, whole.layer
-        width = whole.layer.tp_q_head_num * whole.layer.v_head_dim
-        sizes = (*(tokens[0].numel() for tokens in (whole.q, whole.k, whole.v)), width)
-        self.q, self.k, self.v, self.attended = (
-            whole.q.new_full((num_tokens, size), torch.nan) for size in sizes
+        self._proxy, self._layers, self._layout = proxy, whole.layers, whole.layout
+        q, k, v = (
+            own.new_full((num_tokens, *own.shape[1:]), torch.nan)
+            for own in (whole.q, whole.k, whole.v)
         )
+        static = replace(whole, q=q, k=k, v=v).laid_out()
+        self.q, self.k, self.v = static.q, static.k, static.v
+        num_heads = whole.layer.tp_q_head_num
+        shape = num_tokens, len(self._layers) * num_heads, whole.layer.v_head_dim
+        self.attended = whole.q.new_full(shape, torch.nan)
 
     def __call__(self, context: ForwardContext) -> Tensor:
         size, last = context.batch.num_tokens, context.batch.last_token_indices
         watched = ForwardContext(context.backend, self._proxy.watch(context.batch))
-        output = watched.attend(self._layer, self.q[:size], self.k[:size], self.v[:size])
-        self.attended[:size].copy_(output)
+        tokens = (self.q[:size], self.k[:size], self.v[:size])
+        inputs = layer_inputs(*tokens, len(self._layers), self._layout)
+        outputs = self.attended[:size].chunk(len(self._layers), 1)
+        for layer, (q, k, v), attended in zip(self._layers, inputs, outputs, strict=True):
+            attended.copy_(watched.attend(layer, q, k, v).view(attended.shape))
+        output = self.attended[:size].flatten(1)
         return output if last is None else output.index_select(0, last)
 
 
@@ -100,12 +113,12 @@ class ForwardResult:
     graphs: Graphs
     """The graphs whose forward stream made the copies."""
     output: Tensor
-    """[T, Hq, Dv], device."""
+    """[T, Y * Hq, Dv], device."""
     pools: Pools
     """The KV cache, device."""
 
     def attended(self) -> Tensor:
-        """Copy the output to the host: [T, Hq, Dv]. Sync: the forward stream."""
+        """Copy the output to the host: [T, Y * Hq, Dv]. Sync: the forward stream."""
         with self.graphs.streams.using(self.graphs.forward_stream):
             return on_host(self.output)
 
@@ -133,23 +146,24 @@ class Graphs:
         self, rig: Rig, scenario: Scenario, reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN
     ) -> None:
         self._rig, self._scenario, self._reads_end = rig, scenario, reads_end
-        self.tolerance = rig.subject.tolerance(scenario.dtype)
+        self.tolerance = rig.tolerance(scenario)
         """The tolerance between a replay and its eager run."""
         self.streams = rig.streams()
         self.forward_stream = self.streams.private_stream()
         """The stream of captures and replays."""
         self.schedule_stream = self.streams.private_stream()
         """The stream of a scheduler's writes."""
-        buckets = buckets_of(scenario, BATCH_SIZES)
+        buckets, most = buckets_of(scenario, batch_sizes_of(scenario)), scenario.max_requests
         with self.streams.using(self.forward_stream):
-            whole = draw_requests(scenario, dice_for(scenario, 0), MOST_REQUESTS, setting_seed=0)
+            whole = draw_requests(scenario, dice_for(scenario, 0), most, setting_seed=0)
             static = whole.on(rig.device)
             self.pools = static.pools
             """The static pools, which the backend is built from."""
             self.proxy = BackendProxy(rig.build(self.pools))
-            self._layer = _Layer(self.proxy, static, buckets[-1].num_tokens)
+            self._model = _Model(self.proxy, static, buckets[-1].num_tokens)
             longest = self.pools.req_to_token.shape[1]
-            mask = mask_size(MOST_REQUESTS, TREE_NODES, seq_lens_sum=None, max_context_len=longest)
+            count = scenario.num_nodes
+            mask = mask_size(most, count, seq_lens_sum=None, max_context_len=longest)
             mask = mask if scenario.forward.is_tree else 0
             self._buffers = buffers = GraphBuffers(buckets, self.streams.device, mask)
             self.proxy.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
@@ -158,14 +172,18 @@ class Graphs:
         )
         self._runners: list[GraphRunner] = []
 
-    def capture(self, batch_sizes: Sequence[int] = BATCH_SIZES) -> Self:
-        """Capture further graphs of these batch sizes, from the largest down."""
+    def capture(self, batch_sizes: Sequence[int] | None = None) -> Self:
+        """Capture further graphs of these batch sizes, from the largest down.
+
+        None: of `batch_sizes_of` the scenario.
+        """
+        batch_sizes = batch_sizes_of(self._scenario) if batch_sizes is None else batch_sizes
         if self._rig.device != DEVICE_NAME:
             gc.collect()  # freeing an old CUDA graph in the middle of a capture would abort it
         self.forward_stream.wait_stream(self.streams.current_stream())
-        phase, layer = self._scenario.forward.phase, self._layer
+        phase, model = self._scenario.forward.phase, self._model
         runner = GraphRunner(
-            lambda contexts: layer(*contexts),
+            lambda contexts: model(*contexts),
             [(self.proxy, self._buffers)],
             self._site,
             buckets=buckets_of(self._scenario, batch_sizes),
@@ -188,15 +206,13 @@ class Graphs:
 
         Stream: the forward stream. Sync: none. Allocates: nothing. Keeps: nothing.
         """
-        pools, static, layer = on_device.pools, self.pools, self._layer
+        model = self._model
         with self.streams.using(self.forward_stream):
-            static.req_to_token.copy_(pools.req_to_token)
-            static.keys.copy_(pools.keys)
-            static.values.copy_(pools.values)
+            self.pools.copy_from(on_device.pools)
             for kept, new in zip(
-                (layer.q, layer.k, layer.v), (on_device.q, on_device.k, on_device.v), strict=True
+                (model.q, model.k, model.v), (on_device.q, on_device.k, on_device.v), strict=True
             ):
-                kept[: len(new)].copy_(new.flatten(1))
+                kept[: len(new)].copy_(new)
                 kept[len(new) :].fill_(torch.nan)
         return on_device.batch
 
@@ -225,7 +241,7 @@ class Graphs:
         batch = self.load(on_device)
         with self.streams.using(self.forward_stream):
             self.proxy.init_forward_metadata(batch)
-            self._layer(ForwardContext(self.proxy, batch))
+            self._model(ForwardContext(self.proxy, batch))
         return self.result(on_device)
 
     def result(self, on_device: Scene) -> ForwardResult:
@@ -233,11 +249,13 @@ class Graphs:
 
         Stream: the forward stream. Sync: none. Allocates: the copies. Keeps: nothing.
         """
-        heads = on_device.layer.tp_q_head_num, on_device.layer.v_head_dim
         with self.streams.using(self.forward_stream):
-            output = self._layer.attended[: len(on_device.q)].clone().view(-1, *heads)
-            keys, values = self.pools.keys.clone(), self.pools.values.clone()
-            pools = replace(self.pools, keys=keys, values=values)
+            output = self._model.attended[: len(on_device.q)].clone()
+            pools = replace(
+                self.pools,
+                key_buffers=self.pools.key_buffers.clone(),
+                value_buffers=self.pools.value_buffers.clone(),
+            )
             return ForwardResult(graphs=self, output=output, pools=pools)
 
     def overwrite(self, batch: ForwardBatch) -> None:

@@ -88,9 +88,10 @@ class Player:
             moved(batch, self._keep)
             if len(update.slots):
                 carried = map(self._carry, (update.slots, update.keys, update.values))
-                self._pools.set_kv_buffer(None, *carried)
+                self._pools.store(*carried)
             q, k, v = map(self._carry, (turn.scene.q, turn.scene.k, turn.scene.v))
-        return replace(supplied, pools=self._pools, batch=batch, q=q, k=k, v=v)
+            brought = replace(supplied, pools=self._pools, batch=batch, q=q, k=k, v=v)
+            return brought.laid_out()
 
     def _run(self, turn: Turn) -> Tensor:
         """Run a turn: [T, Hq, Dv], device."""
@@ -136,7 +137,7 @@ class SteadyRun:
         self._dice = dice_for(scenario, seed)
         full = (self._longest - VERIFIED, VERIFIED)
         whole = scene([full] * MOST_REQUESTS, uniform=True, setting=scenario.setting(seed))
-        for cache in (whole.pools.keys, whole.pools.values):
+        for cache in (whole.pools.key_buffers, whole.pools.value_buffers):
             cache.nan_to_num_()  # steps read slots that no step has written
         self._rows: list[int] = whole.batch.req_pool_indices.tolist()
         self._table_cpu = whole.pools.req_to_token.long()

@@ -21,7 +21,7 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Effort, Forward, Rig, Scenario, Subject, draw, on_host, supplied
-from backend_caps.kit.check import cases_of
+from backend_caps.kit.check import spread_cases
 from backend_caps.kit.scenarios import forwards_of, scenarios_of
 from backend_caps.kit.scenes import Scene, batch_of, causal
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -174,7 +174,7 @@ def relayed_cases(
 
     Each forward comes once before any is repeated, so the first findings cover all forwards.
     """
-    cases = cases_of(code, relayed_scenarios(subject, *levels), effort)
+    cases = spread_cases(code, relayed_scenarios(subject, *levels), subject, effort)
     yield from sorted(cases, key=lambda case: (case.seed, case.batch_scenario.page_size))
 
 

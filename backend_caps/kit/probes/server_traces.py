@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.kit.models import ModelSizes, SmallModels
+from backend_caps.kit.probes.attention_record import AttentionRecord
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, Scenario, dice_for, forwards_of, roles_of
 from backend_caps.kit.subject import Subject
@@ -305,23 +307,39 @@ def sizes_of(scenario: Scenario) -> ModelSizes:
     )
 
 
-def serve(rig: Rig, trace: ServerTrace, models: SmallModels) -> ServedTrace:
+def serve(
+    rig: Rig, trace: ServerTrace, models: SmallModels, record: AttentionRecord | None = None
+) -> ServedTrace:
     """Serve a trace by an engine, to its end, within `Rig.running`.
+
+    Args:
+        rig: the backend and its device.
+        trace: the requests and flags.
+        models: the models that serve them.
+        record: gets the attention of each layer outside of graphs.
 
     Raises:
         BackendCapsError: the engine rejects the backend's declaration.
         Exception: any that the backend raises.
     """
     watch = StepWatch()
-    with Engine.from_plan(
-        models.target,
-        trace.plan(rig.subject),
-        rig.device,
-        options=trace.options,
-        observer=watch,
-        draft_model_path=models.draft if trace.speculation else None,
-    ) as engine:
-        outputs = _play(trace, engine, watch)
+    submitted: dict[int, Request] = {}
+    subject = rig.subject
+    recording: AbstractContextManager[None] = nullcontext()
+    if record is not None:
+        record.submitted, subject, recording = submitted, record.recorded_subject, record.active()
+    with (
+        recording,
+        Engine.from_plan(
+            models.target,
+            trace.plan(subject),
+            rig.device,
+            options=trace.options,
+            observer=watch,
+            draft_model_path=models.draft if trace.speculation else None,
+        ) as engine,
+    ):
+        outputs = _play(trace, engine, watch, submitted)
         engine.drain()
         memory = engine.memory
         missing = {
@@ -336,9 +354,13 @@ def serve(rig: Rig, trace: ServerTrace, models: SmallModels) -> ServedTrace:
         )
 
 
-def _play(trace: ServerTrace, engine: Engine, watch: StepWatch) -> Sequence[Sequence[int]]:
-    """Submit and abort requests at their steps until all have ended; return their outputs."""
-    submitted: dict[int, Request] = {}
+def _play(
+    trace: ServerTrace, engine: Engine, watch: StepWatch, submitted: dict[int, Request]
+) -> Sequence[Sequence[int]]:
+    """Submit and abort requests at their steps until all have ended; return their outputs.
+
+    `submitted` gets each request, by its place in the trace.
+    """
     last = max(request.submitted_at for request in trace.requests)
     step = 0
     while step <= last or engine.scheduler.has_work:

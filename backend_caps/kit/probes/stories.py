@@ -88,14 +88,14 @@ class HostCache:
             request.pages.append(self._free_pages.pop())
             slots = torch.arange(size) + request.pages[-1] * size
             width = min(size, table.shape[1] - position)
-            table[request.row, position : position + width] = slots[:width].int()
+            table[request.row, position : position + width] = slots[:width].to(table.dtype)
             self._entered |= {(request.row, position + place) for place in range(width)}
         return self.slots(request)[start:]
 
     def shorten(self, request: CachedRequest, length: int) -> None:
         """Drop a context's last tokens: it keeps its pages, and the dropped slots are poison."""
         slots, request.length = self.slots(request)[length:], length
-        self._pools.keys[slots] = self._pools.values[slots] = self._setting.poison
+        self._pools.fill(slots, self._setting.poison)
         self._changed |= set(slots.tolist())
 
     def slots(self, request: CachedRequest) -> Tensor:
@@ -104,7 +104,7 @@ class HostCache:
 
     def store(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store a forward's tokens: [N], [N, Hk, D] and [N, Hk, Dv]."""
-        self._pools.set_kv_buffer(None, slots, keys, values)
+        self._pools.store(slots, keys, values)
 
     def place(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store tokens that no forward of the story writes."""
@@ -113,8 +113,7 @@ class HostCache:
 
     def context(self, request: CachedRequest) -> tuple[Tensor, Tensor]:
         """Copy keys [C, Hk, D] and values [C, Hk, Dv] of a request's tokens."""
-        slots = self.slots(request)
-        return self._pools.keys[slots], self._pools.values[slots]
+        return self._pools.tokens(self.slots(request))
 
     def take_update(self) -> PoolUpdate:
         """Return the changes since the last call that no forward made."""
@@ -123,7 +122,7 @@ class HostCache:
         slots = torch.tensor(sorted(self._changed), dtype=torch.int64)
         self._entered, self._changed = set(), set()
         entries = torch.stack([rows, positions, pools.req_to_token[rows, positions].long()])
-        keys, values = pools.keys[slots], pools.values[slots]
+        keys, values = pools.tokens(slots)
         return PoolUpdate(entries=entries, slots=slots, keys=keys, values=values)
 
 
@@ -170,31 +169,46 @@ class _StoryWriter:
     def __init__(self, scenario: Scenario, seed: int, *, prefills: bool) -> None:
         self._scenario, self._prefills = scenario, prefills
         self._dice = scenarios.dice_for(scenario, seed)
-        self._most = self._dice.choice((1, 2, scenarios.MOST_REQUESTS))
-        self._requests: list[CachedRequest] = []
+        # Two batches in a row may have the same lengths, and other rows.
+        num_groups = self._dice.choice((1, 2))
+        most = scenario.max_requests // num_groups
+        self._most = self._dice.choice((1, min(2, most), most))
+        self._groups = [list[CachedRequest]() for _ in range(num_groups)]
         self._setting = scenario.setting(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self.cache = HostCache(self._setting, self._dice)
 
     def step(self) -> Iterator[Turn]:
-        """End some requests and admit others, then run forwards of all."""
-        for request in [each for each in self._requests if self._ends(each)]:
-            self._requests.remove(request)
-            self.cache.release(request)
-        missing = self._most - len(self._requests)
+        """End some requests and admit others, then run forwards of each group.
+
+        Requests at the same place of two groups come and go together, and have the same lengths.
+        """
+        for place in reversed(range(len(self._groups[0]))):
+            if self._ends(self._groups[0][place]):
+                for group in self._groups:
+                    self.cache.release(group.pop(place))
+        num_running = len(self._groups[0])
+        missing = self._most - num_running
         # At least one request runs, and not always the most.
-        num_new = self._dice.randint(min(missing, 0 if self._requests else 1), missing)
-        fresh = [self.cache.admit() for _ in range(num_new)]
-        self._requests += fresh
-        self._dice.shuffle(self._requests)
-        prompts = [self._prompt_length() for _ in fresh]
-        if self._prefills and fresh:
-            yield self._turn(Forward.PREFILL, fresh, prompts)
-        else:
-            for request, length in zip(fresh, prompts, strict=True):
-                self.cache.place(self.cache.grow(request, length), *self._keys_and_values(length))
+        num_new = self._dice.randint(min(missing, 0 if num_running else 1), missing)
+        prompts = [self._prompt_length() for _ in range(num_new)]
+        order = self._dice.sample(range(num_running + num_new), num_running + num_new)
+        for place, group in enumerate(self._groups):
+            fresh = [self.cache.admit() for _ in prompts]
+            if fresh:
+                yield from self._admitted(fresh, prompts)
+            joined = [*group, *fresh]
+            self._groups[place] = [joined[at] for at in order]
         if self._scenario.forward is not Forward.PREFILL:
             yield from self._forwards()
+
+    def _admitted(self, fresh: Sequence[CachedRequest], prompts: Sequence[int]) -> Iterator[Turn]:
+        """Run the prompts of new requests, or place their tokens in the cache."""
+        if self._prefills:
+            yield self._turn(Forward.PREFILL, fresh, prompts)
+            return
+        for request, length in zip(fresh, prompts, strict=True):
+            self.cache.place(self.cache.grow(request, length), *self._keys_and_values(length))
 
     def _ends(self, request: CachedRequest) -> bool:
         """Return whether a request ends: without room, after a lone prefill, or by chance."""
@@ -206,7 +220,9 @@ class _StoryWriter:
     def _room(self) -> int:
         """Tokens that a step may append to a context."""
         drafted = scenarios.DRAFT_STEPS * self._scenario.topk
-        return max(_LONGEST_CHUNK, scenarios.TREE_NODES, drafted)
+        return max(
+            _LONGEST_CHUNK, self._scenario.num_nodes, self._scenario.new_tokens or 0, drafted
+        )
 
     def _prompt_length(self) -> int:
         """Draw a length with room for a step behind it, often right before the end of a page."""
@@ -215,35 +231,44 @@ class _StoryWriter:
         return self._dice.choice([*edges, self._dice.randint(1, most)])
 
     def _forwards(self) -> Iterator[Turn]:
-        """Run the step's forward, then drop the rejected tokens of each request."""
-        scenario, requests = self._scenario, [*self._requests]
-        starts = [request.length for request in requests]
+        """Run the step's forward of each group, then drop rejected tokens of each request."""
+        starts = [request.length for request in self._groups[0]]
+        counts = [*map(self._count, range(len(starts)))]
+        for group in self._groups:
+            yield from self._forwards_of(group, counts)
+        for place, before in enumerate(starts):
+            num_accepted = self._num_accepted(self._groups[0][place].length - before)
+            for group in self._groups:
+                self.cache.shorten(group[place], before + num_accepted)
+
+    def _forwards_of(
+        self, requests: Sequence[CachedRequest], counts: Sequence[int]
+    ) -> Iterator[Turn]:
+        """Run a forward of requests; of draft steps several in a row."""
+        scenario, starts = self._scenario, [request.length for request in requests]
         if scenario.forward is Forward.DRAFT:
             for step in range(1, scenarios.DRAFT_STEPS + 1):
                 masks = (scenes.beams(scenario.topk, step, self._dice) for _ in requests)
                 visible = [*map(scenes.after_prefix, starts, masks)]
                 yield self._turn(Forward.DRAFT, requests, [scenario.topk] * len(requests), visible)
         elif scenario.forward is Forward.TREE:
-            count = scenarios.TREE_NODES
+            count = scenario.num_nodes
             trees = (scenes.random_tree(count, scenario.topk, self._dice) for _ in requests)
             visible = [*map(scenes.after_prefix, starts, map(scenes.visible_nodes, trees))]
             yield self._turn(Forward.TREE, requests, [count] * len(requests), visible)
         else:
-            yield self._turn(scenario.forward, requests, [*map(self._count, range(len(requests)))])
-        for request, before in zip(requests, starts, strict=True):
-            self.cache.shorten(request, before + self._num_accepted(request.length - before))
+            yield self._turn(scenario.forward, requests, counts)
 
     def _count(self, place: int) -> int:
         """Draw the number of a request's new tokens in a forward without a tree."""
         match self._scenario.forward:
-            case Forward.DECODE:
-                return 1
             case Forward.MIXED if place % 2:
                 return 1
             case Forward.CHUNK | Forward.MIXED:
-                return self._dice.randint(1, _LONGEST_CHUNK)
+                most = self._scenario.new_tokens or _LONGEST_CHUNK
+                return most if place == 0 else self._dice.randint(1, most)
             case _:
-                return scenarios.VERIFIED
+                return self._scenario.count
 
     def _num_accepted(self, count: int) -> int:
         """Draw the number of accepted tokens: one of a tree or of beams."""
@@ -266,10 +291,17 @@ class _StoryWriter:
         cache.store(slots, keys, values)
         sizes = [*zip(starts, counts, strict=True)]
         rows = torch.tensor([request.row for request in requests], dtype=torch.int64)
-        batch = scenes.batch_of(sizes, rows, slots, uniform=forward.phase is not Phase.PREFILL)
+        batch = scenes.batch_of(
+            sizes,
+            rows,
+            slots,
+            uniform=forward.phase is not Phase.PREFILL,
+            extend_dtype=self._setting.extend_dtype,
+        )
         drawn = scenes.Scene(
             pools=pools,
-            layer=self._setting.layer,
+            layers=self._setting.layers,
+            layout=self._setting.layout,
             batch=replace(batch, mode=forward.mode),
             q=self._setting.queries(sum(counts), self._generator),
             k=keys,

@@ -15,6 +15,9 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.kit.liars.bases import Shown, Turned
 from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
+_CHANCE = random.SystemRandom()
+"""Chance that no seed of the process has a part in."""
+
 
 @liar("numerics", seen="modelled on sglang#20201")
 class LargePages(TorchPadded):
@@ -165,7 +168,7 @@ class AtomicSums(Turned):
     def is_turned(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
         """Leave it to chance."""
         del batch
-        return rows >= len(rows) * random.getrandbits(1)
+        return rows >= len(rows) * _CHANCE.getrandbits(1)
 
 
 @liar("determinism", seen="modelled on kernels that tune themselves while they serve", **NO_GRAPHS)

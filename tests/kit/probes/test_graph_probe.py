@@ -22,7 +22,7 @@ from backend_caps.kit.checks.replay import (
     wrong_replay,
 )
 from backend_caps.kit.models import small_models
-from backend_caps.kit.probes.graph_probe import BATCH_SIZES, Graphs, buckets_of
+from backend_caps.kit.probes.graph_probe import Graphs, batch_sizes_of, buckets_of
 from backend_caps.kit.probes.server_traces import (
     ServedTrace,
     ServerTrace,
@@ -138,7 +138,7 @@ def test_buckets_are_of_the_kind_of_a_forward(
     forward: Forward, kind: BatchKind, sizes: list[tuple[int, int]]
 ) -> None:
     """A mixed batch has its tokens counted, and every other its requests."""
-    buckets = buckets_of(Scenario(forward=forward), BATCH_SIZES)
+    buckets = buckets_of(Scenario(forward=forward), (1, 2, 4))
 
     assert {own.kind for own in buckets} == {kind}
     assert [(own.batch_size, own.num_tokens) for own in buckets] == sizes
@@ -148,7 +148,7 @@ def test_buckets_are_of_the_kind_of_a_forward(
 def test_story_has_what_graphs_go_wrong_at(seed: int) -> None:
     """A graph comes twice in a row, one is padded, and sizes go up and down."""
     counts = [scene.batch.batch_size for scene in story(DECODE, seed)]
-    graphs = [next(size for size in BATCH_SIZES if size >= count) for count in counts]
+    graphs = [next(size for size in batch_sizes_of(DECODE) if size >= count) for count in counts]
     steps = [later - own for own, later in pairwise(graphs)]
 
     assert 3 in counts

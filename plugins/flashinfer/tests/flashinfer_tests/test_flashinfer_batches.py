@@ -98,7 +98,7 @@ def test_layers_of_other_heads_have_plans_of_their_own() -> None:
 
     for _ in range(2):
         backend.init_forward_metadata(soft.batch)
-        outputs = [own.forward(backend) for own in (soft, replace(soft, layer=sharp.layer))]
+        outputs = [own.forward(backend) for own in (soft, replace(soft, layers=sharp.layers))]
 
     for output, own in zip(outputs, (soft, sharp), strict=True):
         expected = reference_attention(own)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Subject, difference
-from backend_caps.kit.check import cases_of, rotated_cases
+from backend_caps.kit.check import cases_of, rotated_cases, spread_cases
 from backend_caps.kit.checks.replay import REPLAY, replayed_of, unreplayed
+from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE, float8_scenario
 from backend_caps.kit.rig import on_host, supplied
 from backend_caps.kit.scenarios import draw, scenarios_of
 from backend_caps.kit.scenes import Scene
@@ -25,8 +26,6 @@ from backend_caps_sglang.kit.variants import ServedVariant
 
 WINDOW = 5
 """Tokens before itself that a token sees: few, so that most contexts are longer."""
-_FLOAT8_TOLERANCE = 0.12
-"""Absolute and relative: weights of cached values are rounded to float8, by a sixteenth."""
 _CHAINS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY)
 
 
@@ -54,6 +53,12 @@ STATEMENTS = (
         variant=ServedVariant(num_before=WINDOW),
         forwards=_CHAINS,
         note=f"each token sees itself and the {WINDOW} before it; ",
+    ),
+    _Statement(
+        code="mixed-windows",
+        title="Layers with a window and layers without attend each in their way.",
+        variant=ServedVariant(num_before=WINDOW, is_mixed=True),
+        forwards=_CHAINS,
     ),
     _Statement(
         code="soft-cap",
@@ -118,9 +123,9 @@ def _run_eager(statement: _Statement, rig: Rig, case: Case) -> Iterator[Fault]:
     scene = statement.variant.prepared(draw(scenario, case.seed))
     own = replace(rig, subject=with_variant(rig.subject, statement.variant))
     found = eager_output(own, scene)
-    tolerance = rig.subject.tolerance(scenario.dtype)
+    tolerance = rig.tolerance(scenario)
     if statement.variant.kv_scales is not None:
-        tolerance = _FLOAT8_TOLERANCE
+        tolerance = FLOAT8_TOLERANCE
     differs = difference(found, statement.variant.expected(scene), tolerance)
     if differs is not None:
         lengths = scene.batch.seq_lens.tolist()
@@ -159,9 +164,11 @@ def _excuse_graphs(statement: _Statement, subject: Subject) -> str | None:
 def _eager_cases(statement: _Statement, subject: Subject, effort: Effort) -> Iterator[Case]:
     scenarios = scenarios_of(subject, statement.forwards)
     if statement.variant.kv_scales is not None:
-        # Products of float8 take 32 numbers at least.
-        scenarios = (replace(own, dtype="bfloat16", head_size=64) for own in scenarios)
-    yield from cases_of(statement.code, scenarios, effort)
+        yield from cases_of(statement.code, map(float8_scenario, scenarios), effort)
+        return
+    if statement.variant.is_mixed:
+        scenarios = (replace(own, layer_ids=(0, 1)) for own in scenarios)
+    yield from spread_cases(statement.code, scenarios, subject, effort)
 
 
 def _graph_cases(statement: _Statement, subject: Subject, effort: Effort) -> Iterator[Case]:

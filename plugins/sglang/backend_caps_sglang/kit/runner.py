@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from backend_caps.kit.scenes import Pools
+from backend_caps.protocols import Layer
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.engine_modules import SGLang
 from backend_caps_sglang.kit.variants import ServedVariant
 
 
 @dataclass(frozen=True, slots=True)
-class OneLayerPool:
-    """SGLang's KV pool of one layer, over the kit's own memory."""
+class LayeredPool:
+    """SGLang's KV pool of all layers, over the kit's own memory."""
 
     pools: Pools
     start_layer: int = 0
@@ -44,7 +45,7 @@ class OneLayerPool:
 
     def set_kv_buffer(
         self,
-        layer: object,
+        layer: Layer,
         loc_info: SimpleNamespace | Tensor,
         cache_k: Tensor,
         cache_v: Tensor,
@@ -68,7 +69,7 @@ class OneLayerPool:
 def runner_of(
     sglang: SGLang, pools: Pools, *, variant: ServedVariant, num_verified: int
 ) -> SimpleNamespace:
-    """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
+    """Make a stand-in for the runner of a model of like layers, on one rank, without LoRA.
 
     Args:
         sglang: its modules.
@@ -78,7 +79,7 @@ def runner_of(
     """
     layer = pools.layer
     assert layer is not None, "the kit says which layer its pools are of"
-    table, pool = pools.req_to_token, OneLayerPool(pools)
+    table, pool = pools.req_to_token, LayeredPool(pools)
     rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
     device = str(pools.req_to_token.device)
     translator = sglang.translating.KVIndexTranslator(
@@ -130,7 +131,7 @@ def attention_of(
     sglang: SGLang, layer: AttentionLayer, variant: ServedVariant, device: str
 ) -> torch.nn.Module:
     """Make SGLang's own layer from what the kit knows of one."""
-    kinds = sglang.layers.AttentionType
+    kinds, window = sglang.layers.AttentionType, variant.window_of(layer.layer_id)
     made: torch.nn.Module = sglang.layers.RadixAttention(
         num_heads=layer.tp_q_head_num,
         head_dim=layer.qk_head_dim,
@@ -139,11 +140,12 @@ def attention_of(
         layer_id=layer.layer_id,
         logit_cap=variant.logit_cap or 0.0,
         v_head_dim=layer.v_head_dim,
-        sliding_window_size=-1 if variant.num_before is None else variant.num_before,
+        sliding_window_size=-1 if window is None else window,
         attn_type=kinds.ENCODER_ONLY if variant.is_encoder else kinds.DECODER,
     )
-    if variant.kv_scales is not None:
-        for name, scale in zip("kv", variant.kv_scales, strict=True):
+    scales = variant.scales_of(layer.layer_id)
+    if scales is not None:
+        for name, scale in zip("kv", scales, strict=True):
             setattr(made, f"{name}_scale", torch.tensor(scale, device=device))
             setattr(made, f"{name}_scale_float", scale)
     return made

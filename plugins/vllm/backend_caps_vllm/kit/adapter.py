@@ -22,16 +22,28 @@ from backend_caps_vllm.kit.caches import joined_cache
 from backend_caps_vllm.kit.engine_modules import VLLM
 from backend_caps_vllm.kit.order import OrderedBatch
 from backend_caps_vllm.kit.servers import (
-    LAYER_NAME,
     attention_layer,
+    cache_dtype_of,
     cache_spec,
     layer_of,
+    name_of,
     num_blocks_of,
     server_config,
 )
 
 _GraphKey = tuple[bool, int, int]
 """Whether a graph's batches are uniform, their requests, and their tokens."""
+
+
+class ServedLayer(NamedTuple):
+    """A layer of a model, with what vLLM makes for it."""
+
+    layer: SimpleNamespace
+    """vLLM's own, as far as it is read."""
+    implementation: SimpleNamespace
+    """Which the class makes for each layer."""
+    cache: Tensor
+    """As the implementation takes it."""
 
 
 class Tokens(NamedTuple):
@@ -68,7 +80,7 @@ class Adapted:
         vllm: its modules.
         implementation: the class.
         pools: the kit's.
-        variant: what the layer has beside plain attention.
+        variant: what the layers have beside plain attention.
     """
 
     def __init__(
@@ -81,13 +93,11 @@ class Adapted:
         self._longest = pools.req_to_token.shape[1]
         # vLLM's windows count the token itself.
         self._window = None if variant.num_before is None else variant.num_before + 1
-        self._cache = self._make_cache()
         self._spec = self._make_spec()
         self._num_blocks = num_blocks_of(vllm, self._spec, self._longest)
         config = self._make_config(num_tokens_each=VERIFIED)
         with vllm.config.set_current_vllm_config(config):
-            self._layer = self._make_layer(config)
-            self._impl = self._make_implementation()
+            self._layers = self._make_layers(config)
         self._builder = self._make_builder(config)
         self._buffers: InputBuffers | None = None
         self._captured: dict[_GraphKey, SimpleNamespace] = {}
@@ -96,8 +106,17 @@ class Adapted:
         self._inputs: InputTensors | None = None
         self._metadata: SimpleNamespace | None = None
 
-    def _make_cache(self) -> Tensor:
-        """Return the KV cache as the implementation takes it, in the memory of the pools."""
+    def _make_layers(self, config: SimpleNamespace) -> dict[int, ServedLayer]:
+        """Make what vLLM has for each layer, by its id."""
+        caches, layers = self._make_caches(), dict[int, ServedLayer]()
+        for own in self._pools.layers:
+            layer = self._make_layer(own, config)
+            implementation = self._make_implementation(own, layer)
+            layers[own.layer_id] = ServedLayer(layer, implementation, caches[own.layer_id])
+        return layers
+
+    def _make_caches(self) -> Tensor:
+        """Return the KV caches of all layers [A, ...], in the memory of the pools."""
         return joined_cache(self._pools)
 
     def _make_spec(self) -> SimpleNamespace:
@@ -113,30 +132,31 @@ class Adapted:
             self._vllm, self._pools, num_tokens_each=num_tokens_each, max_num_tokens=max_num_tokens
         )
 
-    def _make_layer(self, config: SimpleNamespace) -> SimpleNamespace:
+    def _make_layer(self, own: AttentionLayer, config: SimpleNamespace) -> SimpleNamespace:
         """Make vLLM's layer, as far as it is read."""
         del config
-        return attention_layer(self._pools.keys.device)
+        return attention_layer(own, self._pools.keys.device, self._variant)
 
-    def _make_implementation(self) -> SimpleNamespace:
+    def _make_implementation(self, own: AttentionLayer, layer: SimpleNamespace) -> SimpleNamespace:
         """Make the implementation, as vLLM's layer does."""
-        layer = layer_of(self._pools)
+        del layer
         made: SimpleNamespace = self._backend.get_impl_cls()(
-            num_heads=layer.tp_q_head_num,
-            head_size=layer.qk_head_dim,
-            scale=layer.scaling,
-            num_kv_heads=layer.tp_k_head_num,
+            num_heads=own.tp_q_head_num,
+            head_size=own.qk_head_dim,
+            scale=own.scaling,
+            num_kv_heads=own.tp_k_head_num,
             alibi_slopes=None,
             sliding_window=self._window,
-            kv_cache_dtype="auto",
-            **variant_arguments(self._variant, layer.tp_q_head_num, self._pools.keys.device),
+            kv_cache_dtype=cache_dtype_of(self._pools),
+            **variant_arguments(self._variant, own.tp_q_head_num, self._pools.keys.device),
         )
         return made
 
     def _make_builder(self, config: SimpleNamespace) -> SimpleNamespace:
-        config.compilation_config.static_forward_context[LAYER_NAME] = self._layer
+        layers = {name_of(own): self._layers[own.layer_id].layer for own in self._pools.layers}
+        config.compilation_config.static_forward_context.update(layers)
         made: SimpleNamespace = self._backend.get_builder_cls()(
-            self._spec, [LAYER_NAME], config, self._pools.keys.device
+            self._spec, [*layers], config, self._pools.keys.device
         )
         return made
 
@@ -198,20 +218,21 @@ class Adapted:
             self._order.taken(k).view(-1, layer.tp_k_head_num, layer.qk_head_dim),
             self._order.taken(v).view(-1, layer.tp_k_head_num, layer.v_head_dim),
         )
-        output = self._attend(tokens, inputs.slot_mapping if save_kv_cache else None)
+        own = self._layers[layer.layer_id]
+        output = self._attend(own, tokens, inputs.slot_mapping if save_kv_cache else None)
         return self._order.returned(output)
 
-    def _attend(self, tokens: Tokens, slots: Tensor | None) -> Tensor:
+    def _attend(self, own: ServedLayer, tokens: Tokens, slots: Tensor | None) -> Tensor:
         """Attend as vLLM's own layer calls its implementation: [T, Hq * Dv].
 
         slots  [T] int64: where the tokens are stored; None: nowhere
         """
         query, key, value = tokens
         if slots is not None and not self._backend.forward_includes_kv_cache_update:
-            self._impl.do_kv_cache_update(self._layer, key, value, self._cache, slots)
+            own.implementation.do_kv_cache_update(own.layer, key, value, own.cache, slots)
         output = query.new_empty(*query.shape[:2], value.shape[-1])
-        self._impl.forward(
-            self._layer, query, key, value, self._cache, self._metadata, output=output
+        own.implementation.forward(
+            own.layer, query, key, value, own.cache, self._metadata, output=output
         )
         return output.flatten(1)
 

@@ -4,8 +4,8 @@ vLLM stores a token's keys and values of one head beside each other, in blocks o
 kit's two tensors become views of one tensor with that memory, and what either side writes is there
 for the other.
 
-Shapes: S slots in the KV cache, N tokens in a block, S / N blocks, Hk key and value heads, D and Dv
-their sizes.
+Shapes: A layers in the KV cache, S slots in each, N tokens in a block, S / N blocks, Hk key and
+value heads, D and Dv their sizes.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from backend_caps.kit.scenes import Pools
 
 _JOINED: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
-"""By a pool's keys, the memory that they share with its values."""
+"""By the keys of pools, the memory that they share with the values."""
 
 
 def joined_cache(pools: Pools) -> Tensor:
-    """Return the KV cache of a pool, with its keys and values as views of one memory.
+    """Return the KV cache of pools, with its keys and values as views of one memory.
 
     Pools whose keys and values are apart are changed: both tensors are replaced by views, which
     have the same contents.
 
-    returns  [S / N, Hk, N, D + Dv], device: vLLM's logical order; a token's heads lie together
+    returns  [A, S / N, Hk, N, D + Dv], device: vLLM's logical order; a token's heads lie together
     """
-    joined = _JOINED.get(pools.keys)
+    joined = _JOINED.get(pools.key_buffers)
     if joined is None:
-        joined = torch.cat([pools.keys, pools.values], dim=-1)
-        size = pools.keys.shape[-1]
+        joined = torch.cat([pools.key_buffers, pools.value_buffers], dim=-1)
+        size = pools.key_buffers.shape[-1]
         # `object.__setattr__` sets fields of frozen dataclasses.
-        object.__setattr__(pools, "keys", joined[..., :size])
-        object.__setattr__(pools, "values", joined[..., size:])
-        _JOINED[pools.keys] = joined
-    return joined.view(-1, pools.page_size, *joined.shape[1:]).transpose(1, 2)
+        object.__setattr__(pools, "key_buffers", joined[..., :size])
+        object.__setattr__(pools, "value_buffers", joined[..., size:])
+        _JOINED[pools.key_buffers] = joined
+    num_layers, _, *of_token = joined.shape
+    return joined.view(num_layers, -1, pools.page_size, *of_token).transpose(2, 3)

@@ -21,14 +21,15 @@ from typing import cast
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit import Case, Check, Fault, Forward, Rig, Subject
-from backend_caps.kit.check import cases_of, unless_claimed
-from backend_caps.kit.layer_variants import LayerVariant
+from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Subject, difference
+from backend_caps.kit.check import cases_of, spread_cases, unless_claimed
+from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE, LayerVariant, float8_scenario
 from backend_caps.kit.rig import on_host, supplied
 from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for, draw, scenarios_of
 from backend_caps.kit.scenes import Scene, reference_attention, scene
 from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps_vllm.kit.servers import FLOAT8
 from backend_caps_vllm.kit.subjects import built, class_of
 
 _WINDOW, _CAP = 5, 0.5
@@ -38,8 +39,9 @@ _FORWARDS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forw
 
 def _run(variant: LayerVariant, rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = case.batch_scenario
-    scene = draw(scenario, case.seed)
-    differs = rig.difference(_output(variant, rig, scene), variant.expected(scene), scenario)
+    scene = variant.prepared(draw(scenario, case.seed))
+    tolerance = rig.tolerance(scenario) if variant.kv_scales is None else FLOAT8_TOLERANCE
+    differs = difference(_output(variant, rig, scene), variant.expected(scene), tolerance)
     if differs is not None:
         lengths = scene.batch.seq_lens.tolist()
         yield Fault(what=f"beside float64 {differs}; contexts of {lengths} tokens")
@@ -50,6 +52,10 @@ def _output(variant: LayerVariant, rig: Rig, scene: Scene) -> Tensor:
     with rig.running():
         there = supplied(scene, HostSeqLens.EXACT).on(rig.device)
         return on_host(there.run(partial(built, rig.subject, variant=variant)))
+
+
+def _cases(code: str, subject: Subject, effort: Effort) -> Iterator[Case]:
+    return spread_cases(code, scenarios_of(subject, _FORWARDS), subject, effort)
 
 
 def _check(code: str, claim: str, variant: LayerVariant, *, title: str, proves: str) -> Check:
@@ -64,7 +70,7 @@ def _check(code: str, claim: str, variant: LayerVariant, *, title: str, proves: 
             after=["numerics"],
         ),
         excuse=unless_claimed(claim),
-        cases=lambda subject, effort: cases_of(code, scenarios_of(subject, _FORWARDS), effort),
+        cases=partial(_cases, code),
         run=partial(_run, variant),
     )
 
@@ -89,6 +95,30 @@ SINKS = _check(
     LayerVariant(has_sinks=True),
     title="A layer's sinks take their weight.",
     proves="a score of each head takes weight and gives no value",
+)
+
+
+def _excuse_scales(subject: Subject) -> str | None:
+    dtypes = subject.claim_as(frozenset, "kv_cache_dtypes")
+    return None if FLOAT8 in dtypes else f"it claims no {FLOAT8} cache"
+
+
+_SCALED = LayerVariant(kv_scales=(0.5, 2.0))
+KV_SCALES = Check(
+    about=CheckDescription(
+        code="kv-scales",
+        claims=["kv_cache_dtypes"],
+        title="Keys and values of a float8 cache have their layer's scales.",
+        proves=f"Eager forwards of two layers with other scales, over a cache in {FLOAT8}, are "
+        "within the tolerance of float64.",
+        cannot="Other dtypes of the cache, scales of tokens or heads, and graphs.",
+        after=["numerics"],
+    ),
+    excuse=_excuse_scales,
+    cases=lambda subject, effort: cases_of(
+        "kv-scales", map(float8_scenario, scenarios_of(subject, _FORWARDS)), effort
+    ),
+    run=partial(_run, _SCALED),
 )
 
 
@@ -143,5 +173,5 @@ TRIMMED_DRAFTS = Check(
     ),
     run=_run_trimmed,
 )
-OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, TRIMMED_DRAFTS)
+OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, KV_SCALES, TRIMMED_DRAFTS)
 """All of them."""

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.adapter import Adapted
 
 STAND_IN = "torch.compile(flex_attention), by its block mask"
@@ -26,12 +27,12 @@ STAND_IN = "torch.compile(flex_attention), by its block mask"
 class AdaptedFlex(Adapted):
     """vLLM's FlexAttention on pools of the kit."""
 
-    def _make_implementation(self) -> SimpleNamespace:
+    def _make_implementation(self, own: AttentionLayer, layer: SimpleNamespace) -> SimpleNamespace:
         """Make the implementation, whose module calls the stand-in where there is no GPU."""
         if not torch.cuda.is_available():
             module = self._vllm.module("v1.attention.backends.flex_attention")
             vars(module)["flex_attention_compiled"] = attend_blocks
-        return super()._make_implementation()
+        return super()._make_implementation(own, layer)
 
 
 def attend_blocks(

@@ -1,4 +1,4 @@
-"""vLLM's configuration of a server with one layer, on one rank, and the layer itself."""
+"""vLLM's configuration of a server of like layers, on one rank, and the layers themselves."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from types import SimpleNamespace
 
 import torch
 
+from backend_caps.kit.layer_variants import CACHE_DTYPE, PLAIN, LayerVariant
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.engine_modules import VLLM
 
-LAYER_NAME = "model.layers.0.self_attn.attn"
-"""The name of the only layer."""
+FLOAT8 = "fp8_e4m3"
+"""vLLM's name of a cache in float8."""
 _USUAL_SIZES = (1, 2, 4, *range(8, 257, 8))
 """Tokens of the graphs that vLLM captures by default."""
 
 
 def layer_of(pools: Pools) -> AttentionLayer:
-    """Return the only layer of pools."""
+    """Return the first layer of pools, whose sizes are those of all."""
     assert pools.layer is not None, "the kit says which layer its pools are of"
     return pools.layer
 
@@ -48,7 +49,7 @@ def server_config(
         ),
         cache_config=SimpleNamespace(
             block_size=pools.page_size,
-            cache_dtype="auto",
+            cache_dtype=cache_dtype_of(pools),
             num_gpu_blocks=len(pools.keys) // pools.page_size,
         ),
         scheduler_config=SimpleNamespace(
@@ -89,17 +90,31 @@ def _speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
     return SimpleNamespace(num_speculative_tokens=num_tokens_each - 1, parallel_drafting=False)
 
 
-def attention_layer(device: torch.device) -> SimpleNamespace:
-    """Make vLLM's layer, as far as implementations read it: scales of a cache without any."""
-    layer = SimpleNamespace(layer_name=LAYER_NAME)
-    for name in ("_q_scale", "_k_scale", "_v_scale", "_prob_scale"):
-        setattr(layer, name, torch.ones((), dtype=torch.float32, device=device))
-        setattr(layer, f"{name}_float", 1.0)
+def cache_dtype_of(pools: Pools) -> str:
+    """Return vLLM's name of the dtype of a KV cache; that of the model is "auto"."""
+    return FLOAT8 if pools.keys.dtype is CACHE_DTYPE else "auto"
+
+
+def name_of(layer: AttentionLayer) -> str:
+    """Return vLLM's name of a layer."""
+    return f"model.layers.{layer.layer_id}.self_attn.attn"
+
+
+def attention_layer(
+    own: AttentionLayer, device: torch.device, variant: LayerVariant = PLAIN
+) -> SimpleNamespace:
+    """Make vLLM's layer, as far as implementations read it; a cache without scales has ones."""
+    layer = SimpleNamespace(layer_name=name_of(own))
+    of_keys, of_values = variant.scales_of(own.layer_id) or (1.0, 1.0)
+    scales = {"_q_scale": 1.0, "_k_scale": of_keys, "_v_scale": of_values, "_prob_scale": 1.0}
+    for name, scale in scales.items():
+        setattr(layer, name, torch.tensor(scale, dtype=torch.float32, device=device))
+        setattr(layer, f"{name}_float", scale)
     return layer
 
 
 def cache_spec(vllm: VLLM, pools: Pools, window: int | None) -> SimpleNamespace:
-    """Make vLLM's description of the layer's KV cache."""
+    """Make vLLM's description of a layer's KV cache."""
     layer = layer_of(pools)
     make: Callable[..., SimpleNamespace] = vllm.specs.FullAttentionSpec
     if window is not None:

@@ -34,11 +34,11 @@ def test_keys_and_values_become_views_of_vllms_cache() -> None:
 
     cache = joined_cache(pools)
 
-    assert cache.shape == (len(keys) // PAGE, 2, PAGE, 16)
+    assert cache.shape == (1, len(keys) // PAGE, 2, PAGE, 16)
     assert torch.equal(pools.keys, keys)
     assert torch.equal(pools.values, values)
     pools.keys[5], pools.values[5] = 1.0, 2.0
-    assert cache[1, :, 1].tolist() == [[1.0] * 8 + [2.0] * 8] * 2
+    assert cache[0, 1, :, 1].tolist() == [[1.0] * 8 + [2.0] * 8] * 2
     assert joined_cache(pools).data_ptr() == cache.data_ptr()
 
 
@@ -52,8 +52,8 @@ def test_latents_hold_values_first_and_keys_last() -> None:
 
     assert torch.equal(pools.keys, keys)
     assert torch.equal(pools.values, values)
-    (projected,) = Projections(layer, keys)(latents[:, :LATENT])
-    up_values = projected.view(len(latents), layer.tp_q_head_num, -1)[..., layer.qk_head_dim :]
+    (projected,) = Projections(layer, keys)(latents[0, :, :LATENT])
+    up_values = projected.view(len(keys), layer.tp_q_head_num, -1)[..., layer.qk_head_dim :]
     assert torch.equal(up_values, values.repeat_interleave(2, dim=1))
     rotated = Projections(layer, keys).rotated_query(made.q)
     assert rotated.shape == (1, layer.tp_q_head_num, ROTATED)
