@@ -8,11 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from backend_caps.capability.evidence import (
 from backend_caps.capability.provenance import Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
 from backend_caps.discovery.metadata import PathEntry, named, read_regular
+from backend_caps.discovery.pointer import top_level
 from backend_caps.discovery.process import Search
 from backend_caps.discovery.registry import Registry
 
@@ -53,10 +52,8 @@ class Implementation:
 
         Nothing is imported. Of a namespace package, the first regular package in it counts.
         """
-        names, spec = pointer.partition(":")[0].split("."), None
-        # `find_spec` serves editable installs, whose import hooks find modules that no folder has.
-        with suppress(ImportError, ValueError, AttributeError):
-            spec = PathFinder.find_spec(names[0], imports) or find_spec(names[0])
+        names = pointer.partition(":")[0].split(".")
+        spec = top_level(names[0], imports)
         for end in range(2, len(names) + 1):
             if spec is None or spec.origin is not None:
                 break

@@ -17,6 +17,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Problem, Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading, begin
+from backend_caps.discovery.pointer import misnamed
 from backend_caps.discovery.scan import AllowList, Claim, installed_release, problem
 from backend_caps.errors import CodedError
 from backend_caps.resolution.engine import RULE_SETS
@@ -102,7 +103,7 @@ class Registry(Backends):
         remarks: list[Problem] = []
         for loaded in sorted(loading.results(), key=lambda claim: claim.sort_key):
             if loaded.is_backend:
-                backends.append(_backend(loaded))
+                backends.append(_backend(loaded, loading.scanned.imports))
             else:
                 claim, read = _read(loaded, Rule)
                 rules += read
@@ -211,9 +212,12 @@ def _order(entry: Backend) -> tuple[str, ...]:
     return entry.name, entry.status.value, *origin
 
 
-def _backend(claim: Claim) -> Backend:
+def _backend(claim: Claim, imports: Sequence[str]) -> Backend:
     claim, read = _read(claim, Declaration)
     declaration, place = next(iter(read), None), claim.declared_at or claim.stated_at
+    pointer = None if declaration is None else declaration.implementation
+    if pointer and (detail := misnamed(pointer, imports)):
+        claim = claim.marked(claim.status, "no-implementation", pointer=pointer, detail=detail)
     return Backend(
         name=claim.name,
         status=claim.status,

@@ -78,6 +78,8 @@ class Fault:
     """The observation and the expectation, with values; no full stop."""
     site: Site | None = None
     """The line of the backend that caused it, where known."""
+    stops: bool = False
+    """Whether no batch can run: later checks would find the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

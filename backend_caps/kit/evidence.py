@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -26,29 +27,28 @@ from backend_caps.discovery.evidence import (
 )
 from backend_caps.kit.check import Check, CheckResult, Effort, Results, Verdict
 from backend_caps.kit.errors import KitError
-from backend_caps.kit.scenarios import Forward, Scenario
+from backend_caps.kit.scenarios import Forward, Scenario, topk_of
 from backend_caps.kit.subject import Subject
-from backend_caps.report.check_documents import NOT_ASKED, ClaimDocument
+from backend_caps.report.check_documents import NO_CHECK, NOT_ASKED, ClaimDocument
 from backend_caps.report.document import json_of
+from backend_caps.resolution.rules import cost_of_undeclared
 from backend_caps.simulator import DEVICE_NAME
 
 
-def _roles(scenario: Scenario) -> frozenset[object]:
-    """Return the roles that a forward covers: a draft step of a chain is a decode.
-
-    The target's role is always covered: `roles` runs only after `numerics`, which tests it.
-    """
-    drafts = {Role.DRAFT} if scenario.forward is Forward.DECODE else set()
-    return frozenset({Role.TARGET, scenario.forward.role, *drafts})
+def _roles(subject: Subject, scenario: Scenario) -> frozenset[object]:
+    """Return the roles that a forward covers: where drafts are chains, their steps are decodes."""
+    is_chain = scenario.forward is Forward.DECODE and topk_of(subject) == 1
+    drafts = {Role.DRAFT} if is_chain else set()
+    return frozenset({scenario.forward.role, *drafts})
 
 
-_SEEN: Mapping[str, Callable[[Scenario], frozenset[object]]] = {
-    "dtypes": lambda scenario: frozenset({scenario.dtype}),
-    "kv_cache_dtypes": lambda scenario: frozenset({scenario.dtype}),
+_SEEN: Mapping[str, Callable[[Subject, Scenario], frozenset[object]]] = {
+    "dtypes": lambda _, scenario: frozenset({scenario.dtype}),
+    "kv_cache_dtypes": lambda _, scenario: frozenset({scenario.dtype}),
     "roles": _roles,
-    "graph_replay": lambda scenario: frozenset({scenario.forward.batch_kind}),
-    "attention_types": lambda _: frozenset({AttentionType.DECODER}),
-    "kv_layouts": lambda _: frozenset({KVLayout.NHD}),
+    "graph_replay": lambda _, scenario: frozenset({scenario.forward.batch_kind}),
+    "attention_types": lambda _subject, _scenario: frozenset({AttentionType.DECODER}),
+    "kv_layouts": lambda _subject, _scenario: frozenset({KVLayout.NHD}),
 }
 """The values that a case covers, of each capability that is a set of values."""
 
@@ -68,25 +68,38 @@ def claims_of(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocumen
         if name in stated or name in conditional or name in about:
             checks = [result for result in results.checks if name in result.check.claims]
             verdict = results.claims.get(name, Verdict.NOT_CHECKED)
-            reason = _why_not(checks, is_known=name in about)
-            if verdict is Verdict.HELD and (unseen := _unseen(name, stated.get(name), checks)):
-                verdict, reason = Verdict.NOT_CHECKED, f"no case has {', '.join(unseen)}"
+            status, reason = verdict.value, _why_not(checks, is_known=name in about)
+            if verdict is not Verdict.FAILED and not (name in stated or name in conditional):
+                worst = text_of(CAPABILITIES[name].worst)
+                status = UNDECLARED.value
+                reason = f"counts as {worst}: {cost_of_undeclared(name)}"
+            elif verdict is Verdict.HELD and (unseen := _unseen(name, stated.get(name), results)):
+                status, reason = Verdict.NOT_CHECKED.value, f"no case has {', '.join(unseen)}"
             yield ClaimDocument(
                 capability=name,
                 value=json_of(stated.get(name, UNDECLARED)),
                 conditional=name in conditional or None,
-                status=verdict.value,
+                status=status,
                 checks=[result.check.code for result in checks if result.cases],
-                reason=reason if verdict is Verdict.NOT_CHECKED else None,
+                reason=None if status in {Verdict.FAILED.value, Verdict.HELD.value} else reason,
             )
 
 
-def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> list[str]:
-    """List the values of a set-valued claim that no case covers."""
+def _unseen(capability: str, value: object, results: Results) -> list[str]:
+    """List the values of a set-valued claim that no case covers.
+
+    A role is covered by any check that ran its forwards, another value by those about the claim.
+    """
     if capability not in _SEEN or not isinstance(value, frozenset):
         return []
-    cases = [case for result in checks for case in result.cases]
-    seen = [_SEEN[capability](case.scenario) for case in cases if case.scenario is not None]
+    cases = [
+        case
+        for result in results.checks
+        for case in result.cases
+        if capability in result.check.claims or capability == "roles"
+    ]
+    covered = partial(_SEEN[capability], results.subject)
+    seen = [covered(case.scenario) for case in cases if case.scenario is not None]
     return sorted(map(text_of, value.difference(*seen)))
 
 
@@ -94,7 +107,7 @@ def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
     """Return why a claim was not checked."""
     if checks:
         return "; ".join(dict.fromkeys(result.reason for result in checks))
-    return NOT_ASKED if is_known else "no check is about it"
+    return NOT_ASKED if is_known else NO_CHECK
 
 
 _Folders = Sequence[str | PathLike[str]]
@@ -155,6 +168,7 @@ def evidence_of(
                 reason=each.reason,
             )
             for each in claims_of(results, known)
+            if each.status != UNDECLARED.value
         ),
     )
 

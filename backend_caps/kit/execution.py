@@ -131,8 +131,7 @@ def run_checks(
     for check in checks:
         result = (known or {}).get(check.code)
         if result is None:
-            failed = [each.check.code for each in results if each.status is Verdict.FAILED]
-            result = _run_check(check, rig, effort, observers, failed)
+            result = _run_check(check, rig, effort, observers, results)
         results.append(result)
         _notify(observers, CheckStep(result=result, is_done=True))
     return Results(subject=subject, device=device, checks=results)
@@ -190,12 +189,13 @@ def _run_check(
     rig: Rig,
     effort: Effort,
     observers: Sequence[CheckObserver],
-    failed: Sequence[str],
+    before: Sequence[CheckResult],
 ) -> CheckResult:
-    failed_before = ", ".join(code for code in check.after if code in failed)
-    reason = f"says nothing while {failed_before} fails" if failed_before else None
+    failed = [own.check.code for own in before if own.status is Verdict.FAILED]
+    stopped = [own.check.code for own in before if any(each.fault.stops for each in own.findings)]
+    reason = _waits_for(stopped or [code for code in check.after if code in failed])
     reason = reason or check.unfit(rig.device)
-    if reason is not None:
+    if reason:
         return CheckResult(check=check, reason=reason)
     if (reason := check.excuse(rig.subject)) is not None:
         result = CheckResult(check=check, reason=reason)
@@ -203,7 +203,18 @@ def _run_check(
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
         result = _run_cases(check, rig, cases, observers)
+    if result.num_blocked and result.status is Verdict.NOT_CHECKED and _BASELINE in failed:
+        return replace(result, reason=_waits_for([_BASELINE]))
     return result if result.findings else _with_hints(result, rig)
+
+
+_BASELINE = "numerics"
+"""The check that finds what is wrong with the runs that others compare with."""
+
+
+def _waits_for(failed: Sequence[str]) -> str:
+    """Return why a check is not made behind others that failed; empty where none did."""
+    return f"says nothing while {', '.join(failed)} fails" if failed else ""
 
 
 def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:

@@ -10,9 +10,12 @@ from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.report.document import LEFT_OUT, Document
 
 CHECK_SCHEMA: Literal["backend-caps/check@1"] = "backend-caps/check@1"
+NO_CHECK = "no check is about it"
+"""Why a claim was not checked where none can."""
 NOT_ASKED = "its checks were not asked for"
 """Why a claim was not checked where only some checks ran."""
 StatusName: TypeAlias = Literal["held", "failed", "not checked"]
+ClaimStatusName: TypeAlias = Literal["held", "failed", "not checked", "undeclared"]
 
 
 class ClaimDocument(Document):
@@ -24,12 +27,13 @@ class ClaimDocument(Document):
     """What is claimed, without conditions; `undeclared` counts as the worst."""
     conditional: Annotated[bool | None, LEFT_OUT] = None
     """True where conditions claim something else; left out where there are none."""
-    status: StatusName
-    """The worst outcome of the checks that ran cases; `not checked` where none did."""
+    status: ClaimStatusName
+    """The worst outcome of the checks that ran cases; `not checked` where none did. A capability
+    that is left out is `undeclared`, unless it failed as its worst value."""
     checks: list[str]
     """The checks about it that ran cases."""
     reason: Annotated[str | None, LEFT_OUT] = None
-    """Why it was not checked."""
+    """Why it was not checked, or what an undeclared one counts as and costs."""
 
 
 class FindingDocument(Document):

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.check_documents import (
+    NO_CHECK,
     NOT_ASKED,
     CheckDocument,
     CheckedDocument,
@@ -41,14 +42,15 @@ _MAX_PRINTED = 20
 
 
 def check_view(checked: CheckDocument) -> Iterator[Section]:
-    """Show a backend's claims, checks, findings and coverage."""
+    """Show a backend's findings, claims, checks and coverage."""
     yield Heading(_title(checked))
     yield from _about(checked)
+    yield from _findings(checked)
+    yield Heading("Claims")
     yield from _claims(checked)
     yield Heading("Checks")
     yield table_of(checked.checks, _CHECKS, "names")
     yield from _reasons(checked)
-    yield from _findings(checked)
     yield from _hints(checked)
     yield Heading("Exercised")
     yield table_of(checked.exercised, _EXERCISED)
@@ -86,11 +88,13 @@ def _claims(checked: CheckDocument) -> Iterator[Section]:
     """Show every claim; where only some checks ran, only the claims that these are about."""
     is_part = any(claim.reason == NOT_ASKED for claim in checked.claims)
     about = {claim for check in checked.checks for claim in check.claims}
-    shown = [claim for claim in checked.claims if claim.capability in about or not is_part]
-    if shown:
+    asked = [claim for claim in checked.claims if claim.capability in about or not is_part]
+    if shown := [claim for claim in asked if claim.reason != NO_CHECK]:
         yield table_of(shown, _CLAIMS)
-    if left_out := len(checked.claims) - len(shown):
+    if left_out := len(checked.claims) - len(asked):
         yield Lines((f"{counted(left_out, 'other claim')}: not asked about",))
+    if unchecked := [claim.capability for claim in asked if claim.reason == NO_CHECK]:
+        yield Lines((f"no check is about {', '.join(unchecked)}",))
 
 
 _CLAIMS: Columns[ClaimDocument] = {
@@ -124,7 +128,9 @@ _DIMENSIONS: Columns[DimensionDocument] = {
 
 
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
-    rows = [(check.code, check.reason) for check in checked.checks if check.reason]
+    """Show each reason once, with the checks that were not made for it."""
+    by_reason = grouped((check.reason, check.code) for check in checked.checks if check.reason)
+    rows = [(", ".join(codes), reason) for reason, codes in by_reason.items()]
     rows += [
         (check.code, f"{counted(check.num_blocked, 'case')}: the run to compare with failed")
         for check in checked.checks
@@ -134,17 +140,24 @@ def _reasons(checked: CheckDocument) -> Iterator[Section]:
 
 
 def _findings(checked: CheckDocument) -> Iterator[Section]:
-    for check in checked.checks:
-        if check.findings:
-            verb = "does" if len(check.claims) == 1 else "do"
-            broken = f"{', '.join(check.claims)} {verb} not hold"
-            yield Heading(f"{check.code}: {broken if check.claims else f'{_DUTY} does not hold'}")
-            alike_by_place = grouped(
-                ((finding.what, finding.file, finding.line), finding) for finding in check.findings
-            )
-            for alike in alike_by_place.values():
-                yield from _finding(alike)
-                yield Lines((f"  {alike[0].replay}",), "commands")
+    """Show each fault once, under the checks that found it."""
+    heading = None
+    alike_by_place = grouped(
+        ((finding.what, finding.file, finding.line), finding) for finding in checked.findings
+    )
+    for alike in alike_by_place.values():
+        if heading != (heading := _broken(alike)):
+            yield Heading(heading)
+        yield from _finding(alike)
+        yield Lines((f"  {alike[0].replay}",), "commands")
+
+
+def _broken(alike: list[FindingDocument]) -> str:
+    """Say which claims do not hold, by which checks."""
+    codes = dict.fromkeys(finding.check for finding in alike)
+    claims = dict.fromkeys(claim for finding in alike for claim in finding.claims)
+    broken = f"{', '.join(claims)} {'does' if len(claims) == 1 else 'do'} not hold"
+    return f"{', '.join(codes)}: {broken if claims else f'{_DUTY} does not hold'}"
 
 
 def _finding(alike: list[FindingDocument]) -> Iterator[Section]:

@@ -182,6 +182,28 @@ _DOES: Mapping[object, str] = {
 """The effect of a value, where its name does not tell."""
 
 
+_UNDECLARED: Mapping[str, str] = {
+    "host_seq_lens": _DOES[HostSeqLens.EXACT],
+    "graph_replay": "no batch replays a captured graph",
+    "graph_metadata": _DOES[GraphMetadata.HOST],
+    "sync_free_prepare": "reports and checks take it that the host waits in every preparation",
+    "shared_reads_end": "what the scheduler shares is free behind the whole forward",
+    "two_batch_overlap": "two-batch overlap with it is a problem of the plan",
+    "deterministic": "deterministic inference with it is a problem of the plan",
+    "batch_invariant": "deterministic inference with it is a problem of the plan",
+    "max_context_len_known": "an opt-out from the mirror does not count",
+    "roles": "it runs the target alone",
+    "max_speculative_topk": "it drafts and verifies chains alone",
+    "attention_types": "it serves decoders alone",
+}
+_UNKNOWN = "no plan can check what a server asks of it"
+
+
+def cost_of_undeclared(capability: str) -> str:
+    """Return what it costs that a backend leaves a capability out."""
+    return _UNDECLARED.get(capability, _UNKNOWN)
+
+
 def effect_of(capability: str, value: object, rules: RuleSet, situation: Situation) -> Effect:
     """Return the effect on a server of a value that some use reads."""
     if rules.builders_copy and value is HostSeqLens.EXACT:

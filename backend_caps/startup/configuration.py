@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
 from types import MappingProxyType
 from typing import Self, cast
 
@@ -12,6 +15,7 @@ import torch
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.discovery.pointer import misnamed
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits
@@ -135,11 +139,14 @@ class ImplementationError(BackendCapsError):
     backend: str
     implementation: str | None
     problem: str
+    declared_at: str | None = None
+    """The file and line of its declaration."""
 
     @property
     def message(self) -> str:
-        """The backend, the name of its implementation, and the error."""
-        where = "" if self.implementation is None else f" ({self.implementation})"
+        """The backend, the name of its implementation, where that is declared, and the error."""
+        named = [self.implementation, self.declared_at and f"declared at {self.declared_at}"]
+        where = f" ({', '.join(filter(None, named))})" if any(named) else ""
         return (
             f"backend {self.backend!r}{where} cannot be built: {self.problem.removesuffix('.')}; "
             "a declaration with implementation='package.module:Class' was expected. Install what "
@@ -165,11 +172,28 @@ def load_implementation(use: Use) -> Callable[..., object]:
         for part in name.split("."):
             implementation = getattr(implementation, part)
     except Exception as error:  # importing a plugin may raise any error
-        raise implementation_error(use, str(error)) from error
+        absent = misnamed(declaration.implementation, sys.path)
+        raise implementation_error(use, absent or import_fault(error, module)) from error
     return cast("Callable[..., object]", implementation)
 
 
 def implementation_error(use: Use, problem: str) -> ImplementationError:
     """Return the error of a use whose code cannot be imported or built."""
     implementation = None if use.declaration is None else use.declaration.implementation
-    return ImplementationError(backend=use.backend, implementation=implementation, problem=problem)
+    return ImplementationError(
+        backend=use.backend,
+        implementation=implementation,
+        problem=problem,
+        declared_at=use.source.declared_at,
+    )
+
+
+def import_fault(error: Exception, module: str) -> str:
+    """Describe an error that an import raised, with the line of the module's package."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.msg}, at {error.filename}:{error.lineno}"
+    frames = [own for own in extract_tb(error.__traceback__) if not own.filename.startswith("<")]
+    package = f"{module.partition('.')[0]}"
+    own = [frame for frame in frames if package in Path(frame.filename).with_suffix("").parts]
+    place = f", at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return f"{str(error).removesuffix('.') or type(error).__name__}{place}"

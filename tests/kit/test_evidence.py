@@ -12,6 +12,7 @@ import torch
 
 from backend_caps.capability.evidence import UNVERIFIABLE, Evidence, Standing, changes_since
 from backend_caps.capability.facts import FEATURES
+from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.evidence import (
@@ -33,7 +34,7 @@ from backend_caps.kit import (
     write_evidence,
 )
 from backend_caps.kit.checks import CHECKS
-from tests.kit.made import HONEST, ODD, odd_check
+from tests.kit.made import HONEST, ODD, claiming, odd_check
 
 _DAY = date(2026, 11, 22)
 _EVEN, _ODD = Effort(seeds=(0, 2)), Effort(seeds=(0, 1))
@@ -100,7 +101,11 @@ def test_evidence_says_why_a_claim_was_not_checked() -> None:
             id="left out",
         ),
         pytest.param(
-            "roles", True, Verdict.NOT_CHECKED, "no case has draft_extend", id="no case has it all"
+            "roles",
+            True,
+            Verdict.NOT_CHECKED,
+            "no case has draft, draft_extend",
+            id="no case has it all",
         ),
         pytest.param("dtypes", True, Verdict.HELD, None, id="every case has it"),
     ],
@@ -108,13 +113,37 @@ def test_evidence_says_why_a_claim_was_not_checked() -> None:
 def test_claim_is_checked_where_cases_had_all_of_it(
     claim: str, *, is_run: bool, verdict: Verdict, reason: str | None
 ) -> None:
-    """What was left out, or no case had, was not looked at; a decode is a draft step too."""
+    """What was left out, or no case had, was not looked at."""
     check = odd_check("made", claim=claim)
     results = run_checks(HONEST, [check] if is_run else [], effort=_EVEN)
 
     (claimed,) = [each for each in claims_of(results, [check]) if each.capability == claim]
 
     assert (claimed.status, claimed.reason) == (verdict.value, reason)
+
+
+def test_capability_that_is_left_out_is_undeclared() -> None:
+    """It says what it counts as, and what that costs; evidence leaves it out."""
+    subject = claiming(host_seq_lens=UNDECLARED)
+    results = run_checks(subject, [ODD], effort=_EVEN)
+
+    (claim,) = [own for own in claims_of(results, [ODD]) if own.capability == "host_seq_lens"]
+
+    assert (claim.status, claim.value) == ("undeclared", "undeclared")
+    assert claim.reason == (
+        "counts as exact: a D2H copy and a host wait in every overlapped speculative step"
+    )
+    written = evidence_of(results, _EVEN, [ODD], day=_DAY)
+    assert "host_seq_lens" not in {own.capability for own in written.claims}
+
+
+def test_capability_that_fails_as_its_worst_value_has_failed() -> None:
+    """What is left out does not excuse a fault."""
+    results = run_checks(claiming(host_seq_lens=UNDECLARED), [ODD], effort=_ODD)
+
+    (claim,) = [own for own in claims_of(results, [ODD]) if own.capability == "host_seq_lens"]
+
+    assert (claim.status, claim.reason) == ("failed", None)
 
 
 def test_evidence_of_the_same_run_is_the_same() -> None:

@@ -91,6 +91,29 @@ def test_check_behind_a_failed_one_is_not_checked() -> None:
     assert results.checks[1].reason == "says nothing while made fails"
 
 
+def test_fault_that_stops_every_batch_is_found_once() -> None:
+    """Later checks would find the same, and are not made."""
+    stopping = replace(ODD, run=lambda _rig, _case: [Fault(what="no forward", stops=True)])
+
+    first, later = run_checks(HONEST, [stopping, odd_check("later")], effort=EVEN).checks
+
+    assert first.status is Verdict.FAILED
+    assert later.reason == "says nothing while made fails"
+
+
+def test_check_without_runs_to_compare_with_waits_for_numerics() -> None:
+    """The error of the run is in what `numerics` finds, and not said again."""
+    blocked = replace(ODD, run=_blocked)
+
+    first, later = run_checks(
+        HONEST, [odd_check("numerics"), blocked], effort=Effort(seeds=(0, 1))
+    ).checks
+
+    assert first.status is Verdict.FAILED
+    assert (later.status, later.num_blocked) == (Verdict.NOT_CHECKED, 2)
+    assert later.reason == "says nothing while numerics fails"
+
+
 def test_raised_error_is_a_fault() -> None:
     """Whatever a backend raises is found, in its own words."""
     results = run_checks(HONEST, [replace(ODD, run=_raising)], effort=Effort(seeds=(0,)))

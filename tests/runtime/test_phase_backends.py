@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from itertools import chain, islice, zip_longest
+from pathlib import Path
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_backends_refuse_two_in_one_phase() -> None:
         (
             "backend_caps_torch_native.native:Absent",
             " (backend_caps_torch_native.native:Absent)",
-            "module 'backend_caps_torch_native.native' has no attribute 'Absent'",
+            "backend_caps_torch_native.native has no 'Absent'",
         ),
     ],
 )
@@ -117,6 +118,27 @@ def test_backends_refuse_one_without_code(
         "implementation='package.module:Class' was expected. Install what it needs, or name "
         "another backend."
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        pytest.param("import no_such_module", "No module named 'no_such_module'", id="import"),
+        pytest.param("def (", "invalid syntax", id="syntax"),
+        pytest.param("raise ValueError", "ValueError", id="error-without-words"),
+    ],
+)
+def test_backends_name_the_line_of_an_import_that_fails(
+    line: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error within the plugin's own module has that module's line."""
+    (tmp_path / "failing_backend.py").write_text(f"\n{line}\nclass Own: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ImplementationError) as caught:
+        _backends(_use("failing_backend:Own"))
+
+    assert caught.value.problem == f"{problem}, at {tmp_path}/failing_backend.py:2"
 
 
 def test_backends_refuse_one_whose_declaration_was_not_read() -> None:

@@ -27,6 +27,10 @@ _METHODS: Mapping[str, Sequence[str]] = {
 `save_kv_cache` too."""
 
 
+_NEEDED = frozenset({"init_forward_metadata", "forward"})
+"""Methods of every forward; others are of graphs."""
+
+
 def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
     subject = rig.subject
     yield from _faults_of_methods(rig)
@@ -57,7 +61,8 @@ def _faults_of_methods(rig: Rig) -> Iterator[Fault]:
             method = attrgetter(name)(backend)
         except AttributeError:
             kind = type(backend)
-            yield Fault(what=f"{kind.__name__} has no {name}", site=_site_of(kind))
+            what = f"{kind.__name__} has no {name}"
+            yield Fault(what=what, site=_site_of(kind), stops=name in _NEEDED)
             continue
         keywords = {"save_kv_cache": False} if name == "forward" else {}
         try:

@@ -23,7 +23,9 @@ from torch import Tensor
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Subject, difference
 from backend_caps.kit.check import cases_of, spread_cases, unless_claimed
+from backend_caps.kit.checks.mirror import MIRROR_BOUND
 from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE, LayerVariant, float8_scenario
+from backend_caps.kit.probes.seq_lens import relayed_cases, relayed_scenarios
 from backend_caps.kit.rig import on_host, supplied
 from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for, draw, scenarios_of
 from backend_caps.kit.scenes import Scene, reference_attention, scene
@@ -173,5 +175,26 @@ TRIMMED_DRAFTS = Check(
     ),
     run=_run_trimmed,
 )
-OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, KV_SCALES, TRIMMED_DRAFTS)
+
+
+def _excuse_bounds(subject: Subject) -> str | None:
+    claimed = any(relayed_scenarios(subject, HostSeqLens.UPPER_BOUND))
+    return "it claims UPPER_BOUND, and mirror-bound gives loose bounds" if claimed else None
+
+
+LOOSE_BOUNDS = Check(
+    about=CheckDescription(
+        code="loose-bounds",
+        claims=[],
+        title="A loose bound of the lengths changes nothing.",
+        proves="Outputs are the same where the host's bounds are above the lengths, as vLLM's "
+        "runner has them while a step before is still running.",
+        cannot="Graphs.",
+        after=["numerics"],
+    ),
+    excuse=_excuse_bounds,
+    cases=lambda subject, effort: relayed_cases("loose-bounds", subject, effort, *HostSeqLens),
+    run=MIRROR_BOUND.run,
+)
+OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, KV_SCALES, TRIMMED_DRAFTS, LOOSE_BOUNDS)
 """All of them."""

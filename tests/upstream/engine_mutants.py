@@ -1,0 +1,306 @@
+"""Faults put into engines' Triton backends, and the check that finds each.
+
+Runs in an environment that `make upstream` builds, which has the engine in it:
+
+    python -m tests.upstream.engine_mutants ENGINE NAME
+
+A fault is an edit of one file, made while the module is imported: the installed engine stays as it
+is. It prints what the check finds; `--check CODE` in the place of NAME asks the engine as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import click
+
+from backend_caps.engines.read import read_engine
+from backend_caps.kit.check import Effort, engine_adapter
+from backend_caps.kit.execution import run_checks
+
+BACKENDS = {"sglang": "TritonAttnBackend", "vllm": "TritonAttentionBackend"}
+"""The class that is asked, of each engine."""
+
+
+class Mutant(NamedTuple):
+    """An edit of one file of an engine."""
+
+    check: str
+    """The code of the check that finds it."""
+    module: str
+    """The module whose source is edited."""
+    old: str
+    """Stands in the file once."""
+    new: str
+    effort: Effort = Effort.quick()
+
+
+_SGLANG = "sglang.srt.layers.attention.triton_backend"
+_DECODE = "sglang.kernels.ops.attention.decode_attention"
+_EXTEND = "sglang.kernels.ops.attention.extend_attention"
+_VLLM = "vllm.v1.attention.backends.triton_attn"
+_UNIFIED = "vllm.v1.attention.ops.triton_unified_attention"
+_RUNTIME_LENGTHS = """\
+        else:
+            self._apply_cuda_graph_metadata(
+                plan=forward_batch.kv_loc_plan,
+                bs=bs,
+                req_pool_indices=req_pool_indices,
+                seq_lens="""
+MUTANTS: Mapping[str, Mapping[str, Mutant]] = {
+    "sglang": {
+        "keys are scaled in place": Mutant(
+            "kv-scales",
+            _SGLANG,
+            "k.clone(),  # cloned to protect k,v from in-place mutation in set_kv_buffer",
+            "k,",
+        ),
+        "a replay keeps the windows' starts": Mutant(
+            "sliding-window-graphs",
+            _SGLANG,
+            """\
+            window_kv_indptr, _, window_kv_lens, _ = update_sliding_window_buffer(
+                self.window_kv_indptr,
+""",
+            """\
+            window_kv_indptr, _, window_kv_lens, _ = update_sliding_window_buffer(
+                self.window_kv_indptr.clone(),
+""",
+        ),
+        "a window over cached tokens is one short": Mutant(
+            "sliding-window",
+            _EXTEND,
+            ") <= (start_n + offs_n_prefix[None, :] + SLIDING_WINDOW_SIZE)",
+            ") < (start_n + offs_n_prefix[None, :] + SLIDING_WINDOW_SIZE)",
+        ),
+        "a block of tokens is taken to lie together": Mutant(
+            "numerics",
+            _DECODE,
+            "            # Page-aware KV address math (see _fwd_kernel_stage1).\n",
+            "            kv_loc = tl.load(kv_indices + cur_batch_kv_start_idx + start_n)"
+            " + tl.arange(0, BLOCK_N)\n",
+        ),
+        "padding of a block takes weight": Mutant(
+            "numerics",
+            _DECODE,
+            """\
+            qk = tl.where(
+                mask_h[:, None] & (offs_n[None, :] < split_kv_end), qk, float("-inf")
+            )
+""",
+            """\
+            qk = tl.where(mask_h[:, None] & (offs_n[None, :] >= 0), qk, float("-inf"))
+""",
+        ),
+        "parts of a context are merged without their scales": Mutant(
+            "numerics",
+            _DECODE,
+            "            e_sum = e_sum * old_scale + exp_logic\n",
+            "            e_sum = e_sum + exp_logic\n",
+        ),
+        "a replay takes the host's lengths": Mutant(
+            "replay",
+            _SGLANG,
+            _RUNTIME_LENGTHS + "seq_lens,",
+            _RUNTIME_LENGTHS + "forward_batch.seq_lens_cpu.to(self.device),",
+        ),
+        "a decode asks the device for the lengths' sum": Mutant(
+            "sync-free-prepare",
+            _SGLANG,
+            """\
+                    kv_indices = torch.empty(
+                        seq_lens_sum, dtype=torch.int64, device=self.device
+                    )
+""",
+            """\
+                    kv_indices = torch.empty(
+                        int(forward_batch.seq_lens.sum()), dtype=torch.int64, device=self.device
+                    )
+""",
+        ),
+        "every layer of a model has its window": Mutant(
+            "mixed-windows",
+            _SGLANG,
+            """\
+        if layer.sliding_window_size is not None and layer.sliding_window_size > -1:
+            kv_indptr = self.forward_metadata.window_kv_indptr
+            kv_indices = self.forward_metadata.window_kv_indices
+            # A null read rail reaches Triton as `None + offsets` and fails as
+            # an unreadable IR-build error; say what is actually missing.
+            assert kv_indices is not None, (
+                f"layer {layer.layer_id} is a sliding-window layer but this "
+                "forward built""",
+            """\
+        if self.sliding_window_size is not None and self.sliding_window_size > -1:
+            kv_indptr = self.forward_metadata.window_kv_indptr
+            kv_indices = self.forward_metadata.window_kv_indices
+            assert kv_indices is not None, (
+                f"layer {layer.layer_id} is a sliding-window layer but this "
+                "forward built""",
+        ),
+        "graphs have room for the tokens of the pool": Mutant(
+            "replay",
+            _SGLANG,
+            "                (max_num_tokens * self.max_context_len),\n",
+            "                (self.token_to_kv_pool.size),\n",
+        ),
+    },
+    "vllm": {
+        "a graph keeps the lengths of its capture": Mutant(
+            "replay",
+            _VLLM,
+            "            seq_lens=seq_lens,\n            block_table=block_table_tensor,\n",
+            "            seq_lens=seq_lens.clone(),\n            block_table=block_table_tensor,\n",
+        ),
+        "a batch asks the device for its longest context": Mutant(
+            "sync-free-prepare",
+            _VLLM,
+            "        max_seq_len = common_attn_metadata.max_seq_len\n",
+            "        max_seq_len = int(common_attn_metadata.seq_lens.max())\n",
+        ),
+        "a window is one short": Mutant(
+            "sliding-window",
+            _UNIFIED,
+            "SLIDING_WINDOW=(1 + window_size[0]),",
+            "SLIDING_WINDOW=(window_size[0]),",
+        ),
+        "a tile has the block of its first token": Mutant(
+            "numerics",
+            _UNIFIED,
+            "block_tables_ptr + block_table_offset + seq_offset // BLOCK_SIZE\n",
+            "block_tables_ptr + block_table_offset + (j * TILE_SIZE + offs_t * 0) // BLOCK_SIZE\n",
+        ),
+        "a tile is read beyond its context": Mutant(
+            "numerics",
+            _UNIFIED,
+            "tile_mask = seq_offset < max_seq_prefix_len\n",
+            "tile_mask = seq_offset < max_seq_prefix_len + TILE_SIZE\n",
+        ),
+        "padding is stored": Mutant(
+            "padding-harmless",
+            "vllm.v1.attention.ops.triton_reshape_and_cache_flash",
+            """\
+    if slot_idx < 0:
+        # Padding token that should be ignored.
+        return
+
+    block_idx""",
+            """\
+    slot_idx = tl.maximum(slot_idx, block_size)
+
+    block_idx""",
+        ),
+        "every layer has the scale of the first": Mutant(
+            "kv-scales",
+            _VLLM,
+            "k_descale = layer._k_scale.expand(descale_shape)\n",
+            'k_descale = vars(attn_metadata).setdefault("scale", layer._k_scale)'
+            ".expand(descale_shape)\n",
+        ),
+        "scratch has heads of their exact size": Mutant(
+            "numerics",
+            _VLLM,
+            "headdim_padded = next_power_of_2(self.headdim)",
+            "headdim_padded = self.headdim",
+            # It shows in large batches with this head size, which few cases have.
+            Effort(),
+        ),
+        "lengths are the host's bounds": Mutant(
+            "loose-bounds",
+            _VLLM,
+            "        seq_lens = common_attn_metadata.seq_lens\n",
+            """\
+        seq_lens = common_attn_metadata.seq_lens
+        if (bounds := common_attn_metadata.seq_lens_cpu_upper_bound) is not None:
+            seq_lens.copy_(bounds)
+""",
+        ),
+        "the last part of a context is not merged": Mutant(
+            "numerics",
+            _UNIFIED,
+            "act_num_segments = cdiv_fn(seq_len, tiles_per_segment * TILE_SIZE)\n",
+            "act_num_segments = tl.maximum(seq_len // (tiles_per_segment * TILE_SIZE), 1)\n",
+        ),
+    },
+}
+"""By engine, and by what is wrong."""
+
+
+class _EditedLoader(Loader):
+    """Runs a module from edited source, which is shown in its tracebacks and read by Triton."""
+
+    def __init__(self, name: str, path: str, mutant: Mutant) -> None:
+        self._name, self._path, self._mutant = name, path, mutant
+
+    def exec_module(self, module: ModuleType) -> None:
+        source = Path(self._path).read_text("utf-8")
+        if (count := source.count(self._mutant.old)) != 1:
+            raise ValueError(f"the text of {self._name} that is edited stands there {count} times")
+        source = source.replace(self._mutant.old, self._mutant.new)
+        # Entries without a time are not compared with the file.
+        linecache.cache[self._path] = (
+            len(source),
+            None,
+            source.splitlines(keepends=True),
+            self._path,
+        )
+        exec(compile(source, self._path, "exec"), module.__dict__)  # noqa: S102 - an engine's module
+
+
+class _Editor(MetaPathFinder):
+    """Finds the module of a mutant."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del target
+        if name != self._mutant.module:
+            return None
+        found = PathFinder.find_spec(name, path)
+        assert found is not None, "the module is installed"
+        assert found.origin is not None, "and has a file"
+        loader = _EditedLoader(name, found.origin, self._mutant)
+        return importlib.util.spec_from_file_location(name, found.origin, loader=loader)
+
+
+def findings(engine: str, check: str, mutant: Mutant | None = None) -> set[str]:
+    """Run a check on an engine's class, with a fault or as it is, and return what it finds.
+
+    A process runs it once: modules stay imported.
+    """
+    if mutant is not None:
+        sys.meta_path.insert(0, _Editor(mutant))
+    adapter = engine_adapter(engine)
+    subject = adapter.subject(read_engine(engine).registry, BACKENDS[engine])
+    checks = [own for own in adapter.checks if own.code == check]
+    effort = Effort.quick() if mutant is None else mutant.effort
+    (result,) = run_checks(subject, checks, effort=effort).checks
+    assert mutant is None or mutant.module in sys.modules, "the class imports what is edited"
+    return {f"{own.case.name}: {own.fault.what}" for own in result.findings}
+
+
+def main(words: Sequence[str]) -> None:
+    """Run a mutant, or a check (`--check CODE`) of the class as it is."""
+    engine, *rest = words
+    if rest[0] == "--check":
+        found = findings(engine, rest[1])
+    else:
+        mutant = MUTANTS[engine][rest[0]]
+        found = findings(engine, mutant.check, mutant)
+    for each in sorted(found):
+        click.echo(each)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
