@@ -149,6 +149,11 @@ DIMENSIONS: tuple[Dimension, ...] = (
         shown=lambda own: f"{own.head_size}:{own.value_size}",
     ),
     Dimension(
+        name="first tokens",
+        values=lambda _: (),
+        shown=lambda own: "shared" if own.is_shared else "apart",
+    ),
+    Dimension(
         name="longest context", values=lambda _: (), shown=lambda own: f"{own.max_context_len}"
     ),
 )

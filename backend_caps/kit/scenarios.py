@@ -134,6 +134,8 @@ class Scenario:
     """How queries, keys and values stand in memory."""
     index_dtype: str = "int32"
     """The dtype of the page table; extend lengths have the other one of int32 and int64."""
+    is_shared: bool = False
+    """Whether requests share their first tokens, and the KV cache has no room for them apart."""
 
     @property
     def name(self) -> str:
@@ -148,6 +150,7 @@ class Scenario:
             self.numbers.value: self.numbers is not scenes.Numbers.USUAL,
             self.layout.value: self.layout is not scenes.Layout.PACKED,
             self.index_dtype: self.index_dtype != "int32",
+            "shared": self.is_shared,
         }
         parts = (self.forward.value, self.dtype, sizes)
         return ",".join([*parts, *(word for word, is_said in words.items() if is_said)])
@@ -178,9 +181,16 @@ class Scenario:
         """Dv: smaller than the head size where that is of latent attention."""
         return _NARROW_VALUES.get(self.head_size, self.head_size)
 
+    @property
+    def num_shared(self) -> int:
+        """Tokens that all requests begin with: as many whole pages as leave room for new ones."""
+        room = self.max_context_len - self.count - 1
+        return room // self.page_size * self.page_size if self.is_shared else 0
+
     def setting(self, seed: int) -> scenes.Setting:
         """Return the sizes of a scene: room for the largest batch, on scattered pages."""
-        pages_each = -(-self.max_context_len // self.page_size)
+        shared_pages = self.num_shared // self.page_size
+        pages_each = -(-self.max_context_len // self.page_size) - shared_pages
         layer, *later_layers = (
             scenes.layer_of(
                 self.num_heads,
@@ -202,7 +212,8 @@ class Scenario:
             dtype=getattr(torch, self.dtype),
             page_size=self.page_size,
             max_context_len=self.max_context_len,
-            num_slots=(self.max_requests * pages_each + 3) * self.page_size,
+            num_slots=(self.max_requests * pages_each + shared_pages + 3) * self.page_size,
+            num_shared=self.num_shared,
             num_rows=self.max_requests + 3,
             seed=seed,
         )
@@ -276,10 +287,10 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
 
 def _cached(scenario: Scenario, dice: random.Random, new: int) -> int:
     """Draw a number of cached tokens; that, or the length with new ones, is often at an edge."""
-    longest = scenario.max_context_len
+    longest, least = scenario.max_context_len, scenario.num_shared
     if dice.random() < 0.5:  # noqa: PLR2004 - every other time
-        return _length(scenario, dice, new, longest) - new
-    return _length(scenario, dice, 0, longest - new)
+        return _length(scenario, dice, least + new, longest) - new
+    return _length(scenario, dice, least, longest - new)
 
 
 def _tree(scenario: Scenario, dice: random.Random, place: int) -> scenes.Tree:

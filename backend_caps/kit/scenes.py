@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -142,6 +143,8 @@ class Setting:
     """L: the width of the page table."""
     num_slots: int = 256
     """S: the slots of the KV cache; its first page is for padding."""
+    num_shared: int = 0
+    """Tokens, of whole pages, that all requests begin with, in the same slots."""
     num_rows: int = 12
     """P: rows of requests, and the padding row."""
     seed: int = 0
@@ -193,6 +196,9 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
     generator = torch.Generator().manual_seed(setting.seed)
     lengths = [sum(request) for request in requests]
     keys, values = setting.keys_and_values(sum(lengths), generator)
+    for first in list(accumulate(lengths))[:-1]:
+        for own in (keys, values):
+            own[first : first + setting.num_shared] = own[: setting.num_shared]
     pools, rows, slots = _pools(lengths, setting, generator)
     fresh = torch.cat([torch.arange(old + new) >= old for old, new in requests])
     pools.store(slots[~fresh], keys[~fresh], values[~fresh])
@@ -253,11 +259,13 @@ def _pools(
     size, pools = setting.page_size, setting.empty_pools()
     free = torch.randperm(setting.num_slots // size - 1, generator=generator) + 1
     rows = torch.randperm(setting.num_rows - 1, generator=generator)[: len(lengths)] + 1
-    owned = []
+    shared, owned = free[:0], list[Tensor]()
     for row, length in zip(rows, lengths, strict=True):
-        num_pages = -(-length // size)
+        num_pages = -(-(length - len(shared)) // size)
         pages, free = free[:num_pages], free[num_pages:]
-        owned.append((pages[:, None] * size + torch.arange(size)).flatten()[:length])
+        slots = (pages[:, None] * size + torch.arange(size)).flatten()
+        owned.append(torch.cat([shared, slots])[:length])
+        shared = owned[0][: setting.num_shared]
         pools.req_to_token[row, :length] = owned[-1].to(pools.req_to_token.dtype)
     return pools, rows, torch.cat(owned)
 

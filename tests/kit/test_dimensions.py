@@ -9,7 +9,7 @@ from backend_caps.kit import Effort, Forward, Scenario, draw
 from backend_caps.kit.check import Check
 from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.dimensions import rotated, values_of
-from backend_caps.kit.scenarios import dtypes_of
+from backend_caps.kit.scenarios import dice_for, draw_requests, dtypes_of
 from backend_caps.kit.scenes import Layout, Numbers
 from tests.kit.made import HONEST, claiming
 
@@ -88,3 +88,23 @@ def test_layers_that_do_not_run_hold_poison() -> None:
 
     assert bool(pools.key_buffers[[0, 2]].isnan().all())
     assert not bool(pools.key_buffers[1].isnan().all())
+
+
+@pytest.mark.parametrize("forward", [Forward.DECODE, Forward.VERIFY, Forward.TREE])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_requests_that_share_tokens_have_no_room_apart(forward: Forward, page_size: int) -> None:
+    """Their first tokens have the same slots, and the cache has fewer slots than tokens."""
+    scenario = Scenario(forward=forward, page_size=page_size, is_shared=True)
+    scene = draw_requests(scenario, dice_for(scenario, 0), 4, setting_seed=0)
+
+    rows = scene.pools.req_to_token[scene.batch.req_pool_indices]
+    keys = [own for own, _ in scene.contexts]
+    count = scenario.num_shared
+    assert count > 0
+    assert count % page_size == 0
+    assert torch.equal(rows[:, :count], rows[:1, :count].expand(4, count))
+    assert all(torch.equal(own[:count], keys[0][:count]) for own in keys)
+    own_slots = [row[count:length] for row, length in zip(rows, scene.batch.seq_lens, strict=True)]
+    assert len(torch.cat(own_slots).unique()) == sum(map(len, own_slots))
+    if forward is Forward.DECODE:
+        assert int(scene.batch.seq_lens.sum()) > len(scene.pools.keys) - page_size

@@ -84,12 +84,13 @@ def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
 
 
 def test_orders_of_replays_are_plain_first() -> None:
-    """Each forward is tried in plain order, and one over long contexts, and one in some others."""
+    """Each forward is tried in plain order, one over long and one over shared contexts, too."""
     cases = list(REPLAY.cases(HONEST, ONE))
 
     schedules = [str(case.schedule) for case in cases]
-    assert schedules == [*["eager"] * 5, "lazy", "starve:3", "random:1"]
+    assert schedules == [*["eager"] * 6, "lazy", "starve:3", "random:1"]
     assert [own.scenario.max_context_len > 256 for own in cases if own.scenario].index(True) == 4
+    assert [own.scenario.is_shared for own in cases if own.scenario].index(True) == 5
 
 
 def test_host_work_is_not_counted_on_a_real_device() -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, SharedReadsEnd
 from backend_caps.kit import Case, Check, Effort, Fault, Hint, Rig, Scenario, Subject, difference
 from backend_caps.kit.check import long_cases, reordered, replayed_forwards, rotated_cases
@@ -153,13 +154,24 @@ _OWN_STARVED = Schedule(OrderPolicy.STARVE, NUM_STREAMS - 1)
 
 
 def _cases_replay(subject: Subject, effort: Effort) -> Iterator[Case]:
-    """Make a case of each forward, one over long contexts, and one in each of three schedules."""
+    """Make a case of each forward, and others of some.
+
+    One is over long contexts, one over shared ones, and one in each of three schedules.
+    """
     for seed in effort.seeds:
         one = Effort(seeds=(seed,))
         cases = list(rotated_cases("replay", subject, one, replayed_of(subject)))
         yield from cases
         yield from long_cases(cases, one)
+        yield from _shared_cases(cases, seed)
         yield from reordered(cases, (LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed)), seed)
+
+
+def _shared_cases(cases: Sequence[Case], seed: int) -> Iterator[Case]:
+    """Make a case whose requests have the same first tokens, of one of the uniform forwards."""
+    uniform = [case for case in cases if case.batch_scenario.forward.phase is not Phase.PREFILL]
+    for case in uniform[seed % max(1, len(uniform)) :][:1]:
+        yield replace(case, scenario=replace(case.batch_scenario, is_shared=True))
 
 
 def _run_replay(rig: Rig, case: Case) -> Iterator[Fault]:

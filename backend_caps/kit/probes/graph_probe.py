@@ -45,10 +45,16 @@ def batch_sizes_of(scenario: Scenario) -> Sequence[int]:
 def buckets_of(scenario: Scenario, batch_sizes: Sequence[int]) -> tuple[Bucket, ...]:
     """Make the graph sizes for these batch sizes."""
     if scenario.forward is Forward.MIXED:
-        # Every other request of a mixed batch is a decode row.
-        room = max(_MIXED_TOKENS, scenario.count // 2 + 1)
-        return mixed_buckets(max(batch_sizes), (room * size for size in batch_sizes))
+        tokens = (_mixed_tokens(scenario.count, size) for size in batch_sizes)
+        return mixed_buckets(max(batch_sizes), tokens)
     return uniform_buckets(batch_sizes, scenario.count)
+
+
+def _mixed_tokens(longest: int, num_requests: int) -> int:
+    """Return room for a mixed batch, of which every other request is a decode row."""
+    num_decodes = num_requests // 2
+    most = (num_requests - num_decodes) * longest + num_decodes
+    return max(_MIXED_TOKENS * num_requests, most)
 
 
 class BackendProxy:

@@ -40,6 +40,21 @@ class GraphsAlways(Graphed):
         return replace(batch, seq_lens=self._plan[0], extend_seq_lens=self._plan[1])
 
 
+@liar("replay", seen="modelled on indices that a graph has room for")
+class TokensOfThePool(Graphed):
+    """Claims graphs, and reads as many tokens of all requests as the pool has slots.
+
+    Requests that share their first tokens have more.
+    """
+
+    def captured(self, batch: ForwardBatch) -> ForwardBatch:
+        """Cut the contexts of the last requests."""
+        num_slots = len(self._kv_pool.get_key_buffer(0))
+        behind = batch.seq_lens.cumsum(0) - batch.seq_lens
+        left = (num_slots - behind).clamp(min=1)
+        return replace(batch, seq_lens=batch.seq_lens.minimum(left))
+
+
 @liar("replay", seen="modelled on sglang#27301", host_seq_lens=_EXACT)
 class LongestBaked(Graphed):
     """Claims graphs, and cuts contexts at the longest that the host knows at the capture."""

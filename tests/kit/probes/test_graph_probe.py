@@ -131,7 +131,7 @@ def test_stray_write_is_reported() -> None:
         (Forward.DECODE, BatchKind.SINGLE_TOKEN_DECODE, [(1, 1), (2, 2), (4, 4)]),
         (Forward.VERIFY, BatchKind.UNIFORM_BATCH, [(1, 3), (2, 6), (4, 12)]),
         (Forward.TREE, BatchKind.UNIFORM_BATCH, [(1, 5), (2, 10), (4, 20)]),
-        (Forward.MIXED, BatchKind.MIXED_BATCH, [(4, 8), (4, 16), (4, 32)]),
+        (Forward.MIXED, BatchKind.MIXED_BATCH, [(4, 9), (4, 16), (4, 32)]),
     ],
 )
 def test_buckets_are_of_the_kind_of_a_forward(
