@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import Self
+from typing import Self, cast
 
 import click
 from rich.console import Console
@@ -108,8 +109,8 @@ def check_backend(
     terminal = terminal_of(sys.stderr)  # before what backends print there is kept
     with importable(options.path), kit.single_threaded(), kit.muffled() as output:
         subject = _subject(name, options, registry)
-        run = _run(subject, chosen, options, log, terminal)
-    document = check_document(replace(run, printed=output.lines, path=options.path), options.checks)
+        run = _run(subject, chosen, options, log, terminal, output)
+    document = check_document(replace(run, path=options.path), options.checks)
     if options.evidence is not None and not document.is_stopped:
         _keep_evidence(run, options.evidence, options.path)
     return document
@@ -136,14 +137,16 @@ def _run(
     options: CheckOptions,
     log: Log | None,
     terminal: Console,
+    output: kit.DistinctLines,
 ) -> Run:
-    """Run checks, or the one case that was named."""
+    """Run checks, in two processes, or the one case that was named."""
     implementation = subject.declaration.implementation
     assert implementation is not None, "it was imported by this name"
     device, deadline_s, effort = options.device, options.case_deadline, options.effort
     journal = None if log is None else kit.Journal(log, subject, chosen, deadline_s=deadline_s)
     known, observers = ({}, []) if journal is None else (journal.known, [journal])
     lines = kit.LineCounter(implementation) if options.counts_lines else None
+    fork = kit.Fork(report=partial(_seen, lines, output, dict(output.lines)))
     with lines or nullcontext():
         if options.case is None:
             with kit.CheckProgress(len(chosen), terminal) as progress:
@@ -155,6 +158,7 @@ def _run(
                     observers=[progress, *observers],
                     known=known,
                     deadline_s=deadline_s,
+                    fork=fork,
                 )
         else:
             check, case = kit.find_case(subject, chosen, options.case)
@@ -163,9 +167,36 @@ def _run(
             )
             results = kit.Results(subject=subject, device=device, checks=[result])
             effort = replace(effort, seeds=(case.seed,))
-    if journal is not None and journal.has_crashed:
+    if fork.is_lost or (journal is not None and journal.has_crashed):
         lines = None  # the process that crashed held the counts of its lines
-    return Run(results=results, effort=effort, lines=None if lines is None else lines.files)
+    return _joined(Run(results=results, effort=effort), lines, output, fork)
+
+
+_Seen = tuple[Sequence[kit.FileLines], Mapping[str, int]]
+"""Lines of the backend that ran, and printed lines."""
+
+
+def _seen(
+    lines: kit.LineCounter | None, output: kit.DistinctLines, before: Mapping[str, int]
+) -> _Seen:
+    """Return which lines of the backend ran in a fork, and what it printed."""
+    printed = Counter(output.lines)
+    printed.subtract(before)
+    return [] if lines is None else lines.files, +printed
+
+
+def _joined(
+    run: Run, lines: kit.LineCounter | None, output: kit.DistinctLines, fork: kit.Fork
+) -> Run:
+    """Add what was seen in both processes."""
+    files = {} if lines is None else {own.file: own for own in lines.files}
+    there, printed = cast("_Seen", fork.reported or ([], {}))
+    for own in there:
+        here = files.get(own.file, own)
+        missed = tuple(sorted({*here.missed} & {*own.missed}))
+        files[own.file] = replace(own, missed=missed)
+    whole = Counter(output.lines) + Counter(printed)
+    return replace(run, lines=None if lines is None else list(files.values()), printed=dict(whole))
 
 
 def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocument:

@@ -24,17 +24,16 @@ from backend_caps.kit.check import (
 from backend_caps.kit.errors import BaselineError, KitError
 from backend_caps.kit.evidence import claims_of, evidence_file, evidence_of, write_evidence
 from backend_caps.kit.execution import (
-    CheckObserver,
     CheckProgress,
-    CheckStep,
-    Journal,
+    Fork,
     cases_on,
     find_case,
     run_case,
     run_checks,
 )
+from backend_caps.kit.journal import CheckObserver, CheckStep, Journal
 from backend_caps.kit.models import single_threaded
-from backend_caps.kit.observation import FileLines, LineCounter, muffled
+from backend_caps.kit.observation import DistinctLines, FileLines, LineCounter, muffled
 from backend_caps.kit.rig import Rig, difference, on_host, supplied
 from backend_caps.kit.scenarios import CAUSAL, Forward, Scenario, draw, scenarios_of
 from backend_caps.kit.subject import Subject
@@ -48,10 +47,12 @@ __all__ = [
     "CheckProgress",
     "CheckResult",
     "CheckStep",
+    "DistinctLines",
     "Effort",
     "Fault",
     "FileLines",
     "Finding",
+    "Fork",
     "Forward",
     "Hint",
     "Journal",

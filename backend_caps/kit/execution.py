@@ -1,49 +1,36 @@
-"""Run checks, case after case; observers draw the progress and log each step.
-
-The log is written ahead of each case: after a crash, a new process continues from it.
-"""
+"""Run checks, case after case, in two processes; observers draw the progress and log each step."""
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
 import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import BytesIO
-from itertools import pairwise
-from typing import Self, TypeAlias
+from typing import Self
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from backend_caps.kit.check import Case, Check, CheckResult, Effort, Fault, Hint, Results, Verdict
 from backend_caps.kit.errors import BaselineError, KitError
+from backend_caps.kit.journal import (
+    GRACE_S,
+    CheckObserver,
+    CheckStep,
+    did_not_end,
+    pickled,
+    unpickled,
+)
 from backend_caps.kit.rig import CASE_DEADLINE_S, OverdueError, Rig, deadline_of, ends_within
+from backend_caps.kit.second_process import SecondProcess, ends_with
 from backend_caps.kit.subject import Subject
 from backend_caps.report.progress import bar, progress_line, terminal_of
-from backend_caps.simulator import DEVICE_NAME, Site
-from backend_caps.supervisor import Crash, Log
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckStep:
-    """The progress of a check."""
-
-    result: CheckResult
-    """Its result so far; final where `is_done`."""
-    num_cases: int = 0
-    """All of its cases."""
-    case: Case | None = None
-    """The next case; None after the last one, before hints are computed."""
-    is_done: bool = False
-    """Whether the check has ended."""
-
-
-CheckObserver = Callable[[CheckStep], None]
-"""Called before each case of a check, after the last one, and once the check is done."""
+from backend_caps.simulator import DEVICE_NAME
 
 
 class CheckProgress:
@@ -112,6 +99,7 @@ def run_checks(
     observers: Sequence[CheckObserver] = (),
     known: Mapping[str, CheckResult] | None = None,
     deadline_s: float = CASE_DEADLINE_S,
+    fork: Fork | None = None,
 ) -> Results:
     """Run checks of a backend, each in all its cases.
 
@@ -124,17 +112,102 @@ def run_checks(
         known: results by code of an earlier run that this one continues.
         deadline_s: seconds that a case may take, in proportion more where it has over 100 steps;
             an overdue case is a finding. Without effect outside of the main thread.
+        fork: runs some of the checks in a second process; None: all run in this one.
     """
     rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
-    effort = effort or Effort()
-    results: list[CheckResult] = []
-    for check in checks:
-        result = (known or {}).get(check.code)
-        if result is None:
-            result = _run_check(check, rig, effort, observers, results)
-        results.append(result)
+    effort, known = effort or Effort(), known or {}
+    results = dict(known)
+    for result in known.values():
         _notify(observers, CheckStep(result=result, is_done=True))
-    return Results(subject=subject, device=device, checks=results)
+
+    def run(check: Check, observers: Sequence[CheckObserver]) -> CheckResult:
+        return _run_check(check, rig, effort, observers, list(results.values()))
+
+    left = [check for check in checks if check.code not in known]
+    for result in _ran(left, run, observers, None if device == "cuda" else fork, deadline_s):
+        results[result.check.code] = result
+        _notify(observers, CheckStep(result=result, is_done=True))
+    return Results(subject=subject, device=device, checks=_in_order(checks, results))
+
+
+@dataclass(slots=True)
+class Fork:
+    """A second process for checks, which has reports of its own."""
+
+    report: Callable[[], object]
+    """Called in the second process behind its last check; what it returns is pickled."""
+    reported: object = None
+    """What it returned; None where there was no such process, or it did not get there."""
+    is_lost: bool = False
+    """Whether there was one that did not report."""
+
+
+_Run = Callable[[Check, Sequence[CheckObserver]], CheckResult]
+
+
+def _ran(
+    checks: Sequence[Check],
+    run: _Run,
+    observers: Sequence[CheckObserver],
+    fork: Fork | None,
+    deadline_s: float,
+) -> Iterator[CheckResult]:
+    """Run checks in this process, and in a fork of it; yield each result as it is known here."""
+    if fork is None or len(checks) < _FEWEST or not hasattr(os, "fork"):
+        yield from (run(check, observers) for check in checks)
+        return
+    guard, codes = _guard(os.getpid(), deadline_s), {check.code: check for check in checks}
+    second = SecondProcess(
+        len(checks),
+        lambda number: pickled(run(checks[number], [guard])),
+        lambda: pickle.dumps(fork.report()),
+    )
+    taken = set[int]()
+    for number in second.numbers():
+        taken.add(number)
+        yield run(checks[number], observers)
+    for number, result in second.brought():
+        taken.add(number)
+        yield unpickled(result, codes)
+    fork.is_lost = second.report is None
+    fork.reported = None if second.report is None else pickle.loads(second.report)  # noqa: S301
+    yield from (run(own, observers) for number, own in enumerate(checks) if number not in taken)
+
+
+_FEWEST = 4
+"""Checks below which a second process gains nothing."""
+
+
+def _guard(parent: int, deadline_s: float) -> CheckObserver:
+    """Return the observer that ends a fork behind its parent, and at a case's deadline."""
+
+    def observe(step: CheckStep) -> None:
+        ends_with(parent)
+        faulthandler.cancel_dump_traceback_later()
+        if step.case is not None:
+            seconds = deadline_of(step.case.num_steps, deadline_s) + GRACE_S
+            faulthandler.dump_traceback_later(seconds, exit=True, file=_NOWHERE)
+
+    return observe
+
+
+_NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
+
+
+def _in_order(checks: Sequence[Check], results: Mapping[str, CheckResult]) -> Sequence[CheckResult]:
+    """List results in the order of checks; one that ran beside a check it stands behind waits."""
+    listed: list[CheckResult] = []
+    for check in checks:
+        result, reason = results[check.code], _waits(check, listed)
+        if reason:
+            result = CheckResult(check=check, reason=reason)
+        elif result.status is Verdict.NOT_CHECKED and result.num_blocked:
+            # What is wrong with the runs to compare with is found by this check, and said once.
+            failed = [own.check.code for own in listed if own.status is Verdict.FAILED]
+            reason = _behind([_BASELINE] if _BASELINE in failed else [])
+            result = replace(result, reason=reason or result.reason)
+        listed.append(result)
+    return listed
 
 
 def run_case(
@@ -191,10 +264,7 @@ def _run_check(
     observers: Sequence[CheckObserver],
     before: Sequence[CheckResult],
 ) -> CheckResult:
-    failed = [own.check.code for own in before if own.status is Verdict.FAILED]
-    stopped = [own.check.code for own in before if any(each.fault.stops for each in own.findings)]
-    reason = _waits_for(stopped or [code for code in check.after if code in failed])
-    reason = reason or check.unfit(rig.device)
+    reason = _waits(check, before) or check.unfit(rig.device)
     if reason:
         return CheckResult(check=check, reason=reason)
     if (reason := check.excuse(rig.subject)) is not None:
@@ -203,18 +273,22 @@ def _run_check(
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
         result = _run_cases(check, rig, cases, observers)
-    if result.num_blocked and result.status is Verdict.NOT_CHECKED and _BASELINE in failed:
-        return replace(result, reason=_waits_for([_BASELINE]))
     return result if result.findings else _with_hints(result, rig)
 
 
 _BASELINE = "numerics"
-"""The check that finds what is wrong with the runs that others compare with."""
+"""The check of the runs that others compare with."""
 
 
-def _waits_for(failed: Sequence[str]) -> str:
-    """Return why a check is not made behind others that failed; empty where none did."""
+def _behind(failed: Sequence[str]) -> str:
     return f"says nothing while {', '.join(failed)} fails" if failed else ""
+
+
+def _waits(check: Check, before: Sequence[CheckResult]) -> str:
+    """Return why a check says nothing behind others that failed; empty where none did."""
+    failed = [own.check.code for own in before if own.status is Verdict.FAILED]
+    stopped = [own.check.code for own in before if any(each.fault.stops for each in own.findings)]
+    return _behind(stopped or [code for code in check.after if code in failed])
 
 
 def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
@@ -271,104 +345,3 @@ def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
         # Drops the case's backend and tensors before the next case builds its own.
         gc.collect(0)
     return faults, is_overdue
-
-
-def did_not_end(deadline_s: float) -> str:
-    """Return the text of the fault of an overdue case."""
-    return f"did not end within {deadline_s:g} s"
-
-
-_GRACE_S = 5.0
-"""Time between a case's deadline and the end of its process: `ends_within` gets to act first."""
-
-
-_Event: TypeAlias = tuple[CheckStep, float]
-"""A step, and its time by `time.monotonic`."""
-
-
-class Journal:
-    """Log each case before it runs, and its result.
-
-    It is an observer. A check that ended in an earlier process, or that crashed it, is in `known`.
-    A crash within a case is a fault of its check, whose other cases are left out; a crash while
-    hints are computed only drops the hints.
-
-    Args:
-        log: the log, with the events of earlier processes.
-        subject: the backend.
-        checks: all checks that may run.
-        deadline_s: seconds that a case may take before faulthandler ends the process, for native
-            code: `ends_within` interrupts Python code. None: no limit.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        subject: Subject,
-        checks: Sequence[Check],
-        *,
-        deadline_s: float | None = None,
-    ) -> None:
-        self._log, self._subject, self._deadline_s = log, subject, deadline_s
-        self._checks = {check.code: check for check in checks}
-        written, events = BytesIO(log.read()), list[_Event | Crash]()
-        while written.tell() < log.num_bytes:
-            events.append(_Unpickler(written, self._checks).load())
-        self.known: Mapping[str, CheckResult] = dict(self._results(events))
-        """Results of checks that ended in earlier processes, by code."""
-        self.has_crashed = any(isinstance(event, Crash) for event in events)
-        """Whether an earlier process crashed, which loses its counts of lines that ran."""
-
-    def __call__(self, step: CheckStep) -> None:
-        """Log the result of a check so far, and its next case."""
-        if step.result.check.code in self.known:
-            return
-        self._log.keep_process()
-        pickled = BytesIO()
-        _Pickler(pickled).dump((step, time.monotonic()))
-        self._log.write(pickled.getvalue())
-        if step.case is not None and self._deadline_s is not None:
-            deadline_s = deadline_of(step.case.num_steps, self._deadline_s)
-            self._log.end_process_after(deadline_s + _GRACE_S)
-
-    def _results(self, events: Sequence[_Event | Crash]) -> Iterator[tuple[str, CheckResult]]:
-        """List the result of each check that ended or crashed, with its code."""
-        for before, event in pairwise([None, *events]):
-            match before, event:
-                case _, (CheckStep(result=result, is_done=True), _):
-                    yield result.check.code, result
-                case (CheckStep(is_done=False) as step, at_s), Crash() as crash:
-                    result = self._ended_by(crash, step, crash.at_s - at_s)
-                    yield result.check.code, result
-
-    def _ended_by(self, crash: Crash, step: CheckStep, seconds: float) -> CheckResult:
-        """Return the result of a check that crashed some seconds after a step."""
-        result, case = step.result, step.case
-        if case is not None:
-            what = str(crash)
-            if crash.is_overdue and self._deadline_s is not None:
-                what = did_not_end(deadline_of(case.num_steps, self._deadline_s))
-            sites = (Site(file, line) for file, line in crash.places if self._subject.owns(file))
-            fault = Fault(what=what, site=next(sites, None))
-            result = result.with_case(self._subject, case, [fault])
-        return replace(result, seconds=result.seconds + seconds)
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles a check as its code: it holds lambdas, which cannot be pickled."""
-
-    def persistent_id(self, obj: object) -> str | None:
-        """Return a check's code."""
-        return obj.code if isinstance(obj, Check) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    """Restores checks from their codes."""
-
-    def __init__(self, file: BytesIO, checks: Mapping[str, Check]) -> None:
-        super().__init__(file)
-        self._checks = checks
-
-    def persistent_load(self, pid: str) -> Check:
-        """Return the check of a code."""
-        return self._checks[pid]
