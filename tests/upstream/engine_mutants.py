@@ -25,6 +25,7 @@ import click
 from backend_caps.engines.read import read_engine
 from backend_caps.kit.check import Effort, engine_adapter
 from backend_caps.kit.execution import run_checks
+from docs.tools.markdown import table
 
 BACKENDS = {"sglang": "TritonAttnBackend", "vllm": "TritonAttentionBackend"}
 """The class that is asked, of each engine."""
@@ -232,6 +233,12 @@ MUTANTS: Mapping[str, Mapping[str, Mutant]] = {
     },
 }
 """By engine, and by what is wrong."""
+
+
+def mutants_table(engine: str) -> str:
+    """Give each mutant a row: the fault, the module, and the check that finds it."""
+    rows = [(name, f"`{own.module}`", f"`{own.check}`") for name, own in MUTANTS[engine].items()]
+    return table(("fault", "module", "found by"), rows)
 
 
 class _EditedLoader(Loader):
