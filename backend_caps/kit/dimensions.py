@@ -201,10 +201,8 @@ def _num_cells(scenario: Scenario) -> int:
 
 def _is_taken(scenario: Scenario, subject: Subject) -> bool:
     """Return whether a backend has to take a scenario: an engine's gets the engine's dtypes."""
-    width = scenario.num_kv_heads * (scenario.head_size + scenario.value_size)
-    if subject.widest_token is not None and width > subject.widest_token:
-        return False
-    return subject.builder is None or scenario.index_dtype == "int32"
+    is_known = subject.builder is None or scenario.index_dtype == "int32"
+    return is_known and subject.takes(scenario)
 
 
 def values_of(scenarios: Iterable[Scenario]) -> Mapping[str, Mapping[str, int]]:

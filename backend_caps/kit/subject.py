@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import Declaration, declared
@@ -19,6 +19,9 @@ from backend_caps.resolution.uses import Use
 from backend_caps.runtime.attention import AttentionBackend, BackendSite
 from backend_caps.simulator import Site
 from backend_caps.startup.configuration import load_implementation
+
+if TYPE_CHECKING:
+    from backend_caps.kit.scenarios import Scenario
 
 _Kind = TypeVar("_Kind")
 _TOLERANCES: Mapping[str, float] = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -37,8 +40,7 @@ class Subject:
         words: arguments of `backend-caps check` beside its name that select it.
         stand_ins: what is run in place of functions that need a GPU or its compiler.
         without: names of forwards to leave out, because the backend is known to fail them.
-        widest_token: the most numbers of a token, its keys and values of all heads, that a layer's
-            cache has room for; None: any.
+        takes: tells which models an adapter can make, by the layers and sizes of a scenario.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Subject:
     words: tuple[str, ...] = ()
     stand_ins: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
-    widest_token: int | None = None
+    takes: Callable[[Scenario], bool] = lambda _scenario: True
 
     @classmethod
     def of(cls, backend: Backend) -> Subject:

@@ -15,6 +15,7 @@ from torch import Tensor
 from backend_caps.kit.layer_variants import PLAIN, LayerVariant
 from backend_caps.kit.scenarios import VERIFIED
 from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.batches import HostLengths, InputBuffers, InputTensors, common_metadata
@@ -162,11 +163,19 @@ class Adapted:
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare an eager forward."""
+        self._serve_verifies_of(batch)
         self._batch, self._order = batch, OrderedBatch(batch)
         if self._builder.reorder_batch_threshold is not None:
             self._order = OrderedBatch.of(batch, self._decode_query_len)
         self._inputs = self._inputs_of(self._order.batch)
         self._metadata = self._builder.build(0, self._common(self._inputs, self._order.batch))
+
+    def _serve_verifies_of(self, batch: ForwardBatch) -> None:
+        """Make the builder of a server whose verifies are as long as a batch's."""
+        num_each = batch.num_tokens // max(1, batch.batch_size)
+        is_verify = batch.mode is ForwardMode.VERIFY and batch.extend_seq_lens is None
+        if is_verify and num_each != self._decode_query_len:
+            self._builder = self._make_builder(self._make_config(num_tokens_each=num_each))
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Make the buffers of graphs, of a server that verifies so many tokens of each request."""

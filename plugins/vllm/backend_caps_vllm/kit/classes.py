@@ -7,13 +7,14 @@ shares into buffers before a graph is replayed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from backend_caps.capability.kind import Role
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, SharedReadsEnd
+from backend_caps.kit.scenarios import Scenario
 from backend_caps_vllm.kit import flex, mla, operators, prefill
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.flex import AdaptedFlex
@@ -42,8 +43,8 @@ class AdaptedClass:
     """Calls it as the runner and its layer do."""
     stand_ins: tuple[str, ...] = ()
     """What is run in place of functions that are built for CUDA, or compiled."""
-    widest_token: int | None = None
-    """The most numbers of a token that a layer caches; None: any."""
+    takes: Callable[[Scenario], bool] = lambda _scenario: True
+    """Tells which models the adapter can make."""
 
 
 ADAPTED: Mapping[str, AdaptedClass] = {
@@ -66,7 +67,7 @@ ADAPTED: Mapping[str, AdaptedClass] = {
         tried=_tried(16, 64),
         adapter=AdaptedLatent,
         stand_ins=(prefill.STAND_IN, operators.STORE_LATENTS, operators.GATHER, operators.MERGE),
-        widest_token=mla.WHOLE,
+        takes=mla.takes,
     ),
 }
 """The classes, by name."""

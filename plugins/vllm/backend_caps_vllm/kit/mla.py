@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from backend_caps.kit import KitError
+from backend_caps.kit.scenarios import Scenario
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.adapter import Adapted, ServedLayer, Tokens
@@ -34,6 +35,15 @@ _MODULE = "model_executor.layers.attention.mla_attention"
 _PREFILL = "v1.attention.backends.mla.prefill.base"
 _LATENTS: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 """By the keys of pools, the latents that they are a part of."""
+
+
+def takes(scenario: Scenario) -> bool:
+    """Return whether latents have room for all heads, and one layer runs.
+
+    vLLM scales the prompts of all layers as the first one says; the kit's layers differ in it.
+    """
+    width = scenario.num_kv_heads * (scenario.head_size + scenario.value_size)
+    return width <= WHOLE and len(scenario.layer_ids) == 1
 
 
 def latents_of(pools: Pools) -> Tensor:

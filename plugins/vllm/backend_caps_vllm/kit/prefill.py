@@ -104,4 +104,4 @@ def ragged_attention(
     scores = torch.einsum("thd,chd->htc", q.double(), k.double()) * scale
     scores = scores.masked_fill(~visible, -torch.inf)
     output = torch.einsum("htc,chd->thd", scores.softmax(-1), v.double())
-    return output.to(v.dtype), scores.logsumexp(-1).float()
+    return output.to(v.dtype).contiguous(), scores.logsumexp(-1).float()

@@ -53,7 +53,7 @@ def server_config(
             num_gpu_blocks=len(pools.keys) // pools.page_size,
         ),
         scheduler_config=SimpleNamespace(
-            max_num_seqs=num_rows - 1,  # row 0 is the padding's
+            max_num_seqs=num_rows,  # one of padding has no row of its own, and counts
             max_num_batched_tokens=8192,
         ),
         compilation_config=SimpleNamespace(

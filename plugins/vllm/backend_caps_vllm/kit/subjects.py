@@ -43,7 +43,7 @@ def vllm_subject(registry: Registry, name: str) -> Subject:
         source=found.source,
         words=("--engine", ENGINE),
         stand_ins=ADAPTED[name].stand_ins,
-        widest_token=ADAPTED[name].widest_token,
+        takes=ADAPTED[name].takes,
     )
     class_of(subject.declaration)  # raises here what its import raises
     return replace(subject, builder=partial(built, subject))
