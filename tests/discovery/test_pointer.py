@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
     ("pointer", "what"),
     [
         pytest.param(
-            "acme.backend:AcmeBakend",
-            "acme.backend has no 'AcmeBakend'; the nearest is acme.backend:AcmeBackend",
+            "acme.backend:AcmeBackends",
+            "acme.backend has no 'AcmeBackends'; the nearest is acme.backend:AcmeBackend",
             id="class",
         ),
         pytest.param(
@@ -86,7 +86,7 @@ def test_discovery_names_it_as_a_problem(folder: Path) -> None:
     (info / "entry_points.txt").write_text("[backend_caps.backends]\nacme = acme_caps:A\n")
     (folder / "acme_caps.py").write_text(
         "from backend_caps import Capabilities, Declaration\n"
-        "A = Declaration(capabilities=Capabilities(), implementation='acme.backend:AcmeBakend')\n"
+        "A = Declaration(capabilities=Capabilities(), implementation='acme.backend:AcmeBackends')\n"
     )
 
     backend = discover([folder], environ={})["acme"]
