@@ -21,6 +21,7 @@ from backend_caps.cli.options import importable
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit.check import engine_adapter
 from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.costs import BatchCost, costs_of
 from backend_caps.kit.dimensions import values_of
 from backend_caps.report import check_documents as documents
 from backend_caps.report.check_catalog import checks_named
@@ -83,6 +84,8 @@ class Run:
     results: kit.Results
     effort: kit.Effort
     lines: Sequence[kit.FileLines] | None = None
+    """None where they were not counted."""
+    costs: Sequence[BatchCost] | None = None
     """None where they were not counted."""
     printed: Mapping[str, int] = field(default_factory=dict)
     path: tuple[Path, ...] = ()
@@ -169,7 +172,9 @@ def _run(
             effort = replace(effort, seeds=(case.seed,))
     if fork.is_lost or (journal is not None and journal.has_crashed):
         lines = None  # the process that crashed held the counts of its lines
-    return _joined(Run(results=results, effort=effort), lines, output, fork)
+    is_whole = not options.only and options.case is None and device == DEVICE_NAME
+    costs = list(costs_of(subject)) if is_whole else None
+    return _joined(Run(results=results, effort=effort, costs=costs), lines, output, fork)
 
 
 _Seen = tuple[Sequence[kit.FileLines], Mapping[str, int]]
@@ -220,6 +225,7 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
         checks=[_checked(own, run) for own in results.checks],
         exercised=_exercised(results),
         dimensions=_dimensions(results),
+        costs=None if run.costs is None else [_cost(each) for each in run.costs],
         lines=None if run.lines is None else _lines(run.lines),
         printed=[
             documents.PrintedDocument(text=text, count=count) for text, count in run.printed.items()
@@ -281,6 +287,16 @@ def _dimensions(results: kit.Results) -> list[documents.DimensionDocument]:
         documents.DimensionDocument(dimension=name, values=dict(values))
         for name, values in counts.items()
     ]
+
+
+def _cost(own: BatchCost) -> documents.CostDocument:
+    return documents.CostDocument.of(
+        own,
+        forward=own.forward.value,
+        host_seq_lens=own.host_seq_lens.value,
+        prepare=documents.PartCostDocument.of(own.prepare),
+        layer=documents.PartCostDocument.of(own.layer),
+    )
 
 
 def _lines(files: Sequence[kit.FileLines]) -> documents.LinesDocument:

@@ -117,6 +117,38 @@ class DimensionDocument(Document):
     """Cases that had a value, by the value."""
 
 
+class PartCostDocument(Document):
+    """The cost of one part of a batch, counted on the simulated device."""
+
+    launches: int
+    """Operators and kernels, copies among them."""
+    host_waits: int
+    """Times that the host stood still for the device."""
+    bytes_to_host: int
+    """What crossed from the device to the host."""
+    bytes_to_device: int
+    """What crossed from the host to the device."""
+
+
+class CostDocument(Document):
+    """The cost of an eager batch of one forward, the second of its kind."""
+
+    forward: str
+    """What its batches are for."""
+    host_seq_lens: str
+    """The lengths that the host brought: `exact` ones cost the engine a copy and a wait."""
+    num_requests: int
+    """Requests of the batch."""
+    num_context_tokens: int
+    """Tokens of all contexts together."""
+    prepare: PartCostDocument
+    """Of `init_forward_metadata`."""
+    layer: PartCostDocument
+    """Of `forward` in one layer."""
+    bytes_held: int
+    """Device memory that the backend holds behind the preparation, beside the KV cache."""
+
+
 class FileLinesDocument(Document):
     """The lines of one file of the backend, within functions."""
 
@@ -190,6 +222,8 @@ class CheckDocument(Document):
     """Every forward of the engine."""
     dimensions: list[DimensionDocument]
     """Every dimension that the cases have."""
+    costs: Annotated[list[CostDocument] | None, LEFT_OUT] = None
+    """What a batch of each forward costs; left out where some checks ran, or on a real device."""
     lines: LinesDocument | None
     """Null where lines were not counted."""
     printed: list[PrintedDocument]

@@ -13,11 +13,13 @@ from backend_caps.report.check_documents import (
     CheckDocument,
     CheckedDocument,
     ClaimDocument,
+    CostDocument,
     DimensionDocument,
     ExercisedDocument,
     FindingDocument,
     HintDocument,
     LinesDocument,
+    PartCostDocument,
 )
 from backend_caps.report.ci_formats import (
     Outcome,
@@ -56,6 +58,7 @@ def check_view(checked: CheckDocument) -> Iterator[Section]:
     yield table_of(checked.exercised, _EXERCISED)
     if checked.dimensions:
         yield table_of(checked.dimensions, _DIMENSIONS)
+    yield from _costs(checked)
     yield from _lines(checked.lines)
     yield from _printed(checked)
 
@@ -125,6 +128,34 @@ _DIMENSIONS: Columns[DimensionDocument] = {
     "dimension": lambda own: own.dimension,
     "values in cases": lambda own: ", ".join(own.values),
 }
+
+
+_COSTS: Columns[CostDocument] = {
+    "forward": lambda cost: cost.forward,
+    "host lengths": lambda cost: cost.host_seq_lens,
+    "requests, tokens": lambda cost: f"{cost.num_requests}, {cost.num_context_tokens}",
+    "prepare": lambda cost: _part(cost.prepare),
+    "each layer": lambda cost: _part(cost.layer),
+    "holds": lambda cost: f"{cost.bytes_held} bytes",
+}
+
+
+def _costs(checked: CheckDocument) -> Iterator[Section]:
+    """Show what a batch of each forward costs."""
+    if checked.costs:
+        yield Heading("Cost of an eager batch")
+        yield table_of(checked.costs, _COSTS)
+
+
+def _part(cost: PartCostDocument) -> str:
+    """Write the launches, and what is not zero of the rest."""
+    rest = {
+        counted(cost.host_waits, "host wait"): cost.host_waits,
+        f"{cost.bytes_to_host} bytes to the host": cost.bytes_to_host,
+        f"{cost.bytes_to_device} bytes to the device": cost.bytes_to_device,
+    }
+    launches = counted(cost.launches, "launch", "launches")
+    return ", ".join([launches, *(text for text, own in rest.items() if own)])
 
 
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
