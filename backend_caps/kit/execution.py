@@ -191,7 +191,7 @@ def _guard(parent: int, deadline_s: float) -> CheckObserver:
     return observe
 
 
-_NOWHERE = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
+_NOWHERE = os.open(os.devnull, os.O_WRONLY)
 
 
 def _in_order(checks: Sequence[Check], results: Mapping[str, CheckResult]) -> Sequence[CheckResult]:

@@ -100,6 +100,7 @@ class Adapted:
         with vllm.config.set_current_vllm_config(config):
             self._layers = self._make_layers(config)
         self._builder = self._make_builder(config)
+        self._kept: dict[int, SimpleNamespace] = {}
         self._buffers: InputBuffers | None = None
         self._captured: dict[_GraphKey, SimpleNamespace] = {}
         self._batch: ForwardBatch | None = None
@@ -175,7 +176,11 @@ class Adapted:
         num_each = batch.num_tokens // max(1, batch.batch_size)
         is_verify = batch.mode is ForwardMode.VERIFY and batch.extend_seq_lens is None
         if is_verify and num_each != self._decode_query_len:
-            self._builder = self._make_builder(self._make_config(num_tokens_each=num_each))
+            # One is kept for each length: a forward that still runs reads its buffers.
+            self._kept[self._decode_query_len] = self._builder
+            config = self._make_config(num_tokens_each=num_each)
+            kept = self._kept.get(num_each)
+            self._builder = self._make_builder(config) if kept is None else kept
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Make the buffers of graphs, of a server that verifies so many tokens of each request."""
