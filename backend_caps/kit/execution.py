@@ -112,7 +112,8 @@ def run_checks(
         known: results by code of an earlier run that this one continues.
         deadline_s: seconds that a case may take, in proportion more where it has over 100 steps;
             an overdue case is a finding. Without effect outside of the main thread.
-        fork: runs some of the checks in a second process; None: all run in this one.
+        fork: runs some of the checks in a second process, on Linux and without CUDA; None: all run
+            in this one.
     """
     rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
     effort, known = effort or Effort(), known or {}
@@ -153,7 +154,8 @@ def _ran(
     deadline_s: float,
 ) -> Iterator[CheckResult]:
     """Run checks in this process, and in a fork of it; yield each result as it is known here."""
-    if fork is None or len(checks) < _FEWEST or not hasattr(os, "fork"):
+    # On other systems libraries that are loaded by now, such as macOS's, do not outlive a fork.
+    if fork is None or len(checks) < _FEWEST or sys.platform != "linux":
         yield from (run(check, observers) for check in checks)
         return
     guard, codes = _guard(os.getpid(), deadline_s), {check.code: check for check in checks}
