@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import Declaration, OneOf
-from backend_caps.kit import Subject
+from backend_caps.kit import Scenario, Subject
 
 _Kind = TypeVar("_Kind", bound=type)
 CLAIMS: dict[str, Any] = {
@@ -58,7 +58,12 @@ def specimens_of(module: str) -> tuple[Specimen, ...]:
 
 
 def liar(
-    check: str, *, seen: str, tolerances: Mapping[str, float] | None = None, **claims: object
+    check: str,
+    *,
+    seen: str,
+    tolerances: Mapping[str, float] | None = None,
+    takes: Callable[[Scenario], bool] | None = None,
+    **claims: object,
 ) -> Callable[[_Kind], _Kind]:
     """Mark a class, at the top of its module, as a backend that breaks one claim.
 
@@ -66,6 +71,7 @@ def liar(
         check: the code of what has to find it.
         seen: where such a one was met, or what it is modelled on.
         tolerances: what it states beside its claims.
+        takes: tells which values of dimensions it is tried with.
         claims: what it claims beside, or in place of, `CLAIMS`.
     """
 
@@ -74,6 +80,8 @@ def liar(
         if tolerances is not None:
             declaration = subject.declaration.model_copy(update={"tolerances": tolerances})
             subject = replace(subject, declaration=declaration)
+        if takes is not None:
+            subject = replace(subject, takes=takes)
         behaviour = (getdoc(kind) or "").partition("\n")[0]
         specimen = Specimen(behaviour=behaviour, check=check, seen=seen, subject=subject)
         _OF_MODULE.setdefault(kind.__module__, []).append(specimen)
@@ -86,7 +94,7 @@ def honest(
     check: str, *, tolerances: Mapping[str, float] | None = None, **claims: object
 ) -> Callable[[_Kind], _Kind]:
     """Mark a class as a backend that looks like a liar, and keeps every claim."""
-    return liar(check, seen="", tolerances=tolerances, **claims)
+    return liar(check, seen="", tolerances=tolerances, takes=None, **claims)
 
 
 def subject_of(kind: type, **claims: object) -> Subject:

@@ -11,6 +11,7 @@ import torch
 from backend_caps_torch_native import TorchPadded
 from torch import Tensor
 
+from backend_caps.kit.scenarios import MOST_REQUESTS
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime import AttentionBackend, ForwardBatch
 from tests.kit.liars.bases import Padded
@@ -111,7 +112,12 @@ class PaddingToSlotOne(Padded):
         return replace(batch, out_cache_loc=torch.where(slots == 0, 1, slots))
 
 
-@liar("padding-harmless", seen="modelled on sglang#22958")
+# Four times the mean is above every context of at most four requests.
+@liar(
+    "padding-harmless",
+    seen="modelled on sglang#22958",
+    takes=lambda own: own.max_requests == MOST_REQUESTS,
+)
 class SplitByMean(Padded):
     """Claims graphs, and splits contexts in four by their mean, which padding brings down."""
 
