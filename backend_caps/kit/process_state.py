@@ -44,6 +44,16 @@ class ProcessState:
             values["the current CUDA device"] = torch.cuda.current_device()
         return cls(values)
 
+    @classmethod
+    def fresh(cls, streams: DeviceStreams) -> Self:
+        """Draw random numbers, and read the state: a seed that was set before shows if set again.
+
+        Sync: none.
+        """
+        torch.rand(1, device="cpu")
+        random.random()  # noqa: S311 - no secrets
+        return cls.now(streams)
+
     def changes(self, now: ProcessState) -> Iterator[str]:
         """Describe what is another one now."""
         for name, value in self.values.items():

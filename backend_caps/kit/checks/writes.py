@@ -133,7 +133,7 @@ def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
     with rig.running():
         scene = _copied(drawn, rig.device)
         snapshot = SceneSnapshot.of(scene)
-        before = ProcessState.now(rig.streams())
+        before = ProcessState.fresh(rig.streams())
         output = baseline_of(lambda: _forward(rig, scene))
         changes = before.changes(ProcessState.now(rig.streams()))
         yield from (Fault(what=f"{what}; the process is not the backend's own") for what in changes)

@@ -79,7 +79,7 @@ class ScalingOfTheFirstLayer(_Layered):
         return replace(layer, scaling=self._scaling)
 
 
-@liar("numerics", seen="modelled on a plan that its first use up")
+@liar("numerics", seen="modelled on a plan that its first layer uses up", two_batch_overlap=False)
 class PlanForOneLayer(TorchPadded):
     """Takes models of several layers, and turns its mask around behind each."""
 
@@ -262,7 +262,7 @@ class NarrowTable(TorchPadded):
             self._req_to_token = table.view(torch.int32)[:, : table.shape[1]]
 
 
-@liar("batches-apart", seen="modelled on sglang#30435", **NO_GRAPHS)
+@liar("batches-apart", seen="modelled on sglang#30435", sync_free_prepare=False, **NO_GRAPHS)
 class PlanOfTheLengths(TorchPadded):
     """Owes each batch its own rows, and keeps its plan where lengths are those of the last one."""
 
