@@ -97,7 +97,7 @@ class Check:
     """A test of one statement of a declaration.
 
     A check compares a backend with itself with one condition changed, so that each false claim
-    fails one check. Only `numerics` and `roles` compare with the definition of attention.
+    fails one check. Only `numerics`, `roles` and `serving` compare with attention's definition.
     """
 
     about: CheckDescription

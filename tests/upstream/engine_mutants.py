@@ -5,7 +5,7 @@ Runs in an environment that `make upstream` builds, which has the engine in it:
     python -m tests.upstream.engine_mutants ENGINE NAME
 
 A fault is an edit of one file, made while the module is imported: the installed engine stays as it
-is. It prints what the check finds; `--check CODE` in the place of NAME asks the engine as it is.
+is. It prints what the check finds; with `--plain` behind NAME, on the engine as it is.
 """
 
 from __future__ import annotations
@@ -281,30 +281,30 @@ class _Editor(MetaPathFinder):
         return importlib.util.spec_from_file_location(name, found.origin, loader=loader)
 
 
-def findings(engine: str, check: str, mutant: Mutant | None = None) -> set[str]:
-    """Run a check on an engine's class, with a fault or as it is, and return what it finds.
+def findings(engine: str, mutant: Mutant, *, is_plain: bool) -> set[str]:
+    """Run a mutant's check on an engine's class, and return what it finds.
 
     A process runs it once: modules stay imported.
+
+    Args:
+        engine: its name.
+        mutant: the fault, with the check and its effort.
+        is_plain: whether the class is left as it is.
     """
-    if mutant is not None:
+    if not is_plain:
         sys.meta_path.insert(0, _Editor(mutant))
     adapter = engine_adapter(engine)
     subject = adapter.subject(read_engine(engine).registry, BACKENDS[engine])
-    checks = [own for own in adapter.checks if own.code == check]
-    effort = Effort.quick() if mutant is None else mutant.effort
-    (result,) = run_checks(subject, checks, effort=effort).checks
-    assert mutant is None or mutant.module in sys.modules, "the class imports what is edited"
+    checks = [own for own in adapter.checks if own.code == mutant.check]
+    (result,) = run_checks(subject, checks, effort=mutant.effort).checks
+    assert mutant.module in sys.modules, "the class imports what is edited"
     return {f"{own.case.name}: {own.fault.what}" for own in result.findings}
 
 
 def main(words: Sequence[str]) -> None:
-    """Run a mutant, or a check (`--check CODE`) of the class as it is."""
-    engine, *rest = words
-    if rest[0] == "--check":
-        found = findings(engine, rest[1])
-    else:
-        mutant = MUTANTS[engine][rest[0]]
-        found = findings(engine, mutant.check, mutant)
+    """Run a mutant, or with `--plain` its check on the class as it is."""
+    engine, name, *options = words
+    found = findings(engine, MUTANTS[engine][name], is_plain="--plain" in options)
     for each in sorted(found):
         click.echo(each)
 
