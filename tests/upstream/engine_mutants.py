@@ -4,7 +4,7 @@ Runs in an environment that `make upstream` builds, which has the engine in it:
 
     python -m tests.upstream.engine_mutants ENGINE NAME
 
-A fault is an edit of one file, made while the module is imported: the installed engine stays as it
+A fault is an edit of one line, made while the module is imported: the installed engine stays as it
 is. It prints what the check finds; with `--plain` behind NAME, on the engine as it is.
 """
 
@@ -32,16 +32,30 @@ BACKENDS = {"sglang": "TritonAttnBackend", "vllm": "TritonAttentionBackend"}
 
 
 class Mutant(NamedTuple):
-    """An edit of one file of an engine."""
+    """An edit of one line of an engine."""
 
     check: str
     """The code of the check that finds it."""
     module: str
     """The module whose source is edited."""
     old: str
-    """Stands in the file once."""
+    """Stands in the source once, or first behind `behind`."""
     new: str
+    behind: str = ""
+    """Stands in the source once, where `old` does not."""
     effort: Effort = Effort.quick()
+
+    def edited(self, source: str) -> str:
+        """Return the source of the module with the fault.
+
+        Raises:
+            ValueError: the texts do not stand there, or more than once.
+        """
+        sought = self.behind or self.old
+        if (count := source.count(sought)) != 1:
+            raise ValueError(f"{sought!r} stands {count} times in {self.module}")
+        place = source.index(self.old, source.index(sought))
+        return source[:place] + self.new + source[place + len(self.old) :]
 
 
 _SGLANG = "sglang.srt.layers.attention.triton_backend"
@@ -49,123 +63,84 @@ _DECODE = "sglang.kernels.ops.attention.decode_attention"
 _EXTEND = "sglang.kernels.ops.attention.extend_attention"
 _VLLM = "vllm.v1.attention.backends.triton_attn"
 _UNIFIED = "vllm.v1.attention.ops.triton_unified_attention"
-_RUNTIME_LENGTHS = """\
-        else:
-            self._apply_cuda_graph_metadata(
-                plan=forward_batch.kv_loc_plan,
-                bs=bs,
-                req_pool_indices=req_pool_indices,
-                seq_lens="""
 MUTANTS: Mapping[str, Mapping[str, Mutant]] = {
     "sglang": {
-        "keys are scaled in place": Mutant(
-            "kv-scales",
-            _SGLANG,
-            "k.clone(),  # cloned to protect k,v from in-place mutation in set_kv_buffer",
-            "k,",
-        ),
+        "keys are scaled in place": Mutant("kv-scales", _SGLANG, "k.clone(),  #", "k,  #"),
         "a replay keeps the windows' starts": Mutant(
             "sliding-window-graphs",
             _SGLANG,
-            """\
-            window_kv_indptr, _, window_kv_lens, _ = update_sliding_window_buffer(
-                self.window_kv_indptr,
-""",
-            """\
-            window_kv_indptr, _, window_kv_lens, _ = update_sliding_window_buffer(
-                self.window_kv_indptr.clone(),
-""",
+            "self.window_kv_indptr,",
+            "self.window_kv_indptr.clone(),",
+            behind="def _update_decode_kv_buffers(",
         ),
         "a window over cached tokens is one short": Mutant(
             "sliding-window",
             _EXTEND,
-            ") <= (start_n + offs_n_prefix[None, :] + SLIDING_WINDOW_SIZE)",
-            ") < (start_n + offs_n_prefix[None, :] + SLIDING_WINDOW_SIZE)",
+            ") <= (start_n + offs_n_prefix",
+            ") < (start_n + offs_n_prefix",
         ),
         "a block of tokens is taken to lie together": Mutant(
             "numerics",
             _DECODE,
-            "            # Page-aware KV address math (see _fwd_kernel_stage1).\n",
+            "            # Page-aware",
             "            kv_loc = tl.load(kv_indices + cur_batch_kv_start_idx + start_n)"
-            " + tl.arange(0, BLOCK_N)\n",
+            " + tl.arange(0, BLOCK_N)\n            # Page-aware",
+            behind="def _fwd_grouped_kernel_stage1(",
         ),
         "padding of a block takes weight": Mutant(
             "numerics",
             _DECODE,
-            """\
-            qk = tl.where(
-                mask_h[:, None] & (offs_n[None, :] < split_kv_end), qk, float("-inf")
-            )
-""",
-            """\
-            qk = tl.where(mask_h[:, None] & (offs_n[None, :] >= 0), qk, float("-inf"))
-""",
+            "(offs_n[None, :] < split_kv_end), qk,",
+            "(offs_n[None, :] >= 0), qk,",
+            behind="def _fwd_grouped_kernel_stage1(",
         ),
         "parts of a context are merged without their scales": Mutant(
             "numerics",
             _DECODE,
-            "            e_sum = e_sum * old_scale + exp_logic\n",
-            "            e_sum = e_sum + exp_logic\n",
+            "e_sum = e_sum * old_scale + exp_logic",
+            "e_sum = e_sum + exp_logic",
         ),
         "a replay takes the host's lengths": Mutant(
             "replay",
             _SGLANG,
-            _RUNTIME_LENGTHS + "seq_lens,",
-            _RUNTIME_LENGTHS + "forward_batch.seq_lens_cpu.to(self.device),",
+            "seq_lens=seq_lens,",
+            "seq_lens=forward_batch.seq_lens_cpu.to(self.device),",
+            behind="self.forward_metadata = self._build_cuda_graph_forward_metadata(",
         ),
         "a decode asks the device for the lengths' sum": Mutant(
             "sync-free-prepare",
             _SGLANG,
-            """\
-                    kv_indices = torch.empty(
-                        seq_lens_sum, dtype=torch.int64, device=self.device
-                    )
-""",
-            """\
-                    kv_indices = torch.empty(
-                        int(forward_batch.seq_lens.sum()), dtype=torch.int64, device=self.device
-                    )
-""",
+            "seq_lens_sum, dtype=torch.int64",
+            "int(forward_batch.seq_lens.sum()), dtype=torch.int64",
+            behind='"""Init auxiliary variables for triton attention backend."""',
         ),
         "every layer of a model has its window": Mutant(
             "mixed-windows",
             _SGLANG,
-            """\
-        if layer.sliding_window_size is not None and layer.sliding_window_size > -1:
-            kv_indptr = self.forward_metadata.window_kv_indptr
-            kv_indices = self.forward_metadata.window_kv_indices
-            # A null read rail reaches Triton as `None + offsets` and fails as
-            # an unreadable IR-build error; say what is actually missing.
-            assert kv_indices is not None, (
-                f"layer {layer.layer_id} is a sliding-window layer but this "
-                "forward built""",
-            """\
-        if self.sliding_window_size is not None and self.sliding_window_size > -1:
-            kv_indptr = self.forward_metadata.window_kv_indptr
-            kv_indices = self.forward_metadata.window_kv_indices
-            assert kv_indices is not None, (
-                f"layer {layer.layer_id} is a sliding-window layer but this "
-                "forward built""",
+            "layer.sliding_window_size is not None and layer.sliding_window_size > -1",
+            "self.sliding_window_size is not None and self.sliding_window_size > -1",
+            behind="    def forward_decode(",
         ),
         "graphs have room for the tokens of the pool": Mutant(
             "replay",
             _SGLANG,
-            "                (max_num_tokens * self.max_context_len),\n",
-            "                (self.token_to_kv_pool.size),\n",
+            "(max_num_tokens * self.max_context_len)",
+            "(self.token_to_kv_pool.size)",
         ),
     },
     "vllm": {
         "a graph keeps the lengths of its capture": Mutant(
             "replay",
             _VLLM,
-            "            seq_lens=seq_lens,\n            block_table=block_table_tensor,\n",
-            "            seq_lens=seq_lens.clone(),\n            block_table=block_table_tensor,\n",
+            "seq_lens=seq_lens,",
+            "seq_lens=seq_lens.clone(),",
+            behind="    def build(",
         ),
         "a batch asks the device for its longest context": Mutant(
             "sync-free-prepare",
             _VLLM,
-            "        max_seq_len = common_attn_metadata.max_seq_len\n",
-            "        max_seq_len = int(common_attn_metadata.seq_lens.max())\n",
+            "max_seq_len = common_attn_metadata.max_seq_len",
+            "max_seq_len = int(common_attn_metadata.seq_lens.max())",
         ),
         "a window is one short": Mutant(
             "sliding-window",
@@ -176,35 +151,27 @@ MUTANTS: Mapping[str, Mapping[str, Mutant]] = {
         "a tile has the block of its first token": Mutant(
             "numerics",
             _UNIFIED,
-            "block_tables_ptr + block_table_offset + seq_offset // BLOCK_SIZE\n",
-            "block_tables_ptr + block_table_offset + (j * TILE_SIZE + offs_t * 0) // BLOCK_SIZE\n",
+            "block_table_offset + seq_offset // BLOCK_SIZE",
+            "block_table_offset + (j * TILE_SIZE + offs_t * 0) // BLOCK_SIZE",
         ),
         "a tile is read beyond its context": Mutant(
             "numerics",
             _UNIFIED,
-            "tile_mask = seq_offset < max_seq_prefix_len\n",
-            "tile_mask = seq_offset < max_seq_prefix_len + TILE_SIZE\n",
+            "tile_mask = seq_offset < max_seq_prefix_len",
+            "tile_mask = seq_offset < max_seq_prefix_len + TILE_SIZE",
         ),
         "padding is stored": Mutant(
             "padding-harmless",
             "vllm.v1.attention.ops.triton_reshape_and_cache_flash",
-            """\
-    if slot_idx < 0:
-        # Padding token that should be ignored.
-        return
-
-    block_idx""",
-            """\
-    slot_idx = tl.maximum(slot_idx, block_size)
-
-    block_idx""",
+            "if slot_idx < 0:",
+            "slot_idx = tl.maximum(slot_idx, block_size)\n    if slot_idx < 0:",
+            behind="def reshape_and_cache_kernel_flash(",
         ),
         "every layer has the scale of the first": Mutant(
             "kv-scales",
             _VLLM,
-            "k_descale = layer._k_scale.expand(descale_shape)\n",
-            'k_descale = vars(attn_metadata).setdefault("scale", layer._k_scale)'
-            ".expand(descale_shape)\n",
+            "k_descale = layer._k_scale",
+            'k_descale = vars(attn_metadata).setdefault("scale", layer._k_scale)',
         ),
         "scratch has heads of their exact size": Mutant(
             "numerics",
@@ -212,7 +179,7 @@ MUTANTS: Mapping[str, Mapping[str, Mutant]] = {
             "headdim_padded = next_power_of_2(self.headdim)",
             "headdim_padded = self.headdim",
             # It shows in large batches with this head size, which few cases have.
-            Effort(),
+            effort=Effort(),
         ),
         "lengths are the host's bounds": Mutant(
             "loose-bounds",
@@ -227,8 +194,8 @@ MUTANTS: Mapping[str, Mapping[str, Mutant]] = {
         "the last part of a context is not merged": Mutant(
             "numerics",
             _UNIFIED,
-            "act_num_segments = cdiv_fn(seq_len, tiles_per_segment * TILE_SIZE)\n",
-            "act_num_segments = tl.maximum(seq_len // (tiles_per_segment * TILE_SIZE), 1)\n",
+            "act_num_segments = cdiv_fn(seq_len, tiles_per_segment * TILE_SIZE)",
+            "act_num_segments = tl.maximum(seq_len // (tiles_per_segment * TILE_SIZE), 1)",
         ),
     },
 }
@@ -244,14 +211,11 @@ def mutants_table(engine: str) -> str:
 class _EditedLoader(Loader):
     """Runs a module from edited source, which is shown in its tracebacks and read by Triton."""
 
-    def __init__(self, name: str, path: str, mutant: Mutant) -> None:
-        self._name, self._path, self._mutant = name, path, mutant
+    def __init__(self, path: str, mutant: Mutant) -> None:
+        self._path, self._mutant = path, mutant
 
     def exec_module(self, module: ModuleType) -> None:
-        source = Path(self._path).read_text("utf-8")
-        if (count := source.count(self._mutant.old)) != 1:
-            raise ValueError(f"the text of {self._name} that is edited stands there {count} times")
-        source = source.replace(self._mutant.old, self._mutant.new)
+        source = self._mutant.edited(Path(self._path).read_text("utf-8"))
         # Entries without a time are not compared with the file.
         linecache.cache[self._path] = (
             len(source),
@@ -277,7 +241,7 @@ class _Editor(MetaPathFinder):
         found = PathFinder.find_spec(name, path)
         assert found is not None, "the module is installed"
         assert found.origin is not None, "and has a file"
-        loader = _EditedLoader(name, found.origin, self._mutant)
+        loader = _EditedLoader(found.origin, self._mutant)
         return importlib.util.spec_from_file_location(name, found.origin, loader=loader)
 
 
