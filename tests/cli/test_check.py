@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -14,10 +15,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from backend_caps import HostSeqLens
+from backend_caps.cli.check_run import Run, check_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
-from backend_caps.kit import CheckResult, CheckStep, Journal, Verdict, find_case
+from backend_caps.kit import CheckResult, CheckStep, Effort, Journal, Results, Verdict, find_case
 from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.costs import BatchCost, PartCost
+from backend_caps.kit.scenarios import Forward
 from backend_caps.report.check_documents import CheckDocument
 from backend_caps.supervisor import Log
 from tests.cli.conftest import CommandLine, process
@@ -194,6 +199,59 @@ def test_lines_that_ran_are_counted(line: CommandLine) -> None:
     assert file.file == str(line.root / "honest_caps.py")
     assert 0 < document.lines.num_run < document.lines.num_lines
     assert len(file.missing) > 0
+
+
+_FOUR = ["mirror-absent", "mirror-bound", "inputs-untouched", "padding-harmless"]
+"""As many checks as two processes share."""
+_QUICK = "honest --quick --seeds 1 --path @"
+
+
+def _four(line: CommandLine, words: str) -> CheckDocument:
+    return _document(line, " ".join([words, *(f"--only {code}" for code in _FOUR)]))
+
+
+def test_lines_of_both_processes_are_counted(line: CommandLine) -> None:
+    """Lines are missed where no check reached them, in either process."""
+    alone = [_document(line, f"{_QUICK} --lines --only {code}").lines for code in _FOUR]
+
+    lines = _four(line, f"{_QUICK} --lines").lines
+
+    assert lines is not None
+    assert lines.num_run == max(each.num_run for each in alone if each is not None)
+
+
+def test_prints_of_both_processes_are_counted(line: CommandLine) -> None:
+    """What a backend prints in either process stands once; they may build it less often."""
+    alone = [_document(line, f"{_QUICK} --no-lines --only {code}").printed for code in _FOUR]
+
+    (printed,) = _four(line, f"{_QUICK} --no-lines").printed
+
+    counts = [own.count for each in alone for own in each]
+    assert printed.text == "building"
+    assert max(counts) <= printed.count <= sum(counts)
+
+
+def test_costs_stand_in_the_document() -> None:
+    """What each forward costs is written part by part."""
+    part = PartCost(launches=3, host_waits=1, bytes_to_host=32, bytes_to_device=0)
+    cost = BatchCost(
+        forward=Forward.DECODE,
+        host_seq_lens=HostSeqLens.EXACT,
+        num_requests=4,
+        num_context_tokens=90,
+        prepare=part,
+        layer=replace(part, launches=5),
+        bytes_held=4096,
+    )
+    results = Results(subject=HONEST_SUBJECT, device="sim", checks=[])
+
+    document = check_document(Run(results=results, effort=Effort(), costs=[cost]), CHECKS)
+
+    assert document.costs is not None
+    (written,) = document.costs
+    assert (written.forward, written.host_seq_lens) == ("decode", "exact")
+    assert (written.prepare.launches, written.layer.launches) == (3, 5)
+    assert (written.prepare.bytes_to_host, written.bytes_held) == (32, 4096)
 
 
 def test_lines_are_counted_only_where_wanted(line: CommandLine) -> None:
