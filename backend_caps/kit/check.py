@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from backend_caps.capability.kind import Scale
 from backend_caps.discovery.registry import Registry
@@ -22,6 +23,9 @@ from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.resolution.errors import nearest
 from backend_caps.simulator import DEVICE_NAME, Schedule, Site
 from backend_caps.startup.configure import check_device
+
+if TYPE_CHECKING:
+    from backend_caps.kit.issue_scripts import IssueScript
 
 EAGER = Schedule()
 """The schedule in which device work runs at its launch."""
@@ -357,6 +361,10 @@ class EngineAdapter:
     """The kit's checks, and those for the engine's backends alone."""
     subject: Callable[[Registry, str], Subject]
     """Builds the subject of a backend class by its name, from the registry of the engine."""
+    script: Callable[[Subject, Finding], IssueScript]
+    """Writes a script that shows a finding with the engine alone; a KitError says why not."""
+    prepare: Callable[[], object]
+    """Stands in for what the engine imports, and has for GPUs alone."""
 
 
 def engine_adapter(engine: str) -> EngineAdapter:

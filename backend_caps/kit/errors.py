@@ -18,6 +18,7 @@ class KitError(CodedError):
         "unknown-backend": "nothing installed declares a backend of this name",
         "unknown-case": "no check has this case for the backend",
         "evidence": "evidence cannot be written",
+        "no-script": "no script shows a finding with the engine alone",
     }
 
     @staticmethod
@@ -27,6 +28,15 @@ class KitError(CodedError):
             "uncheckable",
             f"backend {backend!r} cannot be checked: {problem}; a declaration was expected whose "
             f"implementation can be built here. backend-caps report says what is installed.",
+        )
+
+    @staticmethod
+    def no_script(backend: str, problem: str) -> KitError:
+        """Return the error of a finding that no script shows."""
+        return KitError(
+            "no-script",
+            f"no script shows this finding in {backend!r}: {problem}; an eager forward of a chain "
+            f"was expected. The command that runs the case again shows it.",
         )
 
     @staticmethod

@@ -7,7 +7,9 @@ from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
 from backend_caps_sglang.kit.checks import VARIANT_CHECKS
 from backend_caps_sglang.kit.draft_steps import DRAFT_CHECKS, is_container
+from backend_caps_sglang.kit.engine_modules import stand_in_for_torchvision
 from backend_caps_sglang.kit.linear_states import STATE_CHECKS, keeps_states
+from backend_caps_sglang.kit.scripts import script_of
 from backend_caps_sglang.kit.subjects import sglang_subject
 
 
@@ -35,7 +37,9 @@ SGLANG_CHECKS: tuple[Check, ...] = (
 )
 """The kit's own, and behind them those that only SGLang's backends have."""
 
-ADAPTER = EngineAdapter(checks=SGLANG_CHECKS, subject=sglang_subject)
+ADAPTER = EngineAdapter(
+    checks=SGLANG_CHECKS, subject=sglang_subject, script=script_of, prepare=stand_in_for_torchvision
+)
 """What `backend-caps check --engine sglang` runs."""
 
 __all__ = ["ADAPTER", "SGLANG_CHECKS", "sglang_subject"]

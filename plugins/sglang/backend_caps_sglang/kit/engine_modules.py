@@ -61,7 +61,7 @@ def load_sglang() -> SGLang:
     if find_spec(ENGINE) is None:
         raise KitError.uncheckable(ENGINE, "sglang is not installed here; make upstream")
     register()  # before SGLang asks Triton which device there is
-    _stand_in_for_torchvision()
+    stand_in_for_torchvision()
     try:
         found = SGLang(
             version=version(ENGINE),
@@ -88,7 +88,7 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{ENGINE}.{name}")
 
 
-def _stand_in_for_torchvision() -> None:
+def stand_in_for_torchvision() -> None:
     """Let `import torchvision` find names without any work behind them."""
     if find_spec(_ABSENT) is not None:
         return
