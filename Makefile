@@ -55,7 +55,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all lint types docs docs-write unit slow covered vllm vllm-classes bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
+.PHONY: run test test-all lint types docs docs-write unit slow covered scripts vllm vllm-classes bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -72,10 +72,11 @@ test: lint $(WHEELS)
 
 # Coverage of branches by the tests that mirror the package's modules, 100 % of what imports no torch
 # and 90 % of the rest; `UNTRACED` ones take long, and no gate needs them. Then the tests that are
-# marked `slow`, and more draws for those by Hypothesis.
+# marked `slow`, and more draws for those by Hypothesis; then the scripts of findings.
 test-all: $(VENV)/developing $(WHEELS)
 	$(MAKE) covered
 	$(MAKE) slow
+	$(MAKE) scripts
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check $(SOURCES)
@@ -94,6 +95,10 @@ unit: $(VENV)/developing $(WHEELS)
 
 slow: $(VENV)/developing $(WHEELS) $(BETWEEN) $(lastword $(LARGE_WHEELS))
 	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not vllm_wheel and not installed_engine and not soak'
+
+# The scripts that show what was found in engines' own classes, beside those engines.
+scripts: $(VENV)/developing $(SGLANG)/installed $(VLLM)/installed
+	$(BIN)/python -m pytest --durations 3 tests/upstream/test_issue_scripts.py
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
 covered: $(VENV)/developing $(WHEELS)

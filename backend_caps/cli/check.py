@@ -101,6 +101,13 @@ BESIDE = ""
     help="Keep what was found as evidence, beside the implementation or in FILE: what reports show "
     "and --require-evidence asks for.",
 )
+@click.option(
+    "--report-issue",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --engine: write what the engine's maintainers need of each finding to FILE, in "
+    "Markdown, with a script of torch and the engine alone, which is run.",
+)
 @format_option(*_OF_CI)
 @also_option("JSON, Markdown, JUnit or SARIF, by its ending in .json, .md, .xml or .sarif")
 @click.pass_context
@@ -120,6 +127,8 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         raise click.UsageError("Evidence is of every check: leave --only, --case, --without out.")
     if ctx.params["engine"] is not None:
         _check_adapted(ctx)
+    elif ctx.params["report_issue"] is not None:
+        raise click.UsageError("--report-issue is for an engine's maintainers: name --engine too.")
     try:
         if name is None or lists:
             descriptions = _descriptions(ctx.params["engine"])
@@ -161,6 +170,9 @@ def _check_adapted(ctx: click.Context) -> None:
     if is_given or ctx.params["evidence"] is not None:
         raise click.UsageError("--path and --write-evidence are for plugins; leave --engine out.")
     ctx.params["path"] = ()
+    file = ctx.params["report_issue"]
+    if file is not None and not file.absolute().parent.is_dir():
+        raise click.UsageError(f"--report-issue {file} lies in a folder that is not there.")
 
 
 def _registry(ctx: click.Context) -> Registry:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from shlex import quote
 from typing import Self, cast
 
@@ -25,7 +26,9 @@ from backend_caps.kit.costs import BatchCost, costs_of
 from backend_caps.kit.dimensions import values_of
 from backend_caps.report import check_documents as documents
 from backend_caps.report.check_catalog import checks_named
+from backend_caps.report.issue import issue_text
 from backend_caps.report.progress import terminal_of
+from backend_caps.report.words import counted
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.supervisor import Log
 
@@ -54,6 +57,8 @@ class CheckOptions:
     """Forwards that are left out."""
     case_deadline: float
     """How long each case may take, in seconds."""
+    report_issue: Path | None
+    """The file of a report to the engine's maintainers; None: none is written."""
 
     @classmethod
     def from_context(cls, ctx: click.Context) -> Self:
@@ -116,6 +121,8 @@ def check_backend(
     document = check_document(replace(run, path=options.path), options.checks)
     if options.evidence is not None and not document.is_stopped:
         _keep_evidence(run, options.evidence, options.path)
+    if options.report_issue is not None and options.engine is not None:
+        _report_issue(run.results, options.engine, options.report_issue)
     return document
 
 
@@ -132,6 +139,20 @@ def _keep_evidence(run: Run, name: str, path: tuple[Path, ...]) -> None:
     file = Path(name) if name else kit.evidence_file(run.results.subject, path=path)
     is_new = kit.write_evidence(evidence, file)
     click.echo(f"evidence {'written to' if is_new else 'is as it was in'} {file}", err=True)
+
+
+def _report_issue(results: kit.Results, engine: str, file: Path) -> None:
+    """Write a report to an engine's maintainers, and say where."""
+    from backend_caps.kit.issue import issue_entries  # noqa: PLC0415 - where one is asked for
+
+    subject, names = results.subject, (engine, "torch", "triton", "backend-caps")
+    entries = [*issue_entries(results, engine, engine_adapter(engine))]
+    if not entries:
+        click.echo(f"no report was written to {file}: nothing was found", err=True)
+        return
+    versions = {"python": python_version(), **{name: version(name) for name in names}}
+    file.write_text(issue_text(subject.name, versions, subject.stand_ins, entries), "utf-8")
+    click.echo(f"report of {counted(len(entries), 'fault')} written to {file}", err=True)
 
 
 def _run(
@@ -225,7 +246,7 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
         checks=[_checked(own, run) for own in results.checks],
         exercised=_exercised(results),
         dimensions=_dimensions(results),
-        costs=None if run.costs is None else [_cost(each) for each in run.costs],
+        costs=None if run.costs is None else [own.document() for own in run.costs],
         lines=None if run.lines is None else _lines(run.lines),
         printed=[
             documents.PrintedDocument(text=text, count=count) for text, count in run.printed.items()
@@ -287,16 +308,6 @@ def _dimensions(results: kit.Results) -> list[documents.DimensionDocument]:
         documents.DimensionDocument(dimension=name, values=dict(values))
         for name, values in counts.items()
     ]
-
-
-def _cost(own: BatchCost) -> documents.CostDocument:
-    return documents.CostDocument.of(
-        own,
-        forward=own.forward.value,
-        host_seq_lens=own.host_seq_lens.value,
-        prepare=documents.PartCostDocument.of(own.prepare),
-        layer=documents.PartCostDocument.of(own.layer),
-    )
 
 
 def _lines(files: Sequence[kit.FileLines]) -> documents.LinesDocument:

@@ -25,7 +25,7 @@ from backend_caps.simulator import DEVICE_NAME, Schedule, Site
 from backend_caps.startup.configure import check_device
 
 if TYPE_CHECKING:
-    from backend_caps.kit.issue_scripts import IssueScript
+    from backend_caps.kit.issue import IssueScript
 
 EAGER = Schedule()
 """The schedule in which device work runs at its launch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -20,6 +20,7 @@ from backend_caps.kit.scenarios import (
     scenarios_of,
 )
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_documents import CostDocument, PartCostDocument
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.simulator.records import Counts
 
@@ -67,14 +68,28 @@ class BatchCost:
     bytes_held: int
     """Device memory that the backend holds behind the preparation, beside the KV cache."""
 
+    def document(self) -> CostDocument:
+        """Write it down."""
+        return CostDocument.of(
+            self,
+            forward=self.forward.value,
+            host_seq_lens=self.host_seq_lens.value,
+            prepare=PartCostDocument.of(self.prepare),
+            layer=PartCostDocument.of(self.layer),
+        )
 
-def costs_of(subject: Subject) -> Iterator[BatchCost]:
+
+def costs_of(subject: Subject, forwards: Iterable[Forward] | None = None) -> Iterator[BatchCost]:
     """Count the cost of each forward that a backend supports, at the first size of its claims.
 
     A forward that raises, or takes longer than a minute, is left out: checks say what is wrong.
+
+    Args:
+        subject: the backend.
+        forwards: which of them; None: all.
     """
     rig = Rig(subject=subject, device=DEVICE_NAME)
-    for forward in forwards_of(subject):
+    for forward in forwards_of(subject) if forwards is None else forwards:
         scenario = next(iter(scenarios_of(subject, [forward])), None)
         if scenario is not None:
             with suppress(OverdueError, Exception), ends_within(_DEADLINE_S):

@@ -147,6 +147,16 @@ def _costs(checked: CheckDocument) -> Iterator[Section]:
         yield table_of(checked.costs, _COSTS)
 
 
+def cost_words(cost: CostDocument) -> str:
+    """Say in a sentence what a batch costs."""
+    size = f"{counted(cost.num_requests, 'request')} over {cost.num_context_tokens} tokens"
+    return (
+        f"an eager batch of {cost.forward} ({size}, host lengths: {cost.host_seq_lens}) has "
+        f"{_part(cost.prepare)} in its preparation, {_part(cost.layer)} in each layer, and holds "
+        f"{cost.bytes_held} bytes beside the KV cache"
+    )
+
+
 def _part(cost: PartCostDocument) -> str:
     """Write the launches, and what is not zero of the rest."""
     rest = {

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from click.testing import CliRunner
 
+from backend_caps.cli import check_run
 from backend_caps.cli.check import FORWARDS
 from backend_caps.cli.main import cli
 from backend_caps.discovery.registry import discover
+from backend_caps.engines import read
 from backend_caps.kit import (
     Case,
     Effort,
@@ -21,6 +26,7 @@ from backend_caps.kit import (
     Subject,
     run_checks,
 )
+from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks.numerics import NUMERICS
 from backend_caps.kit.probes.playback import SteadyRun
 from backend_caps.kit.scenarios import forwards_of
@@ -63,6 +69,83 @@ def test_long_run_leaves_a_forward_out_too() -> None:
     shapes = SteadyRun(Rig(subject=_without_verify(), device="cpu"), scenario, 0).shapes
 
     assert {forward for forward, *_ in shapes} == {Forward.DECODE}
+
+
+_MADE = """\
+from dataclasses import replace
+from backend_caps import discover
+from backend_caps.kit import KitError, Subject
+from backend_caps.kit.check import EngineAdapter
+from backend_caps.kit.checks.mirror import MIRROR_ABSENT
+from backend_caps.kit.issue import IssueScript
+from backend_caps_torch_native import TorchPadded
+
+class Liar(TorchPadded):
+    def init_forward_metadata(self, batch):
+        assert batch.seq_lens_sum >= 0
+        super().init_forward_metadata(batch)
+
+def subject(_registry, name):
+    own = Subject.of(discover()["torch_padded"])
+    return replace(own, name=name, builder=Liar if name == "Liar" else TorchPadded)
+
+ADAPTER = EngineAdapter(
+    checks=[MIRROR_ABSENT], subject=subject, prepare=lambda: None,
+    script=lambda *_: IssueScript(text="assert 1 == 2, 'shown'"),
+)
+"""
+_FEW = "--only mirror-absent --seeds 1 --engine vllm"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put an adapter in the place of vLLM's; the engine is read from nowhere."""
+    adapter: dict[str, EngineAdapter] = {}
+    exec(_MADE, adapter)  # noqa: S102 - source of this test
+    monkeypatch.setattr(check_run, "engine_adapter", lambda _engine: adapter["ADAPTER"])
+    monkeypatch.setattr(check_run, "version", lambda _name: "1.0")
+    empty = SimpleNamespace(registry=discover([]))
+    monkeypatch.setattr(read, "read_engine", lambda _engine: empty)
+    return tmp_path
+
+
+def test_report_to_maintainers_is_written(made: Path) -> None:
+    """It has the versions, the finding and its script, and the check fails as it does without."""
+    file = made / "report.md"
+
+    result = CliRunner().invoke(cli, f"check Liar {_FEW} --report-issue {file}".split())
+
+    assert result.exit_code == 1, result.output
+    assert f"report of 1 fault written to {file}" in result.stderr
+    text = file.read_text()
+    assert text.startswith("# 1 fault of `Liar`\n\nVersions: python ")
+    assert "assert 1 == 2, 'shown'" in text
+
+
+def test_report_is_not_written_where_nothing_is_found(made: Path) -> None:
+    """A class without a fault has none, and that is said."""
+    file = made / "report.md"
+
+    result = CliRunner().invoke(cli, f"check Honest {_FEW} --report-issue {file}".split())
+
+    assert result.exit_code == 0, result.output
+    assert "nothing was found" in result.stderr
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("torch_padded --report-issue a.md", "name --engine too"),
+        ("Own --engine vllm --report-issue nowhere/a.md", "lies in a folder that is not there"),
+    ],
+)
+def test_report_that_cannot_be_written_is_refused_first(words: str, why: str) -> None:
+    """It is for an engine, and goes to a folder that exists."""
+    result = CliRunner().invoke(cli, f"check {words}".split())
+
+    assert result.exit_code == 2
+    assert why in " ".join(result.stderr.split())
 
 
 def test_command_of_a_finding_has_the_words_of_its_run() -> None:

@@ -171,6 +171,7 @@ def _options(line: CommandLine, evidence: str) -> CheckOptions:
         path=(line.root,),
         engine=None,
         without=(),
+        report_issue=None,
     )
 
 

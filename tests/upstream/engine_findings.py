@@ -11,17 +11,26 @@ import json
 import os
 import platform
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 import click
 
 from docs.tools.markdown import table
+
+if TYPE_CHECKING:
+    from backend_caps.kit import Fault
+    from backend_caps.kit.issue import IssueScript
 
 ROOT = Path(__file__).resolve().parents[2]
 _NOT_RUN = 2
@@ -39,6 +48,16 @@ class Found:
     """A line of the engine; empty where none raised."""
     replay: str
     """Empty for a hint, which rests on many cases."""
+    script: str
+    """The name of the script that shows it; empty where there is none."""
+
+
+class Written(NamedTuple):
+    """The script of a finding."""
+
+    found: Found
+    fault: Fault
+    script: IssueScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +157,24 @@ class EngineFindings:
                 own.what,
                 f"`{own.place}`" if own.place else "",
                 f"`{own.replay}`" if own.replay else "",
+                f"[`{own.script}`](#{own.script.lower()})" if own.script else "",
             )
             for own in self.found_in(kept)
         ]
-        columns = ("class", "check", "what was seen", "where it raised", "run again")
+        columns = ("class", "check", "what was seen", "where it raised", "run again", "script")
         return table(columns, dict.fromkeys(rows))  # a hint of two runs is one
+
+    @property
+    def scripts_folder(self) -> Path:
+        """Where the scripts of findings are kept."""
+        return self.kept.parent / "scripts" / self.engine
+
+    def scripts_list(self) -> str:
+        """Show each script, under its name."""
+        files = sorted(self.scripts_folder.glob("*.py"))
+        return "\n\n".join(
+            f"#### {file.stem}\n\n```python\n{file.read_text('utf-8')}```" for file in files
+        )
 
     def checks_table(self) -> str:
         """Give each check a row: what became of it in each run; empty where it was not made."""
@@ -185,7 +217,15 @@ class EngineFindings:
         return ", ".join(f"{name} {own}" for name, own in self.read_kept()["versions"].items())
 
     def main(self, words: Sequence[str]) -> int:
-        """Run what is named, or all; print it; keep it with `--write`, or compare it."""
+        """Run what is named, or all; print it; keep it with `--write`, or compare it.
+
+        `--scripts` writes the scripts of what is kept, and `--run-scripts` runs them.
+        """
+        if "--scripts" in words:
+            self.keep_scripts()
+            return 0
+        if "--run-scripts" in words:
+            return self.run_scripts()
         names = [word for word in words if word != "--write"] or [*self.runs]
         if "--write" in words:
             for name in names:
@@ -201,9 +241,72 @@ class EngineFindings:
     def keep(self, found: Json) -> None:
         """Write down what runs found, and leave what is kept of others."""
         kept = self.read_kept() if self.kept.exists() else {}
-        both = {**kept, **found, "versions": self._versions()}
+        scripts = {name: own.get("scripts", {}) for name, own in kept.items()}
+        again = {name: {**own, "scripts": scripts.get(name, {})} for name, own in found.items()}
+        both = {**kept, **again, "versions": self._versions()}
         ordered = {name: both[name] for name in (*self.runs, "versions") if name in both}
         self.kept.write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
+
+    def keep_scripts(self) -> None:
+        """Write the scripts that show what is kept, and keep which shows what."""
+        kept = self.read_kept()
+        shutil.rmtree(self.scripts_folder, ignore_errors=True)
+        self.scripts_folder.mkdir(parents=True)
+        for name in self.runs:
+            kept[name]["scripts"] = {}
+        by_place: dict[tuple[str, str], str] = {}
+        for own in self.written():
+            stem = by_place[own.found.run, own.found.place] = script_name(own.script)
+            kept[own.found.run]["scripts"][own.found.check] = stem
+            self.scripts_folder.joinpath(f"{stem}.py").write_text(own.script.text, "utf-8")
+        for found in self.found_in(kept):  # one line is one cause
+            if found.place and (found.run, found.place) in by_place:
+                kept[found.run]["scripts"].setdefault(found.check, by_place[found.run, found.place])
+        self.kept.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+
+    def run_scripts(self) -> int:
+        """Run each script as it is kept; print what is wrong with one, and return whether any is.
+
+        Wrong is a script that does not show its fault, or that the adapter writes otherwise now.
+        """
+        from backend_caps.kit.issue import run_script  # noqa: PLC0415 - pages do without
+
+        def wrong(own: Written) -> str:
+            name = script_name(own.script)
+            if self.scripts_folder.joinpath(f"{name}.py").read_text("utf-8") != own.script.text:
+                return f"{name} is written otherwise now; --scripts keeps what it is"
+            ran = run_script(self.engine, own.script, own.fault)
+            return "" if ran.shows else f"{name} does not show {own.fault.what}:\n{ran.printed}"
+
+        by_name = {script_name(own.script): own for own in self.written()}
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            problems = [*filter(None, threads.map(wrong, by_name.values()))]
+        left = {file.stem for file in self.scripts_folder.glob("*.py")} - {*by_name}
+        problems += [f"{name} shows nothing that is kept" for name in sorted(left)]
+        click.echo("\n".join([f"{len(by_name)} scripts", *problems]))
+        return int(bool(problems))
+
+    def written(self) -> Iterator[Written]:
+        """Write the script of each finding that is kept, and has one."""
+        from backend_caps.engines.read import read_engine  # noqa: PLC0415 - pages do without
+        from backend_caps.kit import Fault, Finding, KitError, find_case  # noqa: PLC0415
+        from backend_caps.kit.check import engine_adapter  # noqa: PLC0415
+        from backend_caps.simulator import Site  # noqa: PLC0415
+
+        adapter, registry = engine_adapter(self.engine), read_engine(self.engine).registry
+        kept = self.read_kept()
+        for own in self.found_in(kept):
+            if not own.replay:
+                continue
+            with patch.dict(os.environ, self.environments.get(own.run, {})):
+                subject = adapter.subject(registry, kept[own.run]["backend"])
+                name = shlex.split(own.replay)[-1]
+                _, case = find_case(subject, adapter.checks, name)
+            file, _, line = own.place.partition(":")
+            fault = Fault(what=own.what, site=Site(file, int(line)) if file else None)
+            finding = Finding(subject=subject.name, claims=(), case=case, fault=fault)
+            with suppress(KitError):
+                yield Written(own, fault, adapter.script(subject, finding))
 
     def _versions(self) -> dict[str, object]:
         names = (self.engine, "torch", "triton", "backend-caps")
@@ -219,6 +322,12 @@ class EngineFindings:
         return found
 
 
+def script_name(script: IssueScript) -> str:
+    """Name a script by the class that it builds, and the check."""
+    check, _, class_name, *_ = script.text.removeprefix('"""').split()
+    return f"{class_name}-{check}"
+
+
 def _named(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
@@ -226,9 +335,10 @@ def _named(names: Iterable[str]) -> str:
 def _found_of(name: str, kept: Json) -> Iterator[Found]:
     for check in kept["checks"]:
         for own in check["findings"][:1]:
-            yield Found(name, check["code"], own["what"], own["place"], own["replay"])
+            script = kept.get("scripts", {}).get(check["code"], "")
+            yield Found(name, check["code"], own["what"], own["place"], own["replay"], script)
         for hint in check["hints"]:
-            yield Found(name, check["code"], hint, "", "")
+            yield Found(name, check["code"], hint, "", "", "")
 
 
 def verdicts(kept: Json) -> list[tuple[object, ...]]:

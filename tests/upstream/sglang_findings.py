@@ -36,7 +36,7 @@ PYTHON = FINDINGS.python
 read_kept, found_in = FINDINGS.read_kept, FINDINGS.found_in
 findings_table, checks_table = FINDINGS.findings_table, FINDINGS.checks_table
 reasons_table = FINDINGS.reasons_table
-versions_line = FINDINGS.versions_line
+versions_line, scripts_list = FINDINGS.versions_line, FINDINGS.scripts_list
 
 __all__ = [
     "FINDINGS",
@@ -48,6 +48,7 @@ __all__ = [
     "found_in",
     "read_kept",
     "reasons_table",
+    "scripts_list",
     "versions_line",
 ]
 

@@ -7,6 +7,7 @@ from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
 from backend_caps_vllm.kit.checks import OWN_CHECKS
 from backend_caps_vllm.kit.classes import ADAPTED, NOT_ASKED
+from backend_caps_vllm.kit.scripts import prepare_vllm, script_of
 from backend_caps_vllm.kit.subjects import vllm_subject
 
 
@@ -20,7 +21,9 @@ def _fitting(check: Check) -> Check:
 VLLM_CHECKS: tuple[Check, ...] = (*(_fitting(check) for check in CHECKS), *OWN_CHECKS)
 """The kit's own, and behind them those that only vLLM's backends have."""
 
-ADAPTER = EngineAdapter(checks=VLLM_CHECKS, subject=vllm_subject)
+ADAPTER = EngineAdapter(
+    checks=VLLM_CHECKS, subject=vllm_subject, script=script_of, prepare=prepare_vllm
+)
 """What `backend-caps check --engine vllm` runs."""
 
 __all__ = ["ADAPTED", "ADAPTER", "NOT_ASKED", "VLLM_CHECKS", "vllm_subject"]

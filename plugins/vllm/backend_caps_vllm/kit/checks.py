@@ -12,7 +12,7 @@ Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -38,6 +38,8 @@ from backend_caps_vllm.kit.subjects import built, class_of
 
 _WINDOW, _CAP = 5, 0.5
 """A window that most contexts are longer than, and a bound that most scores are near to."""
+_WINDOWED, _CAPPED = LayerVariant(num_before=_WINDOW - 1), LayerVariant(logit_cap=_CAP)
+_WITH_SINKS, _SCALED = LayerVariant(has_sinks=True), LayerVariant(kv_scales=(0.5, 2.0))
 _FORWARDS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY)
 
 
@@ -82,21 +84,21 @@ def _check(code: str, claim: str, variant: LayerVariant, *, title: str, proves: 
 SLIDING_WINDOW = _check(
     "sliding-window",
     "sliding_window",
-    LayerVariant(num_before=_WINDOW - 1),
+    _WINDOWED,
     title="A layer's window is as wide as it says.",
     proves=f"each token sees itself and the {_WINDOW - 1} before it",
 )
 LOGIT_CAP = _check(
     "logit-cap",
     "logit_soft_cap",
-    LayerVariant(logit_cap=_CAP),
+    _CAPPED,
     title="Scores stay within a layer's bound.",
     proves=f"the hyperbolic tangent keeps scores below {_CAP}",
 )
 SINKS = _check(
     "sinks",
     "attention_sinks",
-    LayerVariant(has_sinks=True),
+    _WITH_SINKS,
     title="A layer's sinks take their weight.",
     proves="a score of each head takes weight and gives no value",
 )
@@ -109,7 +111,6 @@ def _excuse_scales(subject: Subject) -> str | None:
     return None if FLOAT8 in dtypes else f"it claims no {FLOAT8} cache"
 
 
-_SCALED = LayerVariant(kv_scales=(0.5, 2.0))
 KV_SCALES = Check(
     about=CheckDescription(
         code="kv-scales",
@@ -128,19 +129,25 @@ KV_SCALES = Check(
 )
 
 
-def _run_trimmed(rig: Rig, case: Case) -> Iterator[Fault]:
+def trimmed_scene(case: Case) -> tuple[Scene, tuple[int, ...]]:
+    """Draw verifies of other lengths, and spread their tokens evenly, as the host does."""
     scenario = case.batch_scenario
     dice = dice_for(scenario, case.seed)
     counts = [1, VERIFIED, *(dice.randint(1, VERIFIED) for _ in range(MOST_REQUESTS - 2))]
     requests = [(dice.randint(0, scenario.max_context_len - VERIFIED), count) for count in counts]
     drawn = scene(requests, setting=scenario.setting(case.seed))
-    spread = _evenly(sum(counts), len(counts))
+    return drawn, _evenly(sum(counts), len(counts))
+
+
+def _run_trimmed(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = case.batch_scenario
+    drawn, spread = trimmed_scene(case)
     batch = replace(drawn.batch, mode=ForwardMode.VERIFY, extend_seq_lens_cpu=spread)
     output = rig.plain(replace(drawn, batch=batch))
     if (differs := rig.difference(output, reference_attention(drawn), scenario)) is not None:
         yield Fault(
-            what=f"beside float64 {differs}; requests bring {counts} tokens on the device, and "
-            f"{[*spread]} by the host's lengths"
+            what=f"beside float64 {differs}; requests bring {drawn.counts} tokens on the device, "
+            f"and {[*spread]} by the host's lengths"
         )
 
 
@@ -200,5 +207,12 @@ LOOSE_BOUNDS = Check(
     cases=lambda subject, effort: relayed_cases("loose-bounds", subject, effort, *HostSeqLens),
     run=MIRROR_BOUND.run,
 )
+VARIANTS: Mapping[str, LayerVariant] = {
+    "sliding-window": _WINDOWED,
+    "logit-cap": _CAPPED,
+    "sinks": _WITH_SINKS,
+    "kv-scales": _SCALED,
+}
+"""The layers that checks run which are not plain, by the check's code."""
 OWN_CHECKS = (SLIDING_WINDOW, LOGIT_CAP, SINKS, KV_SCALES, TRIMMED_DRAFTS, LOOSE_BOUNDS)
 """All of them."""

@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from backend_caps.capability.kind import Phase
 from backend_caps.kit import Case, Finding, Forward, KitError, Subject, draw
-from backend_caps.kit.issue_scripts import IssueScript
+from backend_caps.kit.issue import IssueScript, script_templates
 from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE
-from backend_caps.kit.scenes import Scene
 from backend_caps_sglang.kit.checks import STATEMENTS
 from backend_caps_sglang.kit.engine_modules import load_sglang
 from backend_caps_sglang.kit.variants import PLAIN
 
-_TEMPLATES = Environment(  # noqa: S701 - it writes Python
-    loader=FileSystemLoader(Path(__file__).parent),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+_TEMPLATES = script_templates(Path(__file__).parent)
 _MODES = {
     Forward.PREFILL: "EXTEND",
     Forward.CHUNK: "EXTEND",
@@ -46,6 +37,9 @@ _KERNELS = {
 }
 """Scripts of kernels that a class calls, by the class and the check."""
 
+_SCALED_TOLERANCE = 2 * FLOAT8_TOLERANCE
+"""A script draws its own numbers, and larger ones than a case does."""
+
 
 def script_of(subject: Subject, finding: Finding) -> IssueScript:
     """Write the script of a finding.
@@ -63,8 +57,7 @@ def script_of(subject: Subject, finding: Finding) -> IssueScript:
     head = {"check": case.check, "backend": subject.name, "version": load_sglang().version}
     named = {**head, "scenario": case.scenario, **values}
     return IssueScript(
-        text=_TEMPLATES.get_template(template).render(named),
-        variables={"TRITON_INTERPRET": "1"},
+        text=_TEMPLATES.get_template(template).render(named), variables={"TRITON_INTERPRET": "1"}
     )
 
 
@@ -91,19 +84,23 @@ def _attention(subject: Subject, finding: Finding) -> Mapping[str, object]:
     scenario, variant = case.batch_scenario, _CHECKS[case.check]
     layer_id = scenario.layer_ids[0]
     scene = draw(scenario, case.seed)
-    old, new = _old_of(scene), [*scene.counts]
+    old, new = [cached for cached, _ in scene.requests], [*scene.counts]
     window, scales = variant.window_of(layer_id), variant.scales_of(layer_id)
     class_name = _part_of(subject.name, scenario.forward)
     waits = ""
     if case.check == "sync-free-prepare":
         waits = "prepare" if subject.claim("sync_free_prepare") is True else "forward"
-    tolerance = subject.tolerance(scenario.dtype) if scales is None else FLOAT8_TOLERANCE
+    tolerance = subject.tolerance(scenario.dtype) if scales is None else _SCALED_TOLERANCE
+    is_triton = class_name == "TritonAttnBackend"
+    # Triton's interpreter, which runs it where there is no GPU, has no bfloat16.
+    dtype = "float16" if is_triton and scenario.dtype == "bfloat16" else scenario.dtype
     return {
+        "backend": class_name,
+        "dtype": dtype,
         "forward": scenario.forward.value,
         "variant": variant,
-        "class_name": class_name,
         "module": _MODULES[class_name],
-        "plans": class_name == "TritonAttnBackend",
+        "plans": is_triton,
         "eager_flex": class_name == "TorchFlexAttnBackend" and scales is not None,
         "mode": _MODES[scenario.forward],
         "verifies": scenario.forward is Forward.VERIFY,
@@ -113,7 +110,7 @@ def _attention(subject: Subject, finding: Finding) -> Mapping[str, object]:
         "old": old,
         "count": new[0],
         "groups": scenario.num_heads // scenario.num_kv_heads,
-        "new": new if len({*new}) > 1 else f"[{new[0]}] * {len(new)}",
+        "new": new if {*new} != {1} else f"[1] * {len(new)}",
         "layer_id": layer_id,
         "scaling": f"{scene.layers[0].scaling:.6g}",
         "layer_words": _layer_words(variant.logit_cap, window, is_encoder=variant.is_encoder),
@@ -122,12 +119,6 @@ def _attention(subject: Subject, finding: Finding) -> Mapping[str, object]:
         "sinks": variant.has_sinks,
         "tolerance": tolerance,
     }
-
-
-def _old_of(scene: Scene) -> list[int]:
-    """Return the cached tokens of each request."""
-    lengths = [len(keys) for keys, _ in scene.contexts]
-    return [length - new for length, new in zip(lengths, scene.counts, strict=True)]
 
 
 def _layer_words(cap: float | None, window: int | None, *, is_encoder: bool) -> str:

@@ -1,0 +1,36 @@
+"""numerics of TorchNativeAttnBackend in SGLang 0.5.23: verify."""
+from types import SimpleNamespace
+import torch
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.layers.radix_attention import RadixAttention
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+from sglang.srt.runtime_context import get_context
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+OLD = [2, 14, 16, 5, 7]  # cached tokens of each request
+NEW = [8, 8, 8, 8, 8]  # and those that the batch brings
+HEADS, KV_HEADS, SIZE, PAGE = 4, 4, 16, 1
+device = "cuda" if torch.cuda.is_available() else "cpu"
+get_context().override_server_args(device=device, speculative_num_draft_tokens=8).install()
+torch.manual_seed(0)
+lens = [old + new for old, new in zip(OLD, NEW)]
+num, longest = len(lens), -(-max(lens) // PAGE) * PAGE
+rows = ReqToTokenPool(num, longest, device, False)
+pool = MHATokenToKVPool(num * longest, PAGE, torch.float32, KV_HEADS, SIZE, 2, device, False)
+rows.req_to_token[:num] = slots = PAGE + torch.arange(num * longest, device=device).view(num, -1)
+runner = SimpleNamespace(
+    device=device, page_size=PAGE, req_to_token_pool=rows, token_to_kv_pool=pool)
+backend = TorchNativeAttnBackend(runner)
+layer = RadixAttention(HEADS, SIZE, 0.15, KV_HEADS, 1)
+q, k, v = torch.randn(3, num, longest, HEADS, SIZE, dtype=torch.float32, device=device)
+loc = torch.cat([own[old:end] for own, old, end in zip(slots, OLD, lens)])
+tokens = [own.flatten(0, 1)[loc - PAGE] for own in (q, k, v)]
+seq_lens = torch.tensor(OLD)
+batch = ForwardBatch(
+    ForwardMode.TARGET_VERIFY, num, loc, torch.arange(num, device=device), seq_lens.to(device), loc,
+    seq_lens_sum=int(seq_lens.sum()), seq_lens_cpu=seq_lens)
+batch.positions = (loc - PAGE) % longest
+batch.spec_info = EagleVerifyInput(loc, None, batch.positions, *[None] * 4, 7, 1, 8, *[None] * 3)
+backend.init_forward_metadata(batch)
+found = backend.forward(*tokens, layer, batch).flatten(1).double()
