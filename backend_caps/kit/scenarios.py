@@ -46,6 +46,12 @@ _BEHIND_CHUNK = 8
 """Room in a context for cached tokens in front of the longest chunk."""
 
 
+_BLOCKS = (32, 64, 128, 256, 512)
+"""Tokens of the blocks that kernels go through."""
+_MANY_BLOCKS = 500
+"""Tokens of a scenario's contexts from which on lengths are often at the edge of such a block."""
+
+
 class Forward(Enum):
     """A kind of forward of the engine."""
 
@@ -301,9 +307,13 @@ def _tree(scenario: Scenario, dice: random.Random, place: int) -> scenes.Tree:
 
 
 def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> int:
-    """Draw a length; every other one is at the edge of a page or of its range."""
+    """Draw a length; every other one is at the edge of a page, of a block or of its range."""
     size = scenario.page_size
     edges = {least, most, size - 1, size, size + 1, 2 * size - 1, 2 * size}
+    if scenario.min_context_len >= _MANY_BLOCKS:
+        block = dice.choice(_BLOCKS)
+        edge = dice.randint(1, max(1, most // block)) * block
+        edges |= {edge - 1, edge, edge + 1}
     if dice.random() < 0.5:  # noqa: PLR2004 - every other time
         return dice.choice(sorted(edge for edge in edges if least <= edge <= most))
     return dice.randint(least, most)

@@ -50,6 +50,8 @@ def _shared(scene: Scene) -> tuple[Scene, str]:
 
 _LONG = 400
 """Tokens of a long context: several blocks of most kernels, which sum up over blocks."""
+_EDGES = (1024, 4096, 512, 2048)
+"""Ends of kernels' blocks that longest contexts of some cases are at."""
 _TARGET = tuple(forward for forward in scenarios.CAUSAL if forward.role is Role.TARGET)
 
 
@@ -81,6 +83,17 @@ def _scenarios_numerics(subject: Subject, seed: int) -> Iterator[Scenario]:
     for number, by_phase in enumerate(varied):
         variations = by_phase[(number + seed) % len(by_phase)]
         yield variations[(number + seed) // len(by_phase) % len(variations)]
+    yield from _at_edges(plain, seed)
+
+
+def _at_edges(plain: Sequence[Scenario], seed: int) -> Iterator[Scenario]:
+    """List each forward with contexts around the ends of blocks, up to one that seeds rotate."""
+    by_forward = {scenario.forward: scenario for scenario in plain}
+    for number, base in enumerate(by_forward.values()):
+        edge = _EDGES[(number + seed) % len(_EDGES)]
+        # The reference of a prompt is as large as its square.
+        longest = min(_EDGES) if base.forward is Forward.PREFILL else edge
+        yield replace(base, min_context_len=longest + 1)
 
 
 def _combined(subject: Subject, plain: Scenario, dice: random.Random) -> Scenario:

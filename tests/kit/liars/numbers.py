@@ -50,6 +50,16 @@ class ShortTable(Shown):
         return seen & (torch.arange(seen.shape[2], device=seen.device) < 256)
 
 
+@liar("numerics", seen="modelled on scratch for as many parts of a context as most have")
+class TwoThousandTokens(Shown):
+    """Takes contexts of any length, and hides what is behind the first 2,048 tokens of one."""
+
+    def visible(self, batch: ForwardBatch, seen: Tensor) -> Tensor:
+        """Have room for those."""
+        del batch
+        return seen & (torch.arange(seen.shape[2], device=seen.device) < 2048)
+
+
 @liar("numerics", seen="modelled on kernels that add up in the inputs' dtype")
 class HalfSums(TorchPadded):
     """Claims float32, and adds up in float16."""
