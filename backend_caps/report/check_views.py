@@ -32,6 +32,7 @@ from backend_caps.report.ci_formats import (
 )
 from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of, titled_table
 from backend_caps.report.words import counted, grouped, words_of
+from backend_caps.resolution.rules import cost_of_undeclared
 
 _OWED = "owed to the engine"
 """Shown in the place of claims for a check of every backend's duty to the engine."""
@@ -190,6 +191,7 @@ def _findings(checked: CheckDocument) -> Iterator[Section]:
         if heading != (heading := _broken(alike)):
             yield Heading(heading)
         yield from _finding(alike)
+        yield from _price(alike[0], checked.costs or ())
         yield Lines((f"  {alike[0].replay}",), "commands")
 
 
@@ -211,10 +213,24 @@ def _finding(alike: list[FindingDocument]) -> Iterator[Section]:
     yield Lines((f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}{more}",))
 
 
+def _price(finding: FindingDocument, costs: Sequence[CostDocument]) -> Iterator[Section]:
+    """Show what a batch of a finding costs, where the finding is about that."""
+    forward = (finding.scenario or "").partition(",")[0]
+    if finding.check in _OF_COST:
+        yield from (Lines((f"  {cost_words(own)}",)) for own in costs if own.forward == forward)
+
+
+_OF_COST = frozenset({"sync-free-prepare", "memory", "linear-states-waits"})
+"""Checks of what a batch costs."""
+
+
 def _hints(checked: CheckDocument) -> Iterator[Section]:
-    rows = [(hint.claim, hint.what, hint.check) for hint in checked.hints]
+    rows = [
+        (hint.claim, hint.what, cost_of_undeclared(hint.claim), hint.check)
+        for hint in checked.hints
+    ]
     title = "May claim more; no proof, and no fault"
-    return titled_table(title, ("claim", "what was seen", "by"), rows)
+    return titled_table(title, ("claim", "what was seen", "without it", "by"), rows)
 
 
 def _lines(lines: LinesDocument | None) -> Iterator[Section]:

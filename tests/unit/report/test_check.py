@@ -10,13 +10,22 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from backend_caps.report.check_catalog import CheckDescription, CheckListDocument
-from backend_caps.report.check_documents import NOT_ASKED, CheckDocument, LinesDocument
+from backend_caps.report.check_documents import (
+    NOT_ASKED,
+    CheckDocument,
+    CostDocument,
+    LinesDocument,
+    PartCostDocument,
+)
 from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.sections import Section, markdown
 from tests.unit.report.conftest import Golden, Shown
 from tests.unit.report.stored import checked, read
 
 FOUND = checked().findings[0]
+
+
+PART = PartCostDocument(launches=2, host_waits=1, bytes_to_host=8, bytes_to_device=0)
 
 
 def _held() -> CheckDocument:
@@ -58,6 +67,28 @@ def test_check_is_drawn_as_tables(
 ) -> None:
     """A check is known to the last letter where the output is no terminal."""
     golden(f"{name}.txt", shown(view()))
+
+
+def test_price_stands_with_a_finding_that_is_about_it(shown: Shown) -> None:
+    """A wait has what a batch of its forward costs; a wrong output has not."""
+    cost = CostDocument(
+        forward="decode",
+        host_seq_lens="none",
+        num_requests=4,
+        num_context_tokens=50,
+        prepare=PART,
+        layer=PART,
+        bytes_held=64,
+    )
+    scenario = "decode,float32,page-1,head-16x4:2"
+    wait, wrong = (
+        _finding(check=check, scenario=scenario).model_copy(update={"costs": [cost]})
+        for check in ("sync-free-prepare", "numerics")
+    )
+
+    price = "an eager batch of decode (4 requests over 50 tokens, host lengths: none)"
+    assert price in " ".join(shown(check_view(wait)).split())
+    assert price not in " ".join(shown(check_view(wrong)).split())
 
 
 def test_replay_command_is_on_one_line(shown: Shown) -> None:
