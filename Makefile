@@ -98,7 +98,7 @@ slow: $(VENV)/developing $(WHEELS) $(BETWEEN) $(lastword $(LARGE_WHEELS))
 
 # The scripts that show what was found in engines' own classes, beside those engines.
 scripts: $(VENV)/developing $(SGLANG)/installed $(VLLM)/installed
-	$(BIN)/python -m pytest --durations 3 tests/upstream/test_issue_scripts.py
+	$(BIN)/python -m pytest --durations 3 -m installed_engine tests/upstream/test_issue_scripts.py
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
 covered: $(VENV)/developing $(WHEELS)

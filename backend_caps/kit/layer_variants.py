@@ -39,6 +39,9 @@ class LayerVariant:
     """What keys and values in a cache of float8 are divided by, in layers with even ids, and by
     twice as much in others: powers of two; None: no scales."""
 
+    is_latent: bool = False
+    """Whether values are the first features of keys, as in the cache of latent attention."""
+
     def scales_of(self, layer_id: int) -> tuple[float, float] | None:
         """Return what a layer's keys and values are divided by in the cache."""
         if self.kv_scales is None:
@@ -50,8 +53,11 @@ class LayerVariant:
     def prepared(self, drawn: Scene) -> Scene:
         """Return a drawn scene as layers of the variant have it: the cache, and exact contexts.
 
-        Queries, keys and values become such that float8 holds them exactly.
+        Queries, keys and values become such that float8 holds them exactly. Values of a latent
+        become those of its keys.
         """
+        if self.is_latent:
+            return _latent(drawn)
         if self.kv_scales is None:
             return drawn
         pools = drawn.pools
@@ -143,6 +149,22 @@ def float8_scenario(scenario: Scenario) -> Scenario:
     # Products of float8 take 32 numbers at least.
     size = max(64, scenario.head_size)
     return replace(scenario, dtype="bfloat16", head_size=size, layer_ids=(0, 1))
+
+
+def _latent(drawn: Scene) -> Scene:
+    """Take the values of a scene, of one KV head in each layer, from its keys."""
+    pools, size = drawn.pools, drawn.v.shape[-1]
+    return replace(
+        drawn,
+        pools=replace(pools, value_buffers=pools.key_buffers[..., :size].clone()),
+        v=drawn.k[..., :size].clone(),
+        contexts=[(keys, keys[..., :size]) for keys, _ in drawn.contexts],
+    )
+
+
+def latent_scenario(scenario: Scenario) -> Scenario:
+    """Return a scenario of the sizes that DeepSeek's models have: 512 features, 64 rotated."""
+    return replace(scenario, head_size=576, num_heads=16, num_kv_heads=1)
 
 
 def _stored(own: Tensor, scale: float) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend_caps.kit.layer_variants import LayerVariant
+from backend_caps.kit import Forward, Scenario, draw
+from backend_caps.kit.layer_variants import LayerVariant, latent_scenario
 from backend_caps.kit.scenes import DECODE, PREFILL, PREFIXED, Requests, reference_attention, scene
 
 
@@ -53,3 +54,16 @@ def test_tokens_of_an_encoder_see_those_behind_them() -> None:
 
     assert torch.allclose(plain[-1], both[-1])
     assert not torch.allclose(plain[0], both[0])
+
+
+def test_values_of_a_latent_are_the_first_features_of_its_keys() -> None:
+    """Cached tokens, new ones and contexts agree, in a scene of the sizes that models have."""
+    scenario = latent_scenario(Scenario(forward=Forward.DECODE, layer_ids=(0, 1)))
+    drawn = LayerVariant(is_latent=True).prepared(draw(scenario, 1))
+
+    assert drawn.v.shape[-1] == 512
+    assert torch.equal(drawn.v, drawn.k[..., :512])
+    pools = drawn.pools
+    cached = (pools.value_buffers, pools.key_buffers[..., :512])
+    assert torch.equal(*(own.nan_to_num() for own in cached))  # poison is no number
+    assert all(torch.equal(values, keys[..., :512]) for keys, values in drawn.contexts)

@@ -16,7 +16,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Subject, difference
 from backend_caps.kit.check import cases_of, rotated_cases, spread_cases
 from backend_caps.kit.checks.replay import REPLAY, replayed_of, unreplayed
-from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE, float8_scenario
+from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE, float8_scenario, latent_scenario
 from backend_caps.kit.rig import on_host, supplied
 from backend_caps.kit.scenarios import draw, scenarios_of
 from backend_caps.kit.scenes import Scene
@@ -81,6 +81,11 @@ STATEMENTS = (
         title="Keys and values of a float8 cache have their layer's scales.",
         variant=ServedVariant(kv_scales=(0.5, 2.0)),
         in_graphs=False,
+    ),
+    _Statement(
+        code="latent-attention",
+        title="A model's latents are attended to as its keys and its values.",
+        variant=ServedVariant(is_latent=True),
     ),
     _Statement(
         code="encoder",
@@ -166,6 +171,8 @@ def _eager_cases(statement: _Statement, subject: Subject, effort: Effort) -> Ite
     if statement.variant.kv_scales is not None:
         yield from cases_of(statement.code, map(float8_scenario, scenarios), effort)
         return
+    if statement.variant.is_latent:
+        scenarios = map(latent_scenario, scenarios)
     if statement.variant.is_mixed:
         scenarios = (replace(own, layer_ids=(0, 1)) for own in scenarios)
     yield from spread_cases(statement.code, scenarios, subject, effort)
@@ -173,7 +180,11 @@ def _eager_cases(statement: _Statement, subject: Subject, effort: Effort) -> Ite
 
 def _graph_cases(statement: _Statement, subject: Subject, effort: Effort) -> Iterator[Case]:
     forwards = [each for each in replayed_of(subject) if each in statement.forwards]
-    yield from rotated_cases(f"{statement.code}-graphs", subject, effort, forwards)
+    cases = rotated_cases(f"{statement.code}-graphs", subject, effort, forwards)
+    for case in cases:
+        scenario = case.batch_scenario
+        is_latent = statement.variant.is_latent
+        yield replace(case, scenario=latent_scenario(scenario)) if is_latent else case
 
 
 _NO_SINKS = dict.fromkeys(("sinks", "windowed-sinks"), "its forwards take no sinks")

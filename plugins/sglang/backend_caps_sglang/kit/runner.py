@@ -24,6 +24,8 @@ class LayeredPool:
     """SGLang's KV pool of all layers, over the kit's own memory."""
 
     pools: Pools
+    is_latent: bool = False
+    """Whether values are the first features of keys, and only keys are stored."""
     start_layer: int = 0
 
     @property
@@ -37,7 +39,10 @@ class LayeredPool:
 
     def get_value_buffer(self, layer_id: int) -> Tensor:
         """Return values: [S, Hk, Dv], device."""
-        return self.pools.get_value_buffer(layer_id)
+        values = self.pools.get_value_buffer(layer_id)
+        if self.is_latent:
+            return self.get_key_buffer(layer_id)[..., : values.shape[-1]]
+        return values
 
     def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
         """Return both."""
@@ -79,7 +84,7 @@ def runner_of(
     """
     layer = pools.layer
     assert layer is not None, "the kit says which layer its pools are of"
-    table, pool = pools.req_to_token, LayeredPool(pools)
+    table, pool = pools.req_to_token, LayeredPool(pools, variant.is_latent)
     rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
     device = str(pools.req_to_token.device)
     translator = sglang.translating.KVIndexTranslator(
@@ -101,30 +106,39 @@ def runner_of(
         sliding_window_size=variant.num_before,
         is_draft_worker=False,
         server_args=sglang.context.get_context().server_args,
-        model_config=_model_config(sglang, layer, pools.req_to_token.shape[1]),
+        model_config=_model_config(
+            sglang, layer, pools.req_to_token.shape[1], is_latent=variant.is_latent
+        ),
         decode_num_tokens_per_req=lambda: max(1, num_verified),
     )
 
 
-def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> SimpleNamespace:
+def _model_config(
+    sglang: SGLang, layer: AttentionLayer, longest: int, *, is_latent: bool
+) -> SimpleNamespace:
     """Make the part of a model's configuration that backends size their buffers by."""
     from transformers import LlamaConfig  # noqa: PLC0415 - a dependency of SGLang's alone
 
+    kinds, size, value_size = sglang.models.AttentionArch, layer.qk_head_dim, layer.v_head_dim
     return SimpleNamespace(
         hf_config=LlamaConfig(),
         linear_attn_registry_result=None,
-        attention_arch=sglang.models.AttentionArch.MHA,
+        attention_arch=kinds.MLA if is_latent else kinds.MHA,
         context_len=longest,
-        head_dim=layer.qk_head_dim,
-        v_head_dim=layer.v_head_dim,
-        swa_v_head_dim=layer.v_head_dim,
-        qk_nope_head_dim=layer.qk_head_dim,
-        qk_rope_head_dim=0,
-        kv_lora_rank=0,
+        head_dim=size,
+        v_head_dim=value_size,
+        swa_v_head_dim=value_size,
+        qk_nope_head_dim=_PROJECTED if is_latent else size,
+        qk_rope_head_dim=size - value_size if is_latent else 0,
+        kv_lora_rank=value_size if is_latent else 0,
         is_encoder_decoder=False,
         get_max_num_attention_heads=lambda: layer.tp_q_head_num,
         get_num_kv_heads=lambda _tp_size, _dcp_size=1: layer.tp_k_head_num,
     )
+
+
+_PROJECTED = 128
+"""Features of a key that a model with latents projects, beside the rotated ones."""
 
 
 def attention_of(

@@ -197,6 +197,8 @@ class PlainTorch:
         if "kv_scales" not in self.left_out and layer.k_scale is not None:
             keys, values = keys.to(q.dtype) * layer.k_scale, values.to(q.dtype) * layer.v_scale
         keys, values = keys.to(q.dtype), values.to(q.dtype)
+        if "latent" in self.left_out:
+            values = keys[..., -values.shape[-1] :]
         queries = q.view(len(q), layer.num_heads, -1)
         rows, cached, new = self.forward_metadata
         if batch.extend_seq_lens is None:
@@ -280,7 +282,7 @@ def small_sglang() -> SGLang:
             AttentionType=SimpleNamespace(DECODER="decoder", ENCODER_ONLY="encoder"),
         ),
         translating=_module(KVIndexTranslator=KVIndexTranslator),
-        models=_module(AttentionArch=SimpleNamespace(MHA="mha")),
+        models=_module(AttentionArch=SimpleNamespace(MHA="mha", MLA="mla")),
         speculating=_module(EagleVerifyInput=SimpleNamespace, EagleDraftInput=SimpleNamespace),
         context=_module(
             get_spec=lambda: _BAG,

@@ -60,6 +60,12 @@ class Unscaled(PlainTorch):
     left_out = frozenset({"kv_scales"})
 
 
+class LatentsEnd(PlainTorch):
+    """Takes the last features of keys for the values."""
+
+    left_out = frozenset({"latent"})
+
+
 class Causal(PlainTorch):
     """Takes encoders for decoders."""
 
@@ -140,6 +146,7 @@ def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.param("sinks", Sinkless, id="sinks"),
         pytest.param("windowed-sinks", Sinkless, id="sinks-with-window"),
         pytest.param("kv-scales", Unscaled, id="scales"),
+        pytest.param("latent-attention", LatentsEnd, id="latents"),
         pytest.param("encoder", Causal, id="encoder"),
         pytest.param("sliding-window-graphs", Stale, id="window-of-a-graph"),
         pytest.param("sinks-graphs", Stale, id="sinks-of-a-graph"),

@@ -28,7 +28,11 @@ _MODULES = {
     "TritonAttnBackend": "triton_backend",
 }
 """The classes that a script builds, and their modules."""
-_VARIANTS = {own.code: own.variant for own in STATEMENTS if not own.variant.configuration}
+_VARIANTS = {
+    own.code: own.variant
+    for own in STATEMENTS
+    if not own.variant.configuration and not own.variant.is_latent
+}
 _CHECKS = {"numerics": PLAIN, "sync-free-prepare": PLAIN, **_VARIANTS}
 """The checks of one eager forward, and the layers that they run."""
 _KERNELS = {
