@@ -28,6 +28,8 @@ from backend_caps.simulator import HostSync, OrderPolicy, Race, Schedule, Simula
 
 OTHER_KERNELS = "linear-states-other-kernels"
 """The check of kernels that a model's configuration chooses."""
+SHORT_PROMPTS = "linear-states-short-prompts"
+"""The check of new requests that bring one token."""
 _PADDING_SLOT = 0
 """The slot that requests of padding have: a class may write there."""
 _FORWARDS = (Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY)
@@ -361,4 +363,17 @@ def state_checks(adapter: StateAdapter) -> tuple[Check, ...]:
             _run_states,
             _over(*(own for own in _FORWARDS if own is not Forward.VERIFY)),
         ),
+    )
+
+
+def short_prompts_check(adapter: StateAdapter) -> Check:
+    """Make the check of new requests with one token, for engines where these are special."""
+    return _check(
+        adapter,
+        SHORT_PROMPTS,
+        "A prompt of one token begins without a state.",
+        "Prompts of few tokens, one among them, and decodes behind them give the outputs and the "
+        "states of the recurrence, in slots that other requests had before.",
+        _run_states,
+        _over(Forward.PREFILL, Forward.DECODE),
     )

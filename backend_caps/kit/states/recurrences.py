@@ -51,6 +51,8 @@ class Recurrence(ABC):
     """Of what tokens bring, by turns."""
     lengths: Sequence[int] = (1, 2, 5, 31, 32, 33, 64, 70)
     """Tokens of a prompt or chunk: few, and around the ends of kernels' blocks."""
+    shortest_prompt: int = 1
+    """Tokens that a new request brings at least."""
 
     @property
     @abstractmethod

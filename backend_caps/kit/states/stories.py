@@ -104,11 +104,11 @@ class _Writer:
         fresh = [self._admitted() for _ in range(self.dice.randint(min(1, missing), missing))]
         is_mixed = self.scenario.forward is Forward.MIXED
         if is_mixed and self.requests:
-            counts = [*self._drawn(len(fresh)), *[1] * len(self.requests)]
+            counts = [*self._prompts(fresh), *[1] * len(self.requests)]
             together = [*fresh, *self.requests]
             yield self._turn(Forward.MIXED, together, counts, fresh)
         elif fresh:
-            yield self._turn(Forward.PREFILL, fresh, self._drawn(len(fresh)), fresh)
+            yield self._turn(Forward.PREFILL, fresh, self._prompts(fresh), fresh)
         self.requests += fresh
         for _ in range(_FORWARDS_EACH):
             self.dice.shuffle(self.requests)
@@ -133,6 +133,11 @@ class _Writer:
         state = {name: torch.zeros(shape).double() for name, shape in shapes.items()}
         slot = self.free_slots.pop()
         return StateRequest(self.free_rows.pop(), slot, [state for _ in LAYER_IDS])
+
+    def _prompts(self, fresh: Sequence[StateRequest]) -> list[int]:
+        """Draw the tokens of new requests."""
+        shortest = self.recurrence.shortest_prompt
+        return [max(count, shortest) for count in self._drawn(len(fresh))]
 
     def _drawn(self, count: int) -> list[int]:
         if self.dice.random() < _ALL_SHORT:

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 import torch
 
 from backend_caps.kit.layer_variants import CACHE_DTYPE, PLAIN, LayerVariant
+from backend_caps.kit.scenarios import MOST_REQUESTS
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.engine_modules import VLLM
 
 FLOAT8 = "fp8_e4m3"
 """vLLM's name of a cache in float8."""
+_STATE_BLOCK = 512
+"""Tokens of a block of states; a request has one state whatever its tokens."""
 _USUAL_SIZES = (1, 2, 4, *range(8, 257, 8))
 """Tokens of the graphs that vLLM captures by default."""
 
@@ -136,3 +139,39 @@ def num_blocks_of(vllm: VLLM, spec: SimpleNamespace, longest: int) -> int:
         token_alignment=spec.block_table_token_alignment,
     )
     return width
+
+
+def state_config(vllm: VLLM, dtype: torch.dtype, num_drafts: int) -> SimpleNamespace:
+    """Make vLLM's configuration of a server whose layers keep states in float32.
+
+    Prefixes are not cached, so a request has one state, and one more for each draft.
+
+    Args:
+        vllm: its modules.
+        dtype: of the model.
+        num_drafts: tokens that a draft proposes; 0: the server does not speculate.
+    """
+    num_tokens = MOST_REQUESTS * (1 + num_drafts)
+    return SimpleNamespace(
+        model_config=SimpleNamespace(dtype=dtype),
+        cache_config=SimpleNamespace(
+            mamba_cache_dtype="float32",
+            mamba_ssm_cache_dtype="float32",
+            mamba_cache_mode="none",
+            mamba_block_size=_STATE_BLOCK,
+            mamba_page_size_padded=None,
+            use_replayssm=False,
+        ),
+        compilation_config=vllm.config.CompilationConfig(
+            custom_ops=["none"],
+            cudagraph_mode=vllm.config.CUDAGraphMode.FULL_AND_PIECEWISE,
+            cudagraph_capture_sizes=[num_tokens],
+            max_cudagraph_capture_size=num_tokens,
+        ),
+        kernel_config=vllm.config.KernelConfig(),
+        scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+        quant_config=None,
+        speculative_config=_speculative_config(1 + num_drafts),
+        num_speculative_tokens=num_drafts,
+        use_v2_model_runner=True,
+    )
