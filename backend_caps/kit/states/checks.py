@@ -72,13 +72,15 @@ class MakeRunner(Protocol):
 class StateAdapter:
     """What an engine's adapter brings to the checks of states.
 
-    Functions that take a check's code have layers of their own for `OTHER_KERNELS`.
+    A class may have layers of their own for `OTHER_KERNELS`.
     """
 
     excuse: Callable[[Subject, str], str | None]
     """Returns why a check does not apply to a class, by the check's code; None: it applies."""
-    recurrence: Callable[[Subject, str], Recurrence]
-    """Makes what the layers of a class compute, for a check's code."""
+    dtypes: Callable[[Subject, str], Sequence[str]]
+    """Lists the dtypes of what tokens bring, for a check's code."""
+    recurrence: Callable[[Subject, Case], Recurrence]
+    """Makes what the layers of a class compute, for a case."""
     runner: MakeRunner
     """Makes the runner of a case."""
     forwards: Callable[[Subject], Sequence[Forward]] = lambda _subject: _FORWARDS
@@ -88,7 +90,7 @@ class StateAdapter:
 
     def story(self, rig: Rig, case: Case) -> Sequence[StateTurn]:
         """Draw the story of a case."""
-        recurrence = self.recurrence(rig.subject, case.check)
+        recurrence = self.recurrence(rig.subject, case)
         return state_story(recurrence, case.batch_scenario, case.seed)
 
 
@@ -260,7 +262,7 @@ def _watched(
 def _cases(
     adapter: StateAdapter, code: str, subject: Subject, effort: Effort, forwards: Sequence[Forward]
 ) -> Iterator[Case]:
-    dtypes = adapter.recurrence(subject, code).dtypes
+    dtypes = adapter.dtypes(subject, code)
     asked = adapter.forwards(subject)
     scenarios = [_scenario(forward) for forward in forwards if forward in asked]
     for case in cases_of(code, scenarios, effort):
@@ -372,8 +374,8 @@ def short_prompts_check(adapter: StateAdapter) -> Check:
         adapter,
         SHORT_PROMPTS,
         "A prompt of one token begins without a state.",
-        "Prompts of few tokens, one among them, and decodes behind them give the outputs and the "
-        "states of the recurrence, in slots that other requests had before.",
+        "Prompts of one and two tokens, and decodes and verifies behind them, give the outputs and "
+        "the states of the recurrence, in slots that other requests had before.",
         _run_states,
-        _over(Forward.PREFILL, Forward.DECODE),
+        _over(Forward.PREFILL, Forward.DECODE, Forward.VERIFY),
     )

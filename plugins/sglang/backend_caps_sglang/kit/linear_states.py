@@ -44,6 +44,11 @@ def _excuse(subject: Subject, code: str) -> str | None:
 
 
 STATE_CHECKS: tuple[Check, ...] = state_checks(
-    StateAdapter(excuse=_excuse, recurrence=_layers, runner=_runner)
+    StateAdapter(
+        excuse=_excuse,
+        dtypes=lambda subject, code: _layers(subject, code).dtypes,
+        recurrence=lambda subject, case: _layers(subject, case.check),
+        runner=_runner,
+    )
 )
 """What is asked of classes whose layers keep states."""

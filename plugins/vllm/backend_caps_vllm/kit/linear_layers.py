@@ -36,6 +36,8 @@ class LinearLayers(Recurrence):
 
     num_drafts: int = 0
     """Drafts that the server verifies; 0: it does not speculate."""
+    takes_drafts: bool = False
+    """Whether models with these layers are served with drafts."""
 
     @property
     @abstractmethod
@@ -151,6 +153,8 @@ class BailingLayers(SelectingLayers):
 
     Rotary embeddings are left out, by the model's configuration.
     """
+
+    takes_drafts = True
 
     def config_of(self) -> SimpleNamespace:
         """As of a model with all norms."""

@@ -38,6 +38,8 @@ from backend_caps_vllm.kit.linear_batches import (
 from backend_caps_vllm.kit.linear_layers import LinearLayers, without_operators
 from backend_caps_vllm.kit.servers import state_config
 
+_MODEL_STATE = "v1.worker.gpu.model_states.mamba_hybrid"
+"""Where vLLM's second runner says what it tells builders of states."""
 _ONE_RANK = SimpleNamespace(world_size=1, rank_in_group=0)
 """The group of ranks that share a layer's heads."""
 
@@ -171,17 +173,19 @@ class StateRunner:
     def _drafted(
         self, own: TurnTensors, turn: StateTurn, none: Sequence[int]
     ) -> Mapping[str, Tensor]:
-        """Return what vLLM's runner says of drafts to builders that take it."""
+        """Return what vLLM's runner says of drafts to this builder; without drafts, nothing."""
         if not self.layers.num_drafts:
             return {}
         is_verify = turn.forward is Forward.VERIFY
         drafts = [count - 1 if is_verify else -1 for count in turn.counts]
-        return {
-            "num_accepted_tokens": own.num_accepted,
-            "num_decode_draft_tokens_cpu": torch.tensor(
-                [*drafts, *(-1 for _ in none)], dtype=torch.int32
-            ),
-        }
+        counts = torch.tensor([*drafts, *(-1 for _ in none)], dtype=torch.int32)
+        said = {"num_accepted_tokens": own.num_accepted, "num_decode_draft_tokens_cpu": counts}
+        if self.vllm.module("envs").VLLM_USE_V2_MODEL_RUNNER is False:
+            return said
+        prefills = torch.tensor([*prefills_of(turn), *map(bool, none)])
+        batch = self.vllm.module(_MODEL_STATE).MambaHybridAttnMetadata(prefills, **said)
+        extra: Mapping[str, Tensor] = batch.get_extra_attn_kwargs(self.builder, len(counts))
+        return extra
 
     def attend(
         self, metadata: SimpleNamespace, hidden: Sequence[Tensor], positions: Tensor

@@ -44,12 +44,7 @@ def server_config(
     sizes = [own for own in _USUAL_SIZES if max_num_tokens is None or own < max_num_tokens]
     return SimpleNamespace(
         model_config=_model_config(layer, pools.keys.dtype, longest),
-        parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            cp_kv_cache_interleave_size=1,
-            tensor_parallel_size=1,
-        ),
+        parallel_config=_one_rank(),
         cache_config=SimpleNamespace(
             block_size=pools.page_size,
             cache_dtype=cache_dtype_of(pools),
@@ -68,6 +63,16 @@ def server_config(
         speculative_config=_speculative_config(num_tokens_each),
         attention_config=vllm.config.AttentionConfig(),
         use_v2_model_runner=True,
+    )
+
+
+def _one_rank() -> SimpleNamespace:
+    """Make the configuration of ranks, of which there is one."""
+    return SimpleNamespace(
+        decode_context_parallel_size=1,
+        prefill_context_parallel_size=1,
+        cp_kv_cache_interleave_size=1,
+        tensor_parallel_size=1,
     )
 
 
@@ -170,6 +175,7 @@ def state_config(vllm: VLLM, dtype: torch.dtype, num_drafts: int) -> SimpleNames
         ),
         kernel_config=vllm.config.KernelConfig(),
         scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+        parallel_config=_one_rank(),
         quant_config=None,
         speculative_config=_speculative_config(1 + num_drafts),
         num_speculative_tokens=num_drafts,
