@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -153,8 +154,9 @@ class GatedDelta(Recurrence):
         dt_bias       [H]
         """
         generator = torch.Generator().manual_seed(layer_id)
-        drawn = torch.randn(sum(self.parts), _WIDTH, generator=generator)
-        gates = torch.randn(2, self.num_heads, generator=generator)
+        # An engine may make its layers with other defaults of torch.
+        draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
+        drawn, gates = draw(sum(self.parts), _WIDTH), draw(2, self.num_heads)
         a_log, bias = (gates * 8).round() / 8
         return {"conv_weights": (drawn * 4).round() / 8, "A_log": a_log, "dt_bias": bias}
 

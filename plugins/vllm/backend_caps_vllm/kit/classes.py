@@ -15,9 +15,10 @@ from backend_caps.capability.kind import Role
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, SharedReadsEnd
 from backend_caps.kit.scenarios import Scenario
-from backend_caps_vllm.kit import flex, linear_layers, mla, operators, prefill
+from backend_caps_vllm.kit import flex, gated_layers, linear_layers, mla, operators, prefill
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.flex import AdaptedFlex
+from backend_caps_vllm.kit.gated_layers import GatedDeltaLayers
 from backend_caps_vllm.kit.linear_layers import BailingLayers, LinearLayers, MinimaxLayers
 from backend_caps_vllm.kit.mla import AdaptedLatent
 
@@ -59,6 +60,11 @@ ADAPTED: Mapping[str, AdaptedClass] = {
     "FlexAttentionBackend": AdaptedClass(
         tried=_tried(16, 64, 128), adapter=AdaptedFlex, stand_ins=(flex.STAND_IN, operators.STORE)
     ),
+    "GDNAttentionBackend": AdaptedClass(
+        tried=_STATES,
+        stand_ins=(gated_layers.CORE, gated_layers.KERNELS, linear_layers.ASKED),
+        layers=GatedDeltaLayers,
+    ),
     "LinearAttentionBackend": AdaptedClass(
         tried=_STATES, stand_ins=(linear_layers.OPERATOR, linear_layers.ASKED), layers=MinimaxLayers
     ),
@@ -92,7 +98,6 @@ NOT_ASKED: Mapping[str, str] = {
     "AiterTritonMLABackend": _ROCM,
     "FlashAttentionBackend": _CUDA,
     "FlashInferBackend": _CUDA,
-    "GDNAttentionBackend": _KEPT,
     "Mamba1AttentionBackend": _KEPT,
     "Mamba2AttentionBackend": _KEPT,
     "MiniMaxM3SparseTritonBackend": _SPARSE,

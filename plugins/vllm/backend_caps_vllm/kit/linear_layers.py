@@ -36,17 +36,18 @@ class LinearLayers(Recurrence):
 
     num_drafts: int = 0
     """Drafts that the server verifies; 0: it does not speculate."""
+    kept_dtype: str = "float32"
+    """vLLM's name of the dtype of states that have no option of their own."""
     takes_drafts: bool = False
     """Whether models with these layers are served with drafts."""
 
-    @property
     @abstractmethod
-    def hidden_size(self) -> int:
-        """The numbers of a hidden state."""
+    def config_of(self) -> SimpleNamespace:
+        """Return the model's configuration, as far as the layer reads it."""
 
     @abstractmethod
     def make(self, vllm: VLLM, name: str, config: SimpleNamespace) -> SimpleNamespace:
-        """Make vLLM's own layer on torch's default device, with projections that select.
+        """Make vLLM's own layer, with its weights, on torch's default device.
 
         Args:
             vllm: its modules.
@@ -56,13 +57,13 @@ class LinearLayers(Recurrence):
 
     @abstractmethod
     def forward(
-        self, vllm: VLLM, layer: SimpleNamespace, hidden: Tensor, positions: Tensor
+        self, vllm: VLLM, layer: SimpleNamespace, tokens: Tokens, positions: Tensor
     ) -> Tensor:
         """Run a layer's forward, within vLLM's forward context.
 
-        hidden     [T, hidden size], device
+        tokens     what they bring, device
         positions  [T] int64, device
-        returns    [T, H, D], device
+        returns    [T, H, Dv], device
         """
 
     @abstractmethod
@@ -82,10 +83,6 @@ class SelectingLayers(Lightning, LinearLayers):
     def hidden_size(self) -> int:
         """Four numbers for each entry of each head."""
         return 4 * self.num_heads * self.head_size
-
-    @abstractmethod
-    def config_of(self) -> SimpleNamespace:
-        """Return the model's configuration, as far as the layer reads it."""
 
     def sizes_of(self) -> Mapping[str, int]:
         """Return the entries of a model's configuration that say its sizes."""
@@ -110,9 +107,10 @@ class SelectingLayers(Lightning, LinearLayers):
             last.copy_(entries[:, : self.num_heads * self.head_size].to(last))
 
     def forward(
-        self, vllm: VLLM, layer: SimpleNamespace, hidden: Tensor, positions: Tensor
+        self, vllm: VLLM, layer: SimpleNamespace, tokens: Tokens, positions: Tensor
     ) -> Tensor:
         """Call what vLLM's operator of linear attention runs, and take the selected outputs."""
+        hidden = tokens["hidden_states"]
         output = torch.empty_like(hidden)
         module = vllm.module(f"{_MODULES}.minimax_linear_attn")
         module.linear_attention(hidden, output, positions, layer.prefix)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from backend_caps.kit import Forward, Rig
 from backend_caps.kit.scenarios import MOST_REQUESTS
-from backend_caps.kit.states.recurrences import LAYER_IDS
+from backend_caps.kit.states.recurrences import LAYER_IDS, Tokens
 from backend_caps.kit.states.stories import NUM_SLOTS, StateTurn
 from backend_caps.kit.states.streams import TurnStreams
 from backend_caps_vllm.kit.engine_modules import VLLM
@@ -36,7 +36,7 @@ from backend_caps_vllm.kit.linear_batches import (
     tensors_of,
 )
 from backend_caps_vllm.kit.linear_layers import LinearLayers, without_operators
-from backend_caps_vllm.kit.servers import state_config
+from backend_caps_vllm.kit.linear_servers import state_config
 
 _MODEL_STATE = "v1.worker.gpu.model_states.mamba_hybrid"
 """Where vLLM's second runner says what it tells builders of states."""
@@ -52,7 +52,7 @@ class StateRunner:
         vllm: its modules.
         backend: the class.
         layers: the class's layers.
-        dtype: of hidden states.
+        dtype: of what tokens bring.
         overlapped: whether schedule and forward have separate streams, without host waits.
     """
 
@@ -71,7 +71,7 @@ class StateRunner:
         """N: as many as tokens of a verify."""
         self._streams = TurnStreams(rig, overlapped=overlapped)
         self.device = self._streams.device
-        self._config = state_config(vllm, dtype, layers.num_drafts)
+        self._config = state_config(vllm, dtype, layers)
         self.modules = self._made_layers()
         names = [*self._config.compilation_config.static_forward_context]
         spec = self.modules[0].get_kv_cache_spec(self._config)
@@ -98,7 +98,7 @@ class StateRunner:
                 layer = self.layers.make(vllm, f"model.layers.{own}.linear_attn", self._config)
                 _move(layer, self.device)
                 shapes = zip(layer.get_state_shape(), layer.get_state_dtype(), strict=True)
-                num_bytes = sum(prod(shape) * dtype.itemsize for shape, dtype in shapes)
+                num_bytes = sum(prod(shape) * kept.itemsize for shape, kept in shapes)
                 num_blocks = 1 + NUM_SLOTS * self.num_each
                 layer.bind_kv_cache(torch.zeros(num_blocks, 1, 1, num_bytes, dtype=torch.int8))
                 for state in layer.kv_cache:
@@ -117,25 +117,25 @@ class StateRunner:
         """
         graph = self._graphs.get(turn.forward)
         ordered = OrderedTurn.of(turn, self.num_each)
-        own, hidden, returns = self._bring(ordered)
+        own, tokens, returns = self._bring(ordered)
         with self._streams.forwarding():
             if graph is None:
                 with self.watch("build"):
                     metadata = self.build(own, ordered.turn)
-                outputs = self.attend(metadata, hidden, own.positions)
+                outputs = self.attend(metadata, tokens, own.positions)
             else:
-                outputs = graph.replay(ordered.turn, own, hidden)
+                outputs = graph.replay(ordered.turn, own, tokens)
             outputs = [output.index_select(0, returns) for output in outputs]
             self._settle_slots(turn)
             if not turn.drafts:
                 self._streams.settle()
         return outputs
 
-    def _bring(self, ordered: OrderedTurn) -> tuple[TurnTensors, Sequence[Tensor], Tensor]:
+    def _bring(self, ordered: OrderedTurn) -> tuple[TurnTensors, Sequence[Tokens], Tensor]:
         """Copy a turn to the device.
 
-        returns  its tensors, hidden states [T, hidden size] of each layer, and the place [T] int64
-                 in them of each token of the story's order
+        returns  its tensors, what tokens bring to each layer, and the place [T] int64 there of each
+                 token of the story's order
 
         Stream: the schedule stream, for the forward stream. Sync: none.
         """
@@ -144,12 +144,13 @@ class StateRunner:
         with self._streams.scheduling():
             columns = self._streams.upload(columns_of(turn, self.num_each, accepted))
             places = self._streams.upload([positions_of(turn), ordered.returns])
-            hidden = [each["hidden_states"] for each in self._streams.carry(turn)]
+            tokens = self._streams.carry(turn)
         self._streams.hand_over()
         with self._streams.forwarding():
-            self._streams.keep_alive(columns, places, *hidden)
+            brought = (own for each in tokens for own in each.values())
+            self._streams.keep_alive(columns, places, *brought)
             positions, returns = places.unbind()
-            return tensors_of(columns, positions), hidden, returns
+            return tensors_of(columns, positions), tokens, returns
 
     def build(self, own: TurnTensors, turn: StateTurn, num_padding: int = 0) -> SimpleNamespace:
         """Let the builder make the metadata of a batch.
@@ -188,12 +189,12 @@ class StateRunner:
         return extra
 
     def attend(
-        self, metadata: SimpleNamespace, hidden: Sequence[Tensor], positions: Tensor
+        self, metadata: SimpleNamespace, tokens: Sequence[Tokens], positions: Tensor
     ) -> list[Tensor]:
         """Run each layer's forward: [T, H, D], device."""
         outputs = []
         with self._in_forward(metadata):
-            for module, own in zip(self.modules, hidden, strict=True):
+            for module, own in zip(self.modules, tokens, strict=True):
                 with self.watch("forward"):
                     outputs.append(self.layers.forward(self.vllm, module, own, positions))
         return outputs
@@ -269,23 +270,24 @@ class StateGraph:
         self._tensors = buffers_of(MOST_REQUESTS, count, runner.num_each, device)
         generator = torch.Generator().manual_seed(0)
         drawn = [runner.layers.draw(count, runner.dtype, generator) for _ in LAYER_IDS]
-        self._hidden = [each["hidden_states"].to(device) for each in drawn]
+        self._tokens = [{name: own.to(device) for name, own in each.items()} for each in drawn]
         counts = [self._each] * MOST_REQUESTS
         none = [0] * MOST_REQUESTS
         common = common_of(runner.vllm, self._tensors, counts, none, [False] * MOST_REQUESTS)
         metadata = runner.builder.build_for_cudagraph_capture(common)
         self._graph = module.CUDAGraph()
         with module.graph(self._graph):
-            self._outputs = runner.attend(metadata, self._hidden, self._tensors.positions)
+            self._outputs = runner.attend(metadata, self._tokens, self._tensors.positions)
 
     def replay(
-        self, turn: StateTurn, own: TurnTensors, hidden: Sequence[Tensor]
+        self, turn: StateTurn, own: TurnTensors, tokens: Sequence[Tokens]
     ) -> Sequence[Tensor]:
         """Load a batch of at most as many requests, and replay: [T, H, D] each, device."""
         count = len(own.positions)
         self._tensors.load(own)
-        for static, brought in zip(self._hidden, hidden, strict=True):
-            static.fill_(torch.nan)[:count].copy_(brought)
+        for static, brought in zip(self._tokens, tokens, strict=True):
+            for name, tensor in static.items():
+                tensor.fill_(torch.nan)[:count].copy_(brought[name])
         with self._runner.watch("build"):
             self._runner.build(self._tensors, turn, MOST_REQUESTS - len(turn.counts))
         self._graph.replay()

@@ -9,15 +9,12 @@ from types import SimpleNamespace
 import torch
 
 from backend_caps.kit.layer_variants import CACHE_DTYPE, PLAIN, LayerVariant
-from backend_caps.kit.scenarios import MOST_REQUESTS
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_vllm.kit.engine_modules import VLLM
 
 FLOAT8 = "fp8_e4m3"
 """vLLM's name of a cache in float8."""
-_STATE_BLOCK = 512
-"""Tokens of a block of states; a request has one state whatever its tokens."""
 _USUAL_SIZES = (1, 2, 4, *range(8, 257, 8))
 """Tokens of the graphs that vLLM captures by default."""
 
@@ -44,7 +41,7 @@ def server_config(
     sizes = [own for own in _USUAL_SIZES if max_num_tokens is None or own < max_num_tokens]
     return SimpleNamespace(
         model_config=_model_config(layer, pools.keys.dtype, longest),
-        parallel_config=_one_rank(),
+        parallel_config=one_rank(),
         cache_config=SimpleNamespace(
             block_size=pools.page_size,
             cache_dtype=cache_dtype_of(pools),
@@ -60,13 +57,13 @@ def server_config(
             max_cudagraph_capture_size=max_num_tokens or sizes[-1],
             static_forward_context={},
         ),
-        speculative_config=_speculative_config(num_tokens_each),
+        speculative_config=speculative_config(num_tokens_each),
         attention_config=vllm.config.AttentionConfig(),
         use_v2_model_runner=True,
     )
 
 
-def _one_rank() -> SimpleNamespace:
+def one_rank() -> SimpleNamespace:
     """Make the configuration of ranks, of which there is one."""
     return SimpleNamespace(
         decode_context_parallel_size=1,
@@ -91,11 +88,15 @@ def _model_config(layer: AttentionLayer, dtype: torch.dtype, longest: int) -> Si
     )
 
 
-def _speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
+def speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
     """Make the configuration of a draft that proposes a chain; None: there is no draft."""
     if num_tokens_each <= 1:
         return None
-    return SimpleNamespace(num_speculative_tokens=num_tokens_each - 1, parallel_drafting=False)
+    return SimpleNamespace(
+        num_speculative_tokens=num_tokens_each - 1,
+        parallel_drafting=False,
+        use_eagle_block_drop=lambda: False,
+    )
 
 
 def cache_dtype_of(pools: Pools) -> str:
@@ -144,40 +145,3 @@ def num_blocks_of(vllm: VLLM, spec: SimpleNamespace, longest: int) -> int:
         token_alignment=spec.block_table_token_alignment,
     )
     return width
-
-
-def state_config(vllm: VLLM, dtype: torch.dtype, num_drafts: int) -> SimpleNamespace:
-    """Make vLLM's configuration of a server whose layers keep states in float32.
-
-    Prefixes are not cached, so a request has one state, and one more for each draft.
-
-    Args:
-        vllm: its modules.
-        dtype: of the model.
-        num_drafts: tokens that a draft proposes; 0: the server does not speculate.
-    """
-    num_tokens = MOST_REQUESTS * (1 + num_drafts)
-    return SimpleNamespace(
-        model_config=SimpleNamespace(dtype=dtype),
-        cache_config=SimpleNamespace(
-            mamba_cache_dtype="float32",
-            mamba_ssm_cache_dtype="float32",
-            mamba_cache_mode="none",
-            mamba_block_size=_STATE_BLOCK,
-            mamba_page_size_padded=None,
-            use_replayssm=False,
-        ),
-        compilation_config=vllm.config.CompilationConfig(
-            custom_ops=["none"],
-            cudagraph_mode=vllm.config.CUDAGraphMode.FULL_AND_PIECEWISE,
-            cudagraph_capture_sizes=[num_tokens],
-            max_cudagraph_capture_size=num_tokens,
-        ),
-        kernel_config=vllm.config.KernelConfig(),
-        scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS),
-        parallel_config=_one_rank(),
-        quant_config=None,
-        speculative_config=_speculative_config(1 + num_drafts),
-        num_speculative_tokens=num_drafts,
-        use_v2_model_runner=True,
-    )
