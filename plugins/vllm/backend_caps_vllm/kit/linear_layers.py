@@ -10,8 +10,8 @@ Shapes: T tokens, H heads, D a head's size, S blocks of states.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -100,7 +100,7 @@ class SelectingLayers(Lightning, LinearLayers):
         last     [hidden size, H * D], written
         """
         entries = torch.eye(self.hidden_size)
-        parts = entries.split([len(own) for own in weights])
+        parts = torch.split(entries, [len(own) for own in weights])
         with torch.no_grad():
             for weight, part in zip(weights, parts, strict=True):
                 weight.copy_(part.to(weight))
@@ -114,8 +114,8 @@ class SelectingLayers(Lightning, LinearLayers):
         output = torch.empty_like(hidden)
         module = vllm.module(f"{_MODULES}.minimax_linear_attn")
         module.linear_attention(hidden, output, positions, layer.prefix)
-        size = self.num_heads, self.head_size
-        return output[:, : self.num_heads * self.head_size].unflatten(1, size)
+        shape = -1, self.num_heads, self.head_size
+        return output[:, : self.num_heads * self.head_size].reshape(shape)
 
     def states_of(self, layer: SimpleNamespace) -> Mapping[str, Tensor]:
         """Return the one matrix of each head."""
@@ -140,8 +140,9 @@ class MinimaxLayers(SelectingLayers):
 
     def step(self, layer_id: int, state: State, token: Tokens) -> tuple[State, Tensor]:
         """Activate queries, keys and values; norm all heads' outputs as one; gate them."""
-        qkv, gate = token["hidden_states"].split([self.hidden_size * 3 // 4, self.hidden_size // 4])
-        parts = torch.nn.functional.silu(qkv).view(self.num_heads, 3, self.head_size).unbind(1)
+        *heads, gate = token["hidden_states"].chunk(4)
+        shape = self.num_heads, 3, self.head_size
+        parts = torch.nn.functional.silu(torch.cat(heads)).view(shape).unbind(1)
         state, output = self.bring(layer_id, state, *parts)
         return state, _normed(output.flatten()).mul(gate.sigmoid()).view_as(output)
 
@@ -190,7 +191,9 @@ def _normed(entries: Tensor) -> Tensor:
     return entries * torch.rsqrt(entries.square().mean(-1, keepdim=True) + _EPSILON)
 
 
-def without_operators(vllm: VLLM) -> AbstractContextManager[object]:
+@contextmanager
+def without_operators(vllm: VLLM) -> Iterator[None]:
     """Answer what vLLM's linear layers ask compiled operators, within a `with` block."""
     asked = dict.fromkeys(_ASKED, lambda _capability: False)
-    return patch.multiple(vllm.module("_custom_ops"), **asked)
+    with patch.dict(vars(vllm.module("_custom_ops")), asked):
+        yield

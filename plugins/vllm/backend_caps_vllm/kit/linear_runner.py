@@ -125,11 +125,11 @@ class StateRunner:
                 outputs = self.attend(metadata, tokens, own.positions)
             else:
                 outputs = graph.replay(ordered.turn, own, tokens)
-            outputs = [output.index_select(0, returns) for output in outputs]
+            found = [output.index_select(0, returns) for output in outputs]
             self._settle_slots(turn)
             if not turn.drafts:
                 self._streams.settle()
-        return outputs
+        return found
 
     def _bring(self, ordered: OrderedTurn) -> tuple[TurnTensors, Sequence[Tokens], Tensor]:
         """Copy a turn to the device.
@@ -225,7 +225,8 @@ class StateRunner:
         """Copy all states to the host: [L, S, ...] by name; and all blocks, [L, S, N, ...]."""
         made = dict[str, Tensor]()
         for name, blocks in self._blocks().items():
-            by_slot = blocks[:, 1:].unflatten(1, (NUM_SLOTS, self.num_each))
+            shape = len(blocks), NUM_SLOTS, self.num_each, *blocks.shape[2:]
+            by_slot = blocks[:, 1:].reshape(shape)
             last = torch.tensor([self._accepted[slot] - 1 for slot in range(1, NUM_SLOTS + 1)])
             own = by_slot[:, torch.arange(NUM_SLOTS), last]
             made[name] = torch.cat([blocks[:, :1], own], dim=1)
@@ -279,9 +280,7 @@ class StateGraph:
         with module.graph(self._graph):
             self._outputs = runner.attend(metadata, self._tokens, self._tensors.positions)
 
-    def replay(
-        self, turn: StateTurn, own: TurnTensors, tokens: Sequence[Tokens]
-    ) -> Sequence[Tensor]:
+    def replay(self, turn: StateTurn, own: TurnTensors, tokens: Sequence[Tokens]) -> list[Tensor]:
         """Load a batch of at most as many requests, and replay: [T, H, D] each, device."""
         count = len(own.positions)
         self._tensors.load(own)
