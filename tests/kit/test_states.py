@@ -40,7 +40,7 @@ def _empty(recurrence: Recurrence) -> State:
     return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
 
-def _passed(recurrence: Recurrence, count: int) -> tuple[State, Sequence[Tensor]]:
+def _passed(recurrence: Recurrence, count: int) -> tuple[State, list[Tensor]]:
     """Bring drawn tokens into an empty state of the first layer."""
     drawn = recurrence.draw(count, torch.float32, torch.Generator().manual_seed(0))
     state, outputs = _empty(recurrence), []

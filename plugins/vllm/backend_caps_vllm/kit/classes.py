@@ -88,7 +88,7 @@ ADAPTED: Mapping[str, AdaptedClass] = {
     ),
 }
 """The classes, by name."""
-_KEPT = "it keeps one state for each request, and the kit's batches have a KV cache of tokens"
+_KEPT = "it keeps one state for each request, by a recurrence that the kit does not have"
 _PACKED = "its cache packs parts of keys apart from each other, which no view of the kit's is"
 _ROCM = "it is built for ROCm, whose platform vLLM asks for"
 _SPARSE = "its layers choose tokens by an index, which the kit's batches do not have"

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from backend_caps_vllm.kit import ADAPTED, VLLM_CHECKS, linear_states
 from backend_caps_vllm.kit.classes import AdaptedClass
+from backend_caps_vllm.kit.engine_modules import VLLM
 from backend_caps_vllm.kit.linear_batches import (
     OrderedTurn,
     blocks_of,
@@ -258,8 +260,20 @@ def _common(**named: object) -> SimpleNamespace:
     return SimpleNamespace(**named)
 
 
+class SilentBatch(SimpleNamespace):
+    """vLLM's batch of states, which tells builders nothing."""
+
+    def __init__(self, is_prefilling: Tensor, **named: object) -> None:
+        super().__init__(is_prefilling=is_prefilling, **named)
+
+    def get_extra_attn_kwargs(self, _builder: object, _num_reqs: int) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+
 _MODULES: dict[str, SimpleNamespace] = {
     "envs": SimpleNamespace(VLLM_USE_V2_MODEL_RUNNER=False),
+    "v1.worker.gpu.model_states.mamba_hybrid": SimpleNamespace(MambaHybridAttnMetadata=SilentBatch),
     "utils.torch_utils": SimpleNamespace(set_default_torch_dtype=lambda _: nullcontext()),
     "forward_context": SimpleNamespace(
         ForwardContext=_forward_context, override_forward_context=_override
@@ -287,13 +301,13 @@ def _small_vllm() -> SimpleNamespace:
     )
 
 
-VLLM = _small_vllm()
+SMALL = cast("VLLM", _small_vllm())
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load vLLM made small, and adapt one class."""
-    monkeypatch.setattr(linear_states, "load_vllm", lambda: VLLM)
+    monkeypatch.setattr(linear_states, "load_vllm", lambda: SMALL)
     adapted = AdaptedClass(tried=Capabilities(), layers=SmallLayers)
     monkeypatch.setattr(linear_states, "ADAPTED", {**ADAPTED, "Small": adapted})
 
@@ -332,6 +346,16 @@ def test_wrong_class_is_found(
 
     assert findings
     assert any(words in finding.fault.what for finding in findings)
+
+
+def test_runner_that_says_nothing_of_drafts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the second runner tells a builder is asked of the runner."""
+    monkeypatch.setattr(SMALL.module("envs"), "VLLM_USE_V2_MODEL_RUNNER", None)
+
+    findings = _findings("linear-states", ReplayedBuilder, monkeypatch)
+
+    assert findings
+    assert all("verify of" in finding.fault.what for finding in findings)
 
 
 def test_short_prompts_hide_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +407,7 @@ def test_batch_is_described_by_its_turn() -> None:
     lengths = [sum(both) for both in zip(turn.prefixes, turn.counts, strict=True)]
     assert own.seq_lens.tolist() == lengths
     assert own.block_table.tolist() == [[*blocks_of(slot, 2)] for slot in turn.slots]
-    common = common_of(VLLM, own, turn.counts, turn.prefixes, prefills_of(turn))
+    common = common_of(SMALL, own, turn.counts, turn.prefixes, prefills_of(turn))
     assert common.seq_lens_cpu_upper_bound.tolist() == lengths
     assert common.max_query_len == max(turn.counts)
 
