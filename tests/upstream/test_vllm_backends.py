@@ -18,17 +18,23 @@ pytestmark = pytest.mark.upstream
 
 PAGE = ROOT / "docs" / "reference" / "vllm-findings.md"
 LINES = {
+    "vllm/model_executor/layers/lightning_attn.py:381": "off_c * CBLOCK + c_array",
+    "vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py:77": "context_len == 0",
+    "vllm/model_executor/layers/mamba/linear/minimax_linear_attn.py:44": "context_len == 0",
     "vllm/v1/attention/backend.py:217": "supports_device_cpu_query_lens_mismatch",
     "vllm/v1/attention/backends/flex_attention.py:826": "query_start_loc_cpu",
+    "vllm/v1/attention/backends/linear_attn.py:80": "split_decodes_and_prefills",
     "vllm/v1/attention/backends/mla/triton_mla.py:78": "QueryLenSupport.UNIFORM",
     "vllm/v1/attention/backends/mla/triton_mla.py:128": "supports_batch_invariance",
     "vllm/v1/attention/backends/utils.py:892": "query_lens != query_lens[0]",
     "vllm/v1/attention/ops/triton_unified_attention.py:432": "block_tables_ptr",
     "vllm/v1/worker/block_table.py:33": "token_alignment: int | None = 128",
+    "vllm/v1/worker/gpu/model_states/mamba_hybrid.py:54": "if not isinstance",
+    "vllm/v1/worker/utils.py:138": "Mamba layers are skipped",
 }
 """Lines of vLLM that the page rests on, and what makes each the one that is meant."""
 UNASKED = {
-    "GDNAttentionBackend": "one state for each request",
+    "Mamba2AttentionBackend": "one state for each request",
     "RocmAttentionBackend": "packs parts of keys apart",
     "FlashAttentionBackend": "built for CUDA",
 }

@@ -17,12 +17,18 @@ from pathlib import Path
 from tests.upstream.engine_findings import ROOT, EngineFindings
 
 VERSION = "0.33.0"
+_STATES = ("--only", "linear-states", "--only", "linear-states-graphs")
+_FIRST_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _INVARIANT = {"VLLM_BATCH_INVARIANT": "1"}
 RUNS: Mapping[str, Sequence[str]] = {
     "triton": ("TritonAttentionBackend", "--quick"),
     "triton-diffkv": ("TritonAttentionDiffKVBackend", "--quick"),
     "flex": ("FlexAttentionBackend", "--quick"),
     "mla": ("TritonMLABackend", "--quick"),
+    "linear": ("LinearAttentionBackend", "--quick"),
+    "bailing": ("BailingLinearAttentionBackend", "--quick"),
+    "bailing-first-runner": ("BailingLinearAttentionBackend", "--quick", *_STATES),
+    "gated-delta": ("GDNAttentionBackend", "--quick"),
     **{
         f"{name}-invariant": (backend, "--quick", "--only", "batch-invariance")
         for name, backend in (
@@ -38,7 +44,10 @@ FINDINGS = EngineFindings(
     version=VERSION,
     kept=Path(__file__).with_suffix(".json"),
     runs=RUNS,
-    environments={name: _INVARIANT for name in RUNS if name.endswith("-invariant")},
+    environments={
+        **{name: _INVARIANT for name in RUNS if name.endswith("-invariant")},
+        "bailing-first-runner": _FIRST_RUNNER,
+    },
     # Installed, the plugin would act in servers that other tests start in this environment.
     paths=(ROOT / "plugins" / "vllm",),
 )

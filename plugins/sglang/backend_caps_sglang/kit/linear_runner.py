@@ -17,11 +17,12 @@ from torch import Tensor
 
 from backend_caps.kit import Forward, Rig
 from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED
-from backend_caps.runtime.staging import Staging
+from backend_caps.kit.states.recurrences import LAYER_IDS, Tokens
+from backend_caps.kit.states.stories import NUM_ROWS, NUM_SLOTS, StateTurn
+from backend_caps.kit.states.streams import TurnStreams
 from backend_caps_sglang.kit.adapter import verify_input
 from backend_caps_sglang.kit.engine_modules import SGLang
-from backend_caps_sglang.kit.linear_layers import LAYER_IDS, LinearLayers, Tokens
-from backend_caps_sglang.kit.linear_stories import NUM_ROWS, NUM_SLOTS, StateTurn
+from backend_caps_sglang.kit.linear_layers import LinearLayers
 
 _LONGEST = 512
 """Tokens of the longest context, which no state depends on."""
@@ -86,12 +87,9 @@ class StateRunner:
         overlapped: bool = False,
     ) -> None:
         self.dtype, self.layers = dtype, layers
-        self._sglang, self._overlapped = sglang, overlapped
-        self._streams = rig.streams()
-        self._staging = Staging(self._streams)
-        stream = self._streams.private_stream if overlapped else self._streams.current_stream
-        self._schedule, self.forward_stream = stream(), stream()
-        self.device = str(self._streams.device)
+        self._sglang = sglang
+        self._streams = TurnStreams(rig, overlapped=overlapped)
+        self.device = self._streams.device
         self.pool = state_pool(sglang, layers, self.device, dtype)
         with self.configured():
             self.backend = build(self._runner())
@@ -139,14 +137,14 @@ class StateRunner:
         returns  [T, H, Dv], device, of each layer
         """
         rows, lengths, tokens = self.bring(turn)
-        with self._streams.using(self.forward_stream), self.configured():
+        with self._streams.forwarding(), self.configured():
             graph = self._graphs.get(turn.forward)
             if graph is None:
                 outputs = self._eager(turn, rows, lengths, tokens)
             else:
                 outputs = graph.replay(turn, rows, lengths, tokens)
             if not turn.drafts:
-                self.settle()
+                self._streams.settle()
         return outputs
 
     def bring(self, turn: StateTurn) -> tuple[Tensor, Tensor, Sequence[Tokens]]:
@@ -156,46 +154,36 @@ class StateRunner:
 
         Stream: the schedule stream, then the forward stream.
         """
-        with self._streams.using(self._schedule):
+        with self._streams.scheduling():
             numbers = [turn.rows, turn.slots, turn.prefixes]
-            rows, slots, lengths = self._staging.upload(numbers).unbind()
+            rows, slots, lengths = self._streams.upload(numbers).unbind()
             mapping = self.pool.req_index_to_mamba_index_mapping
             mapping[rows] = slots.to(mapping.dtype)
-            cleared = self._staging.upload([turn.cleared])[0] if turn.cleared else None
-            tokens = [
-                {name: self._staging.carry(own.clone()) for name, own in each.items()}
-                for each in turn.tokens
-            ]
-        self.forward_stream.wait_stream(self._schedule)
-        with self._streams.using(self.forward_stream):
-            for own in (rows, slots, lengths, *(own for each in tokens for own in each.values())):
-                self._streams.keep_alive(own)
+            cleared = self._streams.upload([turn.cleared])[0] if turn.cleared else None
+            tokens = self._streams.carry(turn)
+        self._streams.hand_over()
+        with self._streams.forwarding():
+            self._streams.keep_alive(rows, slots, lengths)
+            self._streams.keep_alive(*(own for each in tokens for own in each.values()))
             if cleared is not None:
                 self._streams.keep_alive(cleared)
                 self.pool.mamba_pool.clear_slots(cleared)
         return rows, lengths, tokens
-
-    def settle(self) -> None:
-        """Let the schedule of the next turn begin behind this one."""
-        if self._overlapped:
-            self._schedule.wait_stream(self.forward_stream)
-        else:
-            self._streams.synchronize()
 
     def commit(self, turn: StateTurn) -> None:
         """Keep the states behind what was accepted of a verify, as its engine does.
 
         `HybridLinearAttnBackend` copies them by a kernel that asks for CUDA's tensors.
         """
-        with self._streams.using(self.forward_stream):
+        with self._streams.forwarding():
             cache, count = self.pool.mamba_pool.mamba_cache, len(turn.slots)
-            steps = self._staging.upload([turn.slots, [own - 1 for own in turn.accepted]])
+            steps = self._streams.upload([turn.slots, [own - 1 for own in turn.accepted]])
             slots, last = steps.unbind()
             places = torch.arange(count, device=slots.device)
             cache.temporal[:, slots] = cache.intermediate_ssm[:, places, last]
             for conv, windows in zip(cache.conv, cache.intermediate_conv_window, strict=True):
                 conv[:, slots] = windows[:, places, last]
-            self.settle()
+            self._streams.settle()
 
     def _eager(
         self, turn: StateTurn, rows: Tensor, lengths: Tensor, tokens: Sequence[Tokens]
@@ -254,7 +242,7 @@ class StateRunner:
     def _extend(self, made: SimpleNamespace, lengths: Tensor, turn: StateTurn) -> None:
         """Say how many tokens each request of a prefill brings."""
         starts = [sum(turn.counts[:place]) for place in range(len(turn.counts))]
-        news, firsts = self._staging.upload([turn.counts, starts]).unbind()
+        news, firsts = self._streams.upload([turn.counts, starts]).unbind()
         made.seq_lens = lengths + news
         made.extend_num_tokens = sum(turn.counts)
         made.extend_seq_lens, made.extend_start_loc = news.int(), firsts.int()

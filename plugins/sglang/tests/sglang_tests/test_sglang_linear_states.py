@@ -12,15 +12,16 @@ import pytest
 import torch
 from backend_caps_sglang.kit import SGLANG_CHECKS, linear_states
 from backend_caps_sglang.kit.classes import ADAPTED, AdaptedClass
-from backend_caps_sglang.kit.linear_layers import LAYER_IDS, LightningLayers
+from backend_caps_sglang.kit.linear_layers import LightningLayers
 from backend_caps_sglang.kit.linear_states import STATE_CHECKS
-from backend_caps_sglang.kit.linear_stories import state_story
 from torch import Tensor
 
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.kit import Effort, Finding, Forward, Scenario, Subject, run_checks
 from backend_caps.kit.scenarios import VERIFIED
+from backend_caps.kit.states.recurrences import LAYER_IDS
+from backend_caps.kit.states.stories import state_story
 
 from .small_sglang import ForwardBatch, ForwardMode, RadixAttention, small_sglang
 

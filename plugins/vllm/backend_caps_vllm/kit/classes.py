@@ -15,9 +15,11 @@ from backend_caps.capability.kind import Role
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, SharedReadsEnd
 from backend_caps.kit.scenarios import Scenario
-from backend_caps_vllm.kit import flex, mla, operators, prefill
+from backend_caps_vllm.kit import flex, gated_layers, linear_layers, mla, operators, prefill
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.flex import AdaptedFlex
+from backend_caps_vllm.kit.gated_layers import GatedDeltaLayers
+from backend_caps_vllm.kit.linear_layers import BailingLayers, LinearLayers, MinimaxLayers
 from backend_caps_vllm.kit.mla import AdaptedLatent
 
 _RELIED_ON: Mapping[str, Any] = {
@@ -45,11 +47,26 @@ class AdaptedClass:
     """What is run in place of functions that are built for CUDA, or compiled."""
     takes: Callable[[Scenario], bool] = lambda _scenario: True
     """Tells which models the adapter can make."""
+    layers: Callable[[], LinearLayers] | None = None
+    """What its layers compute, where they keep states; None: they attend to a KV cache."""
 
+
+_STATES = Capabilities(roles=frozenset({Role.TARGET}), max_speculative_topk=1)
 
 ADAPTED: Mapping[str, AdaptedClass] = {
+    "BailingLinearAttentionBackend": AdaptedClass(
+        tried=_STATES, stand_ins=(linear_layers.OPERATOR, linear_layers.ASKED), layers=BailingLayers
+    ),
     "FlexAttentionBackend": AdaptedClass(
         tried=_tried(16, 64, 128), adapter=AdaptedFlex, stand_ins=(flex.STAND_IN, operators.STORE)
+    ),
+    "GDNAttentionBackend": AdaptedClass(
+        tried=_STATES,
+        stand_ins=(gated_layers.CORE, gated_layers.KERNELS, linear_layers.ASKED),
+        layers=GatedDeltaLayers,
+    ),
+    "LinearAttentionBackend": AdaptedClass(
+        tried=_STATES, stand_ins=(linear_layers.OPERATOR, linear_layers.ASKED), layers=MinimaxLayers
     ),
     "TritonAttentionBackend": AdaptedClass(tried=_tried(32, 64, 80, 128, logit_soft_cap=True)),
     "TritonAttentionDiffKVBackend": AdaptedClass(
@@ -71,7 +88,7 @@ ADAPTED: Mapping[str, AdaptedClass] = {
     ),
 }
 """The classes, by name."""
-_STATES = "it keeps one state for each request, and the kit's batches have a KV cache of tokens"
+_KEPT = "it keeps one state for each request, by a recurrence that the kit does not have"
 _PACKED = "its cache packs parts of keys apart from each other, which no view of the kit's is"
 _ROCM = "it is built for ROCm, whose platform vLLM asks for"
 _SPARSE = "its layers choose tokens by an index, which the kit's batches do not have"
@@ -79,17 +96,14 @@ _CUDA = "its kernels are built for CUDA"
 _COMPOSED = "it is composed of a class whose kernels are built for CUDA"
 NOT_ASKED: Mapping[str, str] = {
     "AiterTritonMLABackend": _ROCM,
-    "BailingLinearAttentionBackend": _STATES,
     "FlashAttentionBackend": _CUDA,
     "FlashInferBackend": _CUDA,
-    "GDNAttentionBackend": _STATES,
-    "LinearAttentionBackend": _STATES,
-    "Mamba1AttentionBackend": _STATES,
-    "Mamba2AttentionBackend": _STATES,
+    "Mamba1AttentionBackend": _KEPT,
+    "Mamba2AttentionBackend": _KEPT,
     "MiniMaxM3SparseTritonBackend": _SPARSE,
     "RocmAttentionBackend": f"{_PACKED}; {_ROCM}",
     "RocmSegmentedAttentionBackend": _ROCM,
-    "ShortConvAttentionBackend": _STATES,
+    "ShortConvAttentionBackend": _KEPT,
     "TritonFlashAttentionBackend": _COMPOSED,
     "TritonFlashInferBackend": _COMPOSED,
     "TurboQuantAttentionBackend": "its cache holds quantized values of sizes of its own",

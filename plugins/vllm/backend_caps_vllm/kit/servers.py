@@ -41,12 +41,7 @@ def server_config(
     sizes = [own for own in _USUAL_SIZES if max_num_tokens is None or own < max_num_tokens]
     return SimpleNamespace(
         model_config=_model_config(layer, pools.keys.dtype, longest),
-        parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            cp_kv_cache_interleave_size=1,
-            tensor_parallel_size=1,
-        ),
+        parallel_config=one_rank(),
         cache_config=SimpleNamespace(
             block_size=pools.page_size,
             cache_dtype=cache_dtype_of(pools),
@@ -62,9 +57,19 @@ def server_config(
             max_cudagraph_capture_size=max_num_tokens or sizes[-1],
             static_forward_context={},
         ),
-        speculative_config=_speculative_config(num_tokens_each),
+        speculative_config=speculative_config(num_tokens_each),
         attention_config=vllm.config.AttentionConfig(),
         use_v2_model_runner=True,
+    )
+
+
+def one_rank() -> SimpleNamespace:
+    """Make the configuration of ranks, of which there is one."""
+    return SimpleNamespace(
+        decode_context_parallel_size=1,
+        prefill_context_parallel_size=1,
+        cp_kv_cache_interleave_size=1,
+        tensor_parallel_size=1,
     )
 
 
@@ -83,11 +88,15 @@ def _model_config(layer: AttentionLayer, dtype: torch.dtype, longest: int) -> Si
     )
 
 
-def _speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
+def speculative_config(num_tokens_each: int) -> SimpleNamespace | None:
     """Make the configuration of a draft that proposes a chain; None: there is no draft."""
     if num_tokens_each <= 1:
         return None
-    return SimpleNamespace(num_speculative_tokens=num_tokens_each - 1, parallel_drafting=False)
+    return SimpleNamespace(
+        num_speculative_tokens=num_tokens_each - 1,
+        parallel_drafting=False,
+        use_eagle_block_drop=lambda: False,
+    )
 
 
 def cache_dtype_of(pools: Pools) -> str:

@@ -102,11 +102,28 @@ def test_latent_attention_has_a_script_of_its_requests() -> None:
     assert "split_decodes_and_prefills" in text
 
 
+@pytest.mark.parametrize("name", ["BailingLinearAttentionBackend", "LinearAttentionBackend"])
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("linear-states", "lightning_attention(q, k, v, slopes)"),
+        ("linear-states-short-prompts", "metadata.num_prefills == 1"),
+    ],
+)
+def test_linear_attention_has_scripts_of_its_parts(name: str, check: str, words: str) -> None:
+    """Its kernel is called beside the recurrence, and its builder with a new request."""
+    text = _text(name, Case(check=check, scenario=Scenario(forward=Forward.CHUNK)))
+
+    compile(text, "script.py", "exec")
+    assert words in text
+
+
 @pytest.mark.parametrize(
     ("name", "case", "why"),
     [
         ("TritonAttentionBackend", Case(check="races", scenario=DECODE), "more than an eager"),
         ("TritonMLABackend", Case(check="numerics", scenario=DECODE), "no class of plain"),
+        ("LinearAttentionBackend", Case(check="linear-states", scenario=DECODE), "more than an"),
         (
             "TritonAttentionBackend",
             Case(check="numerics", scenario=Scenario(forward=Forward.TREE)),

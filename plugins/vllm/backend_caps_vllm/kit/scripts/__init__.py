@@ -10,6 +10,7 @@ from backend_caps.kit.issue import IssueScript, script_templates
 from backend_caps.kit.layer_variants import FLOAT8_TOLERANCE, LayerVariant
 from backend_caps.kit.scenarios import VERIFIED
 from backend_caps.kit.scene import Scene
+from backend_caps.kit.states.checks import SHORT_PROMPTS
 from backend_caps_vllm.kit.checks import VARIANTS, trimmed_scene
 from backend_caps_vllm.kit.engine_modules import load_vllm
 from backend_caps_vllm.kit.flex import attend_blocks
@@ -23,6 +24,10 @@ _MODULES = {
 }
 """The classes that a script builds, and their modules."""
 _CHAINS = {Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY}
+_LIGHTNING = {"BailingLinearAttentionBackend", "LinearAttentionBackend"}
+"""The classes whose layers run the kernels of lightning attention."""
+_CHUNKED = {Forward.CHUNK, Forward.MIXED}
+"""The forwards whose prompts begin with a state."""
 _TRIMMED = "trimmed-drafts"
 _CHECKS: Mapping[str, LayerVariant] = {
     "numerics": LayerVariant(),
@@ -51,14 +56,31 @@ def script_of(subject: Subject, finding: Finding) -> IssueScript:
     """
     case = finding.case
     values: Mapping[str, object] = {"num_verified": VERIFIED}
-    template = "mla_invariance.py.jinja"
-    if (subject.name, case.check) != ("TritonMLABackend", "batch-invariance"):
-        template = "attention.py.jinja"
+    template = _template_of(subject, case)
+    if template == "attention.py.jinja":
         _require_attention(subject, case)
         values = _attention(subject, finding)
+    elif case.scenario is not None:
+        values = {
+            **values,
+            "num_heads": case.scenario.num_heads,
+            "head_size": case.scenario.head_size,
+        }
     head = {"check": case.check, "backend": subject.name, "version": load_vllm().version}
     text = _TEMPLATES.get_template(template).render({**head, **values})
     return IssueScript(text=text, variables={"TRITON_INTERPRET": "1"})
+
+
+def _template_of(subject: Subject, case: Case) -> str:
+    """Name the template of a case's script."""
+    if (subject.name, case.check) == ("TritonMLABackend", "batch-invariance"):
+        return "mla_invariance.py.jinja"
+    if subject.name in _LIGHTNING and case.check == SHORT_PROMPTS:
+        return "short_prompt.py.jinja"
+    has_chunks = case.scenario is not None and case.scenario.forward in _CHUNKED
+    if subject.name in _LIGHTNING and case.check == "linear-states" and has_chunks:
+        return "lightning.py.jinja"
+    return "attention.py.jinja"
 
 
 def _require_attention(subject: Subject, case: Case) -> None:

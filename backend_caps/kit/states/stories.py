@@ -1,7 +1,7 @@
 """Stories of requests whose layers keep states: their turns, and what each has to give.
 
 A request gets a row of the request pool and a slot of the states, and keeps them to its end. The
-next request gets them at once, and its slot is cleared before its first tokens, as SGLang does it.
+next request gets them at once, with what the slot then holds.
 
 Shapes: B requests and T tokens in a batch, H heads, Dv the values' size.
 """
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
-from backend_caps.kit import Forward, Scenario
-from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, dice_for
-from backend_caps_sglang.kit.linear_layers import LAYER_IDS, LinearLayers, State, Tokens
+from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, Forward, Scenario, dice_for
+from backend_caps.kit.states.recurrences import LAYER_IDS, Recurrence, State, Tokens
 
 NUM_ROWS = MOST_REQUESTS + 2
 """Rows of the request pool, without the padding's."""
@@ -59,7 +58,7 @@ class StateTurn:
     counts: Sequence[int]
     """[B] tokens that each brings."""
     cleared: Sequence[int]
-    """Slots that are cleared before it: those of new requests."""
+    """Slots of new requests, whose states are still those of other requests."""
     tokens: Sequence[Tokens]
     """What the tokens bring to each layer."""
     outputs: Sequence[Tensor]
@@ -87,7 +86,7 @@ class StateTurn:
 class _Writer:
     """Draws a story turn by turn."""
 
-    layers: LinearLayers
+    recurrence: Recurrence
     scenario: Scenario
     dice: random.Random
     generator: torch.Generator
@@ -105,11 +104,11 @@ class _Writer:
         fresh = [self._admitted() for _ in range(self.dice.randint(min(1, missing), missing))]
         is_mixed = self.scenario.forward is Forward.MIXED
         if is_mixed and self.requests:
-            counts = [*self._drawn(len(fresh)), *[1] * len(self.requests)]
+            counts = [*self._prompts(fresh), *[1] * len(self.requests)]
             together = [*fresh, *self.requests]
             yield self._turn(Forward.MIXED, together, counts, fresh)
         elif fresh:
-            yield self._turn(Forward.PREFILL, fresh, self._drawn(len(fresh)), fresh)
+            yield self._turn(Forward.PREFILL, fresh, self._prompts(fresh), fresh)
         self.requests += fresh
         for _ in range(_FORWARDS_EACH):
             self.dice.shuffle(self.requests)
@@ -129,16 +128,21 @@ class _Writer:
             yield self._turn(own, self.requests, counts)
 
     def _admitted(self) -> StateRequest:
-        sizes = self.layers.sizes
+        sizes = self.recurrence.sizes
         shapes = {"temporal": sizes.temporal, "conv": sizes.conv}
         state = {name: torch.zeros(shape).double() for name, shape in shapes.items()}
         slot = self.free_slots.pop()
         return StateRequest(self.free_rows.pop(), slot, [state for _ in LAYER_IDS])
 
+    def _prompts(self, fresh: Sequence[StateRequest]) -> list[int]:
+        """Draw the tokens of new requests."""
+        shortest = self.recurrence.shortest_prompt
+        return [max(count, shortest) for count in self._drawn(len(fresh))]
+
     def _drawn(self, count: int) -> list[int]:
         if self.dice.random() < _ALL_SHORT:
             return [1] * count
-        return [self.dice.choice(self.layers.lengths) for _ in range(count)]
+        return [self.dice.choice(self.recurrence.lengths) for _ in range(count)]
 
     def _turn(
         self,
@@ -149,7 +153,7 @@ class _Writer:
     ) -> StateTurn:
         """Bring `counts` tokens of each request into its states."""
         dtype = getattr(torch, self.scenario.dtype)
-        drawn = [self.layers.draw(sum(counts), dtype, self.generator) for _ in LAYER_IDS]
+        drawn = [self.recurrence.draw(sum(counts), dtype, self.generator) for _ in LAYER_IDS]
         results = [
             self._layer(place, tokens, requests, counts) for place, tokens in enumerate(drawn)
         ]
@@ -185,7 +189,7 @@ class _Writer:
             states, state = [], request.states[place]
             for row in range(start, start + count):
                 token = {name: own[row] for name, own in wide.items()}
-                state, output = self.layers.step(LAYER_IDS[place], state, token)
+                state, output = self.recurrence.step(LAYER_IDS[place], state, token)
                 outputs.append(output)
                 states.append(state)
             passed.append(states)
@@ -193,11 +197,11 @@ class _Writer:
         return torch.stack(outputs), passed
 
 
-def state_story(layers: LinearLayers, scenario: Scenario, seed: int) -> Sequence[StateTurn]:
+def state_story(recurrence: Recurrence, scenario: Scenario, seed: int) -> Sequence[StateTurn]:
     """Draw a story whose steps run a scenario's forward."""
     dice = dice_for(scenario, seed)
     writer = _Writer(
-        layers=layers,
+        recurrence=recurrence,
         scenario=scenario,
         dice=dice,
         generator=torch.Generator().manual_seed(seed),
