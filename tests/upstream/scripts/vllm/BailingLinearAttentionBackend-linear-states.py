@@ -1,4 +1,4 @@
-"""linear-states of BailingLinearAttentionBackend in vLLM 0.33.0: a prompt longer than a block."""
+"""linear-states of BailingLinearAttentionBackend in vLLM 0.33.0."""
 import torch
 from vllm.model_executor.layers.lightning_attn import lightning_attention
 

@@ -1,4 +1,4 @@
-"""linear-states-short-prompts of LinearAttentionBackend in vLLM 0.33.0: a new request with one token."""
+"""linear-states-short-prompts of LinearAttentionBackend in vLLM 0.33.0."""
 from types import SimpleNamespace
 import torch
 from vllm.v1.attention.backend import CommonAttentionMetadata

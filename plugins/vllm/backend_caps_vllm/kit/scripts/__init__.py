@@ -14,6 +14,7 @@ from backend_caps.kit.states.checks import SHORT_PROMPTS
 from backend_caps_vllm.kit.checks import VARIANTS, trimmed_scene
 from backend_caps_vllm.kit.engine_modules import load_vllm
 from backend_caps_vllm.kit.flex import attend_blocks
+from backend_caps_vllm.kit.linear_layers import without_operators
 from backend_caps_vllm.kit.servers import FLOAT8
 
 _TEMPLATES = script_templates(Path(__file__).parent)
@@ -24,8 +25,11 @@ _MODULES = {
 }
 """The classes that a script builds, and their modules."""
 _CHAINS = {Forward.PREFILL, Forward.CHUNK, Forward.MIXED, Forward.DECODE, Forward.VERIFY}
-_LIGHTNING = {"BailingLinearAttentionBackend", "LinearAttentionBackend"}
-"""The classes whose layers run the kernels of lightning attention."""
+_LIGHTNING = {
+    "BailingLinearAttentionBackend": "bailing_linear_attn",
+    "LinearAttentionBackend": "minimax_linear_attn",
+}
+"""The classes whose layers run the kernels of lightning attention, and the layers' modules."""
 _CHUNKED = {Forward.CHUNK, Forward.MIXED}
 """The forwards whose prompts begin with a state."""
 _TRIMMED = "trimmed-drafts"
@@ -46,6 +50,7 @@ def prepare_vllm() -> None:
     vars(vllm.module("utils.torch_utils"))["PIN_MEMORY"] = False
     flex = vllm.module("v1.attention.backends.flex_attention")
     vars(flex)["flex_attention_compiled"] = attend_blocks
+    without_operators(vllm).__enter__()  # to the end of the process
 
 
 def script_of(subject: Subject, finding: Finding) -> IssueScript:
@@ -65,6 +70,7 @@ def script_of(subject: Subject, finding: Finding) -> IssueScript:
             **values,
             "num_heads": case.scenario.num_heads,
             "head_size": case.scenario.head_size,
+            "module": _LIGHTNING.get(subject.name, ""),
         }
     head = {"check": case.check, "backend": subject.name, "version": load_vllm().version}
     text = _TEMPLATES.get_template(template).render({**head, **values})
@@ -75,12 +81,18 @@ def _template_of(subject: Subject, case: Case) -> str:
     """Name the template of a case's script."""
     if (subject.name, case.check) == ("TritonMLABackend", "batch-invariance"):
         return "mla_invariance.py.jinja"
-    if subject.name in _LIGHTNING and case.check == SHORT_PROMPTS:
-        return "short_prompt.py.jinja"
-    has_chunks = case.scenario is not None and case.scenario.forward in _CHUNKED
-    if subject.name in _LIGHTNING and case.check == "linear-states" and has_chunks:
-        return "lightning.py.jinja"
+    forward = None if case.scenario is None else case.scenario.forward
+    if subject.name in _LIGHTNING:
+        if case.check == "linear-states-graphs" and forward is Forward.VERIFY:
+            return "drafts.py.jinja"
+        if case.check == "linear-states" and forward in _CHUNKED:
+            return "lightning.py.jinja"
+        return _OF_LIGHTNING.get(case.check, "attention.py.jinja")
     return "attention.py.jinja"
+
+
+_OF_LIGHTNING = {SHORT_PROMPTS: "short_prompt.py.jinja", "linear-states-waits": "clearing.py.jinja"}
+"""Scripts of what layers of lightning attention do, by the check."""
 
 
 def _require_attention(subject: Subject, case: Case) -> None:
