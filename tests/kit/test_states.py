@@ -145,6 +145,21 @@ def test_verifies_keep_a_part_of_their_tokens() -> None:
             assert turn.states[0][place] is turn.drafts[0][place][accepted - 1]
 
 
+def test_prompts_are_beside_verifies_where_an_engine_has_them() -> None:
+    """A request within its prompt keeps all of its tokens, and has no drafts."""
+    recurrence = SmallLightning()
+    assert not any(any(own.verifies) and own.cleared for own in _turns(recurrence, Forward.VERIFY))
+    recurrence.mixes_verifies = True
+
+    mixed = [own for own in _turns(recurrence, Forward.VERIFY) if any(own.verifies) and own.cleared]
+
+    assert mixed
+    for turn in mixed:
+        for place, is_verified in enumerate(turn.verifies):
+            assert bool(turn.drafts[0][place]) == is_verified
+            assert is_verified or turn.accepted[place] == turn.counts[place]
+
+
 def _unused(*_words: object, **_named: object) -> StateRunner:
     raise AssertionError("no case is run")
 

@@ -28,6 +28,8 @@ from backend_caps.simulator import HostSync, OrderPolicy, Race, Schedule, Simula
 
 OTHER_KERNELS = "linear-states-other-kernels"
 """The check of kernels that a model's configuration chooses."""
+HOST_WAITS = "linear-states-waits"
+"""The check of what makes the host wait."""
 SHORT_PROMPTS = "linear-states-short-prompts"
 """The check of new requests that bring one token."""
 _PADDING_SLOT = 0
@@ -341,7 +343,7 @@ def state_checks(adapter: StateAdapter) -> tuple[Check, ...]:
         ),
         _check(
             adapter,
-            "linear-states-waits",
+            HOST_WAITS,
             "Preparation and layers make the host wait for nothing.",
             "No eager turn, and no preparation of a replay, makes the host wait for the device.",
             _run_waits,

@@ -54,6 +54,8 @@ class Recurrence(ABC):
     """Tokens of a prompt or chunk: few, and around the ends of kernels' blocks."""
     shortest_prompt: int = 1
     """Tokens that a new request brings at least."""
+    mixes_verifies: bool = False
+    """Whether an engine has prompts beside verifies in a batch."""
 
     @property
     @abstractmethod

@@ -63,6 +63,8 @@ class StateTurn:
     """What the tokens bring to each layer."""
     outputs: Sequence[Tensor]
     """[T, H, Dv] float64, host, of each layer."""
+    verifies: Sequence[bool]
+    """[B] whether each verifies its tokens, and may keep fewer of them."""
     drafts: Sequence[Sequence[Sequence[State]]]
     """States behind each verified token, by layer and request; empty where none are verified."""
     accepted: Sequence[int]
@@ -102,11 +104,12 @@ class _Writer:
             self.free_slots.append(request.slot)
         missing = MOST_REQUESTS - len(self.requests)
         fresh = [self._admitted() for _ in range(self.dice.randint(min(1, missing), missing))]
-        is_mixed = self.scenario.forward is Forward.MIXED
-        if is_mixed and self.requests:
-            counts = [*self._prompts(fresh), *[1] * len(self.requests)]
-            together = [*fresh, *self.requests]
-            yield self._turn(Forward.MIXED, together, counts, fresh)
+        if self.requests and self._is_mixed:
+            is_verify = self.scenario.forward is Forward.VERIFY
+            each = VERIFIED if is_verify else 1
+            counts = [*self._prompts(fresh), *[each] * len(self.requests)]
+            verified = self.requests if is_verify else ()
+            yield self._turn(Forward.MIXED, [*fresh, *self.requests], counts, fresh, verified)
         elif fresh:
             yield self._turn(Forward.PREFILL, fresh, self._prompts(fresh), fresh)
         self.requests += fresh
@@ -114,13 +117,21 @@ class _Writer:
             self.dice.shuffle(self.requests)
             yield from self._forward()
 
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether new requests have others beside them."""
+        mixes_verifies = self.recurrence.mixes_verifies
+        own = self.scenario.forward
+        return own is Forward.MIXED or (own is Forward.VERIFY and mixes_verifies)
+
     def _forward(self) -> Iterator[StateTurn]:
         own, count = self.scenario.forward, len(self.requests)
         if own is Forward.PREFILL:
             return
-        if own in {Forward.DECODE, Forward.VERIFY}:
-            each = 1 if own is Forward.DECODE else VERIFIED
-            yield self._turn(own, self.requests, [each] * count)
+        if own is Forward.VERIFY:
+            yield self._turn(own, self.requests, [VERIFIED] * count, verified=self.requests)
+        elif own is Forward.DECODE:
+            yield self._turn(own, self.requests, [1] * count)
         else:
             counts = self._drawn(count)
             if own is Forward.MIXED:
@@ -150,6 +161,7 @@ class _Writer:
         requests: Sequence[StateRequest],
         counts: Sequence[int],
         fresh: Sequence[StateRequest] = (),
+        verified: Sequence[StateRequest] = (),
     ) -> StateTurn:
         """Bring `counts` tokens of each request into its states."""
         dtype = getattr(torch, self.scenario.dtype)
@@ -157,14 +169,19 @@ class _Writer:
         results = [
             self._layer(place, tokens, requests, counts) for place, tokens in enumerate(drawn)
         ]
-        accepted = [*counts]
-        if forward is Forward.VERIFY:
-            accepted = [self.dice.randint(1, count) for count in counts]
+        verifies = [request in verified for request in requests]
+        accepted = [
+            self.dice.randint(1, count) if is_verified else count
+            for count, is_verified in zip(counts, verifies, strict=True)
+        ]
         prefixes = [request.length for request in requests]
         for place, request in enumerate(requests):
             request.length += accepted[place]
             request.states = [passed[place][accepted[place] - 1] for _, passed in results]
-        is_verify = forward is Forward.VERIFY
+        drafts = [
+            [states if own else [] for own, states in zip(verifies, passed, strict=True)]
+            for _, passed in results
+        ]
         return StateTurn(
             forward=forward,
             rows=[request.row for request in requests],
@@ -174,8 +191,9 @@ class _Writer:
             cleared=[request.slot for request in fresh],
             tokens=drawn,
             outputs=[outputs for outputs, _ in results],
-            drafts=[passed for _, passed in results] if is_verify else (),
-            accepted=accepted if is_verify else (),
+            verifies=verifies,
+            drafts=drafts if verified else (),
+            accepted=accepted if verified else (),
             states=[[request.states[place] for request in requests] for place in range(2)],
         )
 

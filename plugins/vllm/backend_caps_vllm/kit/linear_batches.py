@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from backend_caps.kit import Forward
 from backend_caps.kit.states.stories import StateTurn
 from backend_caps_vllm.kit.batches import NULL_BLOCK
 from backend_caps_vllm.kit.engine_modules import VLLM
@@ -33,9 +32,13 @@ class OrderedTurn:
 
     @classmethod
     def of(cls, turn: StateTurn, num_each: int) -> OrderedTurn:
-        """Put requests with as many tokens as a decode first, and others behind by their tokens."""
+        """Put verifies and decodes first, and others behind by their tokens."""
         counts = turn.counts
-        order = sorted(range(len(counts)), key=lambda own: (counts[own] != num_each, counts[own]))
+        keys = [
+            (not is_verified, count != num_each, count)
+            for is_verified, count in zip(turn.verifies, counts, strict=True)
+        ]
+        order = sorted(range(len(counts)), key=keys.__getitem__)
         starts = [sum(counts[:place]) for place in range(len(counts))]
         places = [starts[own] + token for own in order for token in range(counts[own])]
 
@@ -49,6 +52,7 @@ class OrderedTurn:
             slots=ordered(turn.slots),
             prefixes=ordered(turn.prefixes),
             counts=ordered(counts),
+            verifies=[turn.verifies[own] for own in order],
             tokens=tokens,
         )
         return cls(own, sorted(range(len(places)), key=places.__getitem__))
@@ -182,7 +186,7 @@ def common_of(
 
 def prefills_of(turn: StateTurn) -> Sequence[bool]:
     """Return which requests are within their prompts: [B]."""
-    if turn.forward in {Forward.DECODE, Forward.VERIFY}:
+    if turn.is_uniform:
         return [False] * len(turn.counts)
-    pairs = zip(turn.counts, turn.prefixes, strict=True)
-    return [count > 1 or not prefix for count, prefix in pairs]
+    together = zip(turn.counts, turn.prefixes, turn.verifies, strict=True)
+    return [not own and (count > 1 or not prefix) for count, prefix, own in together]

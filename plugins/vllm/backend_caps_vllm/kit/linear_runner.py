@@ -177,8 +177,8 @@ class StateRunner:
         """Return what vLLM's runner says of drafts to this builder; without drafts, nothing."""
         if not self.layers.num_drafts:
             return {}
-        is_verify = turn.forward is Forward.VERIFY
-        drafts = [count - 1 if is_verify else -1 for count in turn.counts]
+        together = zip(turn.counts, turn.verifies, strict=True)
+        drafts = [count - 1 if is_verified else -1 for count, is_verified in together]
         counts = torch.tensor([*drafts, *(-1 for _ in none)], dtype=torch.int32)
         said = {"num_accepted_tokens": own.num_accepted, "num_decode_draft_tokens_cpu": counts}
         if self.vllm.module("envs").VLLM_USE_V2_MODEL_RUNNER is False:
@@ -213,8 +213,11 @@ class StateRunner:
     def _settle_slots(self, turn: StateTurn) -> None:
         """Remember which block of each slot has its state: that of the last kept token."""
         self._verified = turn.slots if turn.drafts else ()
-        accepted = turn.accepted or [1] * len(turn.slots)
-        self._accepted.update(zip(turn.slots, accepted, strict=True))
+        self._accepted.update(dict.fromkeys(turn.slots, 1))
+        if turn.drafts:
+            together = zip(turn.slots, turn.accepted, turn.verifies, strict=True)
+            kept = {slot: count for slot, count, is_verified in together if is_verified}
+            self._accepted.update(kept)
 
     def commit(self, turn: StateTurn) -> None:
         """Do nothing but let the next turn begin: it says how many tokens were kept."""

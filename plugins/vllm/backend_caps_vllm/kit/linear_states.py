@@ -11,6 +11,7 @@ import torch
 from backend_caps.kit import Case, Check, Forward, Rig, Subject
 from backend_caps.kit.scenarios import VERIFIED
 from backend_caps.kit.states.checks import (
+    HOST_WAITS,
     OTHER_KERNELS,
     SHORT_PROMPTS,
     StateAdapter,
@@ -44,6 +45,9 @@ def _layers(subject: Subject, code: str, forward: Forward | None = None) -> Line
     layers = make()
     if forward is Forward.VERIFY:
         layers.num_drafts = VERIFIED - 1
+    # The simulated device takes an index by a host mask for a wait, which a builder has where
+    # prompts are beside verifies; torch copies it from pinned memory (pytorch/pytorch#156384).
+    layers.mixes_verifies = code != HOST_WAITS
     if code == SHORT_PROMPTS:
         layers.lengths = (1, 1, 2)
     else:  # a state that is wrong from its first token on would hide all else

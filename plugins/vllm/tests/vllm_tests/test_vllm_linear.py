@@ -97,9 +97,9 @@ class Layer(SimpleNamespace):
             for token in range(start, start + count):
                 state, output = self._step(state, hidden[token])
                 outputs.append(output)
-                if metadata.is_verify:
+                if metadata.verifies[place]:
                     blocks[rows[0, token - start : token - start + 1].long()] = state[None].float()
-            if not metadata.is_verify:
+            if not metadata.verifies[place]:
                 blocks[rows[0, :1].long()] = state[None].float()
             start += count
         return torch.stack(outputs).to(hidden.dtype)
@@ -121,7 +121,7 @@ class Metadata:
     fresh: list[bool]
     blocks: Tensor
     accepted: Tensor
-    is_verify: bool
+    verifies: list[bool]
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Context:
     metadata: Metadata
 
 
-CONTEXT = Context(Metadata([], [], torch.empty(0), torch.empty(0), is_verify=False))
+CONTEXT = Context(Metadata([], [], torch.empty(0), torch.empty(0), []))
 
 
 class Builder:
@@ -171,7 +171,7 @@ class Builder:
             ],
             blocks=common.block_table_tensor,
             accepted=accepted,
-            is_verify=drafts is not None and bool((drafts >= 0).any()),
+            verifies=[False] * len(counts) if drafts is None else (drafts >= 0).tolist(),
         )
         if self.waits:
             int(common.seq_lens[0])
@@ -189,7 +189,7 @@ class Builder:
             if self.is_stale
             else common.block_table_tensor,
             accepted=self.accepted,
-            is_verify=each > 1,
+            verifies=[each > 1] * common.num_reqs,
         )
         self.static = made
         return made
