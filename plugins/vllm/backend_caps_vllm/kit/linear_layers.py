@@ -27,7 +27,8 @@ ASKED = "cutlass_scaled_mm_supports_fp8 and _block_fp8, answered no"
 """What vLLM's linear layers ask where they are made."""
 _EPSILON = 1e-5
 """What keeps a norm from 0."""
-ASKED = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
+CAPABILITIES = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
+"""The operators that they ask."""
 _MODULES = "model_executor.layers.mamba.linear"
 
 
@@ -194,6 +195,6 @@ def _normed(entries: Tensor) -> Tensor:
 @contextmanager
 def without_operators(vllm: VLLM) -> Iterator[None]:
     """Answer what vLLM's linear layers ask compiled operators, within a `with` block."""
-    asked = dict.fromkeys(ASKED, lambda _capability: False)
+    asked = dict.fromkeys(CAPABILITIES, lambda _capability: False)
     with patch.dict(vars(vllm.module("_custom_ops")), asked):
         yield
