@@ -119,6 +119,28 @@ def test_linear_attention_has_scripts_of_its_parts(name: str, check: str, words:
 
 
 @pytest.mark.parametrize(
+    ("check", "forward", "called"),
+    [
+        ("linear-states", Forward.CHUNK, "lightning_attention(q, k, v, slopes)"),
+        ("linear-states-short-prompts", Forward.PREFILL, "metadata.num_prefills == 1"),
+        ("linear-states-graphs", Forward.VERIFY, "get_extra_attn_kwargs(builder, 2)"),
+        ("linear-states-waits", Forward.DECODE, "bailing_linear_attn as layer"),
+    ],
+)
+def test_lightning_attention_has_scripts_of_what_its_layers_call(
+    check: str, forward: Forward, called: str
+) -> None:
+    """The kernel, the builder, the runner's word to it, and the clearing of states, each alone."""
+    case = Case(check=check, scenario=Scenario(forward=forward))
+
+    text = _text("BailingLinearAttentionBackend", case)
+
+    compile(text, "script.py", "exec")
+    assert called in text
+    assert len(text.splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize(
     ("name", "case", "why"),
     [
         ("TritonAttentionBackend", Case(check="races", scenario=DECODE), "more than an eager"),
