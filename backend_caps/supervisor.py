@@ -88,11 +88,8 @@ class Log:
         return os.pread(self._events.fileno(), self.num_bytes, 0)
 
     def end(self) -> None:
-        """Record that Python ends this process, whose last event is written."""
+        """Record that Python ends this process."""
         self._over.write(b".")
-        # What an engine imports may show warnings of files that are left open.
-        self._over.close()
-        self._events.close()
 
     def crash(self, status: int) -> Crash:
         """Append the crash of a process, and return it."""
