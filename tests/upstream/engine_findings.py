@@ -173,7 +173,7 @@ class EngineFindings:
         """Show each script, under its name."""
         files = sorted(self.scripts_folder.glob("*.py"))
         return "\n\n".join(
-            f"#### {file.stem}\n\n```python\n{file.read_text('utf-8')}```" for file in files
+            f"#### {file.stem}\n\n```py\n{file.read_text('utf-8')}```" for file in files
         )
 
     def checks_table(self) -> str:
