@@ -25,10 +25,10 @@ OPERATOR = "torch.ops.vllm.linear_attention, by the function that it is register
 """What is called in place of an operator that torch's dispatcher does not find on the device."""
 ASKED = "cutlass_scaled_mm_supports_fp8 and _block_fp8, answered no"
 """What vLLM's linear layers ask where they are made."""
+CAPABILITY_OPERATORS = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
+"""The compiled operators behind that question, which exist for CUDA alone."""
 _EPSILON = 1e-5
 """What keeps a norm from 0."""
-CAPABILITIES = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
-"""The operators that they ask."""
 _MODULES = "model_executor.layers.mamba.linear"
 
 
@@ -195,6 +195,6 @@ def _normed(entries: Tensor) -> Tensor:
 @contextmanager
 def without_operators(vllm: VLLM) -> Iterator[None]:
     """Answer what vLLM's linear layers ask compiled operators, within a `with` block."""
-    asked = dict.fromkeys(CAPABILITIES, lambda _capability: False)
+    asked = dict.fromkeys(CAPABILITY_OPERATORS, lambda _capability: False)
     with patch.dict(vars(vllm.module("_custom_ops")), asked):
         yield

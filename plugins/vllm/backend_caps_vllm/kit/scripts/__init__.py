@@ -14,7 +14,7 @@ from backend_caps.kit.states.checks import SHORT_PROMPTS
 from backend_caps_vllm.kit.checks import VARIANTS, trimmed_scene
 from backend_caps_vllm.kit.engine_modules import load_vllm
 from backend_caps_vllm.kit.flex import attend_blocks
-from backend_caps_vllm.kit.linear_layers import CAPABILITIES
+from backend_caps_vllm.kit.linear_layers import CAPABILITY_OPERATORS
 from backend_caps_vllm.kit.servers import FLOAT8
 
 _TEMPLATES = script_templates(Path(__file__).parent)
@@ -47,7 +47,8 @@ _SCALED_TOLERANCE = 2 * FLOAT8_TOLERANCE
 def prepare_vllm() -> None:
     """Stand in for what vLLM imports, pins and compiles for GPUs alone."""
     vllm = load_vllm()
-    vars(vllm.module("_custom_ops")).update(dict.fromkeys(CAPABILITIES, lambda _capability: False))
+    answers = dict.fromkeys(CAPABILITY_OPERATORS, lambda _capability: False)
+    vars(vllm.module("_custom_ops")).update(answers)
     vars(vllm.module("utils.torch_utils"))["PIN_MEMORY"] = False
     flex = vllm.module("v1.attention.backends.flex_attention")
     vars(flex)["flex_attention_compiled"] = attend_blocks
