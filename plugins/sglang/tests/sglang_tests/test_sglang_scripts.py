@@ -127,6 +127,11 @@ def test_kernels_have_scripts_of_their_own(name: str, check: str) -> None:
             Case(check="numerics", scenario=Scenario(forward=Forward.TREE)),
             "trees",
         ),
+        (
+            "TritonAttnBackend",
+            Case(check="latent-attention", scenario=DECODE),
+            "more than an eager forward over keys and values",
+        ),
         ("GDNAttnBackend", Case(check="numerics", scenario=DECODE), "no class of plain attention"),
     ],
 )

@@ -68,7 +68,8 @@ def script_of(subject: Subject, finding: Finding) -> IssueScript:
 def _require_attention(subject: Subject, case: Case) -> None:
     """Raise a KitError where no script runs a case of plain attention."""
     if case.check not in _CHECKS:
-        raise KitError.no_script(subject.name, f"{case.check} is more than an eager forward")
+        problem = f"{case.check} is more than an eager forward over keys and values"
+        raise KitError.no_script(subject.name, problem)
     if case.scenario is None or case.scenario.forward not in _MODES:
         raise KitError.no_script(subject.name, "its batches have trees, or are a draft model's")
     if _part_of(subject.name, case.scenario.forward) not in _MODULES:
