@@ -89,8 +89,7 @@ BESIDE = ""
 @click.option(
     "--lines/--no-lines",
     default=None,
-    help="Count which lines of the backend's own files run, which takes a third of the time; done "
-    "unless --quick is given.",
+    help="Count which lines of the backend's own files run; done unless --quick is given.",
 )
 @click.option(
     "--write-evidence",

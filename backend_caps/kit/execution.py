@@ -160,7 +160,7 @@ def _ran(
         return
     guard, codes = _guard(os.getpid(), deadline_s), {check.code: check for check in checks}
     second = SecondProcess(
-        len(checks),
+        sorted(range(len(checks)), key=lambda number: checks[number].code not in _LONGEST),
         lambda number: pickled(run(checks[number], [guard])),
         lambda: pickle.dumps(fork.report()),
     )
@@ -176,6 +176,8 @@ def _ran(
     yield from (run(own, observers) for number, own in enumerate(checks) if number not in taken)
 
 
+_LONGEST = frozenset({"numerics", "serving", "memory", "races"})
+"""Checks that go first, so that no process waits long for the other one's last."""
 _FEWEST = 4
 """Checks below which a second process gains nothing."""
 

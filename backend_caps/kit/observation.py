@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from coverage import Coverage
+
+from backend_caps.simulator.tracing import KernelRecord, recorded_kernels
 
 _EXPECTED = ["already-imported", "include-ignored", "module-not-measured", "no-data-collected"]
 """Warnings of coverage that are switched off: a backend is often imported before, or never runs."""
@@ -44,6 +46,8 @@ class LineCounter:
     """Record which lines of an implementation's files run within a `with` block.
 
     The files are those of `own_files`. A `Coverage` that runs already is suspended in the block.
+    Of a Triton kernel, a statement counts as run where one of its block ran on the simulated
+    device: the compiler folds some away, and jumps, which are a block's only ones, without a line.
 
     Args:
         implementation: `package.module:Class`, as a declaration names it; it need not be imported.
@@ -54,16 +58,18 @@ class LineCounter:
         include = [*map(str, self._files)]
         self._coverage = Coverage(data_file=None, config_file=False, include=include)
         self._coverage.set_option("run:disable_warnings", _EXPECTED)
+        self._block, self._kernels = ExitStack(), KernelRecord()
 
     def __enter__(self) -> Self:
+        self._kernels = self._block.enter_context(recorded_kernels())
         # An empty `include` would measure every file.
         if self._files:
             self._coverage.start()
+            self._block.callback(self._coverage.stop)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._files:
-            self._coverage.stop()
+        self._block.close()
 
     @property
     def files(self) -> Sequence[FileLines]:
@@ -73,10 +79,12 @@ class LineCounter:
     def _lines_of(self, file: Path) -> FileLines:
         _, statements, _, missing, _ = self._coverage.analysis2(str(file))
         inside = _lines_inside(file)
-        lines, missed = (
-            tuple(line for line in measured if line in inside) for measured in (statements, missing)
+        in_kernels = {site.line for site in self._kernels.lines if site.file == str(file)}
+        ran = {*statements} - {*missing} | {*_ran_in_kernels(file, in_kernels)}
+        lines = tuple(line for line in statements if line in inside)
+        return FileLines(
+            file=file, lines=lines, missed=tuple(line for line in lines if line not in ran)
         )
-        return FileLines(file=file, lines=lines, missed=missed)
 
 
 def own_files(module: str) -> Sequence[Path]:
@@ -135,6 +143,24 @@ def _lines_inside(file: Path) -> frozenset[int]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
     )
+
+
+def _ran_in_kernels(file: Path, lines: Collection[int]) -> Iterator[int]:
+    """List the first line of each statement of a file's kernels that ran, of the lines that did."""
+    functions = (node for node in ast.walk(_parsed(file)) if isinstance(node, ast.FunctionDef))
+    for function in functions:
+        if any("jit" in ast.unparse(each) for each in function.decorator_list):
+            yield from _ran_in_block(function.body, lines)
+
+
+def _ran_in_block(block: Sequence[ast.stmt], lines: Collection[int]) -> Iterator[int]:
+    """List the statements of a block that ran: all where one did, but for those in inner blocks."""
+    is_empty = all(isinstance(statement, ast.Return | ast.Pass) for statement in block)
+    if is_empty or any(block[0].lineno <= line <= (block[-1].end_lineno or 0) for line in lines):
+        for statement in block:
+            yield statement.lineno
+            for name in ("body", "orelse"):
+                yield from _ran_in_block(getattr(statement, name, ()), lines)
 
 
 def _parsed(file: Path) -> ast.Module:

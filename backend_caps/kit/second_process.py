@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -19,17 +19,17 @@ class SecondProcess:
     with this process. The device has to be the CPU: a CUDA context does not survive a fork.
 
     Args:
-        count: the number of pieces.
+        numbers: the pieces, in the order in which they are taken.
         run: runs a piece, by its number, and returns its pickled result.
         report: returns what the fork says behind its last piece, pickled.
     """
 
     def __init__(
-        self, count: int, run: Callable[[int], bytes], report: Callable[[], bytes]
+        self, numbers: Sequence[int], run: Callable[[int], bytes], report: Callable[[], bytes]
     ) -> None:
         context = get_context("fork")
         self._queue = context.SimpleQueue()
-        for number in (*range(count), _END, _END):
+        for number in (*numbers, _END, _END):
             self._queue.put(number)
         self._run, self._report = run, report
         self._pipe, fork_end = context.Pipe(duplex=False)

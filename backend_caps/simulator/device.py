@@ -31,6 +31,7 @@ from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.records import HOST
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
 from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, SimTensor, aten
+from backend_caps.simulator.tracing import untraced
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""
@@ -126,6 +127,7 @@ def register() -> torch.device:
     return torch.device(DEVICE_NAME, 0)
 
 
+@untraced
 def _dispatched(func: AnyOperator, *args: object, **kwargs: object) -> object:
     return dispatch(func, args, kwargs)
 
@@ -147,6 +149,7 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Keep torch from wrapping the dispatch: that would import dynamo, which takes 3 s."""
         return False
 
+    @untraced
     def __torch_dispatch__(
         self,
         func: AnyOperator,

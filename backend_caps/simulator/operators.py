@@ -22,6 +22,7 @@ from backend_caps.simulator.errors import SimulatorError, call_site
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, no_dispatch
 from backend_caps.simulator.simulation import current
 from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, Metadata, SimTensor, aten
+from backend_caps.simulator.tracing import call_traced
 
 
 class Effect(Enum):
@@ -68,6 +69,8 @@ class Operator:
         is_sized_by_arguments = self.positions.keys().isdisjoint(("generator", "size"))
         self.is_cheap = func.namespace == "aten" and is_sized_by_arguments
         """Whether computing it takes short where its arguments are small."""
+        self.is_foreign = func.namespace not in _OF_TORCH
+        """Whether its own code may be Python of a backend."""
 
 
 operator_of = cache(Operator)
@@ -102,6 +105,7 @@ def _effect(func: AnyOperator) -> Effect:
 
 
 Results = tuple[Metadata | None, ...]
+_OF_TORCH = frozenset({"aten", "prim", "prims"})
 _PLACES = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 _MOST_KEPT = 20_000
 _SMALL = 1 << 20
@@ -127,6 +131,8 @@ class Call:
 
     def run(self) -> object:
         """Make the call."""
+        if self.operator.is_foreign:
+            return call_traced(self.operator.func, *self.args, **self.kwargs)
         return self.operator.func(*self.args, **self.kwargs)
 
     def argument(self, name: str) -> object:

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from backend_caps.simulator.allocation import Lease
 from backend_caps.simulator.simulation import current
+from backend_caps.simulator.tracing import untraced
 
 AnyOperator = OpOverload[..., object]
 aten = torch.ops.aten
@@ -68,6 +69,7 @@ class SimTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
 
     @classmethod
+    @untraced
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: AnyOperator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> object:

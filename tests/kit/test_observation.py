@@ -3,11 +3,14 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from backend_caps.kit.observation import DistinctLines, FileLines, LineCounter, muffled, own_files
+from backend_caps.simulator import simulate
 
 PACKAGE = {
     "__init__.py": "from lined.other import OTHER\n",
@@ -99,6 +102,65 @@ def test_lines_of_nothing_are_none(package: Path) -> None:
 
     assert package.exists()
     assert counter.files == []
+
+
+KERNELS = """\
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def halved(x):
+    half = x * 0.5
+    return half
+
+@triton.jit
+def scale(out, x, flag, BLOCK: tl.constexpr, IS_HALF: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    value = tl.load(x + place)
+    if IS_HALF:
+        value = halved(value)
+    else:
+        value = value * 3
+    if tl.load(flag) > 0:
+        value = -value
+    if tl.load(flag) > 1:
+        return
+    tl.store(out + place, value)
+
+@torch.library.custom_op("lined_kernels::added", mutates_args=("x",))
+def added(x: torch.Tensor, by: float) -> None:
+    if by > 9:
+        by = 9.0
+    x.add_(by)
+
+class Backend:
+    def forward(self, x, flag):
+        scale[(1,)](x, x, flag, BLOCK=8, IS_HALF=True)
+        added(x, 1.0)
+        if flag.device.type == "cpu":
+            x.zero_()
+        return x
+"""
+
+
+def test_lines_of_kernels_and_operators_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulated device runs both: a kernel's blocks, and Python in an operator's body."""
+    (tmp_path / "lined_kernels.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("lined_kernels")
+
+    with simulate(), LineCounter("lined_kernels:Backend") as counter:
+        tracer = sys.gettrace()
+        flag = torch.zeros(1, dtype=torch.int32, device="sim")
+        result = module.Backend().forward(torch.ones(8, device="sim"), flag).cpu()
+        assert sys.gettrace() is tracer
+
+    assert result.tolist() == [1.5] * 8
+    (file,) = counter.files
+    assert file.missing == ("17", "19", "27", "35")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_few_checks_run_in_one_process() -> None:
 
 def test_each_piece_is_taken_once() -> None:
     """Both processes take from one queue."""
-    second = SecondProcess(40, lambda number: f"{number}".encode(), lambda: b"done")
+    second = SecondProcess(range(40), lambda number: f"{number}".encode(), lambda: b"done")
     here = list(second.numbers())
     there = [int(result) for _, result in second.brought()]
 

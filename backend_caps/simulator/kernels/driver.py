@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 import triton  # type: ignore[import-untyped] # Triton ships no types
@@ -30,14 +30,15 @@ from triton.runtime.jit import TensorWrapper  # type: ignore[import-untyped] # a
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-untyped] # as above
 
 from backend_caps.simulator.allocation import PinnedMemory, Segment, segment_at
-from backend_caps.simulator.errors import SimulatorError, call_site
-from backend_caps.simulator.kernels.errors import KernelTextError
+from backend_caps.simulator.kernels.errors import KernelTextError, refuse_kernel
 from backend_caps.simulator.kernels.frames import Grid
+from backend_caps.simulator.kernels.locations import moved
 from backend_caps.simulator.kernels.memory import Find, Memory
 from backend_caps.simulator.kernels.programs import Kernel
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, FoundBlocks, Op
 from backend_caps.simulator.simulation import Simulation, current
 from backend_caps.simulator.tensor import SimTensor
+from backend_caps.simulator.tracing import untraced
 
 _NAME = "sim"
 _ARCHITECTURE = 90
@@ -47,17 +48,6 @@ _MOST_THREADS = 1024
 _NO_MEMORY = Segment(torch.empty(0, dtype=torch.uint8), 0, None)
 _SHARED_BYTES = 232448
 """What a program may have of shared memory on an H100; nothing is allocated here."""
-
-
-def refuse_kernel(name: str, reason: str) -> NoReturn:
-    """Raise for a kernel that cannot run.
-
-    Raises:
-        SimulatorError: always.
-    """
-    launched = f"kernel {name!r}, launched at {call_site()}"
-    text = f"{launched}, cannot run on the simulated device: {reason}."
-    raise SimulatorError("unsupported-kernel", text)
 
 
 class SimBackend(CUDABackend):  # type: ignore[misc] # its base has no types
@@ -120,6 +110,8 @@ class SimLauncher:
     def __init__(self, src: ASTSource, metadata: object) -> None:
         del metadata
         self._types = tuple(src.signature.values())
+        self._file = src.fn.fn.__code__.co_filename
+        self._kernel: Kernel | None = None
 
     def __call__(
         self,
@@ -127,7 +119,7 @@ class SimLauncher:
         y: int,
         z: int,
         stream: int,
-        kernel: Kernel,
+        compiled: tuple[str, bytes],
         packed: None,
         metadata: object,
         enter: Callable[[object], object] | None,
@@ -143,13 +135,23 @@ class SimLauncher:
         given: list[object] = []
         for kind, value in zip(self._types, args, strict=True):
             _flatten(kind, value, given)
-        self.launch(kernel, given, (x, y, z))
+        if self._kernel is None:
+            self._kernel = _read(*compiled, self._file)
+        self.launch(self._kernel, given, (x, y, z))
         if leave is not None:
             leave(metadata)
 
     def launch(self, kernel: Kernel, given: Sequence[object], grid: Grid) -> None:
         """Launch a kernel with what it takes."""
         launch(kernel, given, grid)
+
+
+def _read(name: str, text: bytes, file: str) -> Kernel:
+    """Make compiled IR ready to run; the kernel's file may have moved since."""
+    try:
+        return Kernel.read(moved(text.decode(), file), name, (_LIBRARY,))
+    except KernelTextError as error:
+        refuse_kernel(name, f"it has {error}, which is not known here")
 
 
 def _flatten(kind: object, value: object, given: list[object]) -> None:
@@ -227,6 +229,7 @@ def _blocks(kernel: Kernel, verb: str, segments: Mapping[int, Segment]) -> Block
     return frozenset(serial for serial in serials if serial is not None)
 
 
+@untraced
 def run_on_segments(
     kernel: Kernel,
     values: Sequence[object],
@@ -297,14 +300,10 @@ class SimUtilities:
     @staticmethod
     def load_binary(
         name: str, text: bytes, shared: int, device: object
-    ) -> tuple[Kernel, Kernel, int, int, int]:
-        """Read a kernel's IR; its registers are not counted."""
+    ) -> tuple[bytes, tuple[str, bytes], int, int, int]:
+        """Keep a kernel's IR, which its launcher reads; its registers are not counted."""
         del shared, device
-        try:
-            kernel = Kernel.read(text.decode(), name, (_LIBRARY,))
-        except KernelTextError as error:
-            refuse_kernel(name, f"it has {error}, which is not known here")
-        return kernel, kernel, 0, 0, _MOST_THREADS
+        return text, (name, text), 0, 0, _MOST_THREADS
 
 
 class SimDriver(DriverBase):  # type: ignore[misc] # its base has no types

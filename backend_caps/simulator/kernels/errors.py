@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from backend_caps.simulator.errors import Site
+from typing import NoReturn
+
+from backend_caps.simulator.errors import SimulatorError, Site, call_site
 
 
 class KernelTextError(Exception):
@@ -25,3 +27,14 @@ class KernelFaultError(RuntimeError):
         super().__init__(f"{site}: {text}")
         self.site = site
         """The kernel's line."""
+
+
+def refuse_kernel(name: str, reason: str) -> NoReturn:
+    """Raise for a kernel that cannot run.
+
+    Raises:
+        SimulatorError: always.
+    """
+    launched = f"kernel {name!r}, launched at {call_site()}"
+    text = f"{launched}, cannot run on the simulated device: {reason}."
+    raise SimulatorError("unsupported-kernel", text)

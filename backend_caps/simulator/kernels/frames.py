@@ -13,9 +13,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from backend_caps.simulator.errors import Site
 from backend_caps.simulator.kernels.ir import Block, Kind, Operation
 from backend_caps.simulator.kernels.memory import Access, Memory
 from backend_caps.simulator.kernels.roots import PointerRoots, Roots
+from backend_caps.simulator.tracing import note_block
 
 Grid = tuple[int, int, int]
 """How many programs there are along each axis."""
@@ -65,7 +67,7 @@ Step = Callable[[Frame], None]
 Results = list[Tensor]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Body:
     """A block that is ready to run."""
 
@@ -75,9 +77,12 @@ class Body:
     """What its operations do, but for the last one."""
     last: Operation
     """How it goes on."""
+    lines: frozenset[Site]
+    """The lines of its operations, with those that call them."""
 
     def run(self, frame: Frame, arguments: Sequence[Tensor] = ()) -> Results:
         """Run the operations, and return the values that the last one gives on."""
+        note_block(self)
         values = frame.values
         for number, value in zip(self.arguments, arguments, strict=True):
             values[number] = value

@@ -73,8 +73,13 @@ class Operation:
     """The blocks of each of its regions."""
     targets: Sequence[tuple[str, Sequence[int]]] = ()
     """The blocks that it branches to, with their arguments."""
-    site: Site = NOWHERE
-    """Its line in the kernel."""
+    lines: Sequence[Site] = (NOWHERE,)
+    """Its line in the kernel, and behind it those of the calls that lead to it."""
+
+    @property
+    def site(self) -> Site:
+        """Its line in the kernel."""
+        return self.lines[0]
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from backend_caps.simulator.errors import Site
 from backend_caps.simulator.kernels.arithmetic import computation
 from backend_caps.simulator.kernels.blocks import BUILDERS
 from backend_caps.simulator.kernels.control import CONTROL
@@ -151,7 +152,8 @@ class ExecutableFunction:
         """Make a block ready to run."""
         *operations, last = block.operations
         steps = [self._step(operation) for operation in operations]
-        return Body(block.arguments, [step for step in steps if step is not None], last)
+        lines = frozenset[Site]().union(*(operation.lines for operation in block.operations))
+        return Body(block.arguments, [step for step in steps if step is not None], last, lines)
 
     def callee(self, name: str, roots: Sequence[Roots]) -> ExecutableFunction:
         """Make a function of the module ready to run, with the roots of what it is given."""

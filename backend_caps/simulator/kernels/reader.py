@@ -8,18 +8,18 @@ text is read: Triton's own objects show neither attributes nor blocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 from itertools import count
 
 import torch
 
 from backend_caps.simulator.errors import Site
 from backend_caps.simulator.kernels.errors import KernelTextError
-from backend_caps.simulator.kernels.ir import NOWHERE, Block, Function, Kind, Operation, kind_of
+from backend_caps.simulator.kernels.ir import Block, Function, Kind, Operation, kind_of
+from backend_caps.simulator.kernels.locations import Locations
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
-_ALIAS = re.compile(r"(#loc\d*) = loc\((.*)\)$")
-_FILE = re.compile(r'"([^"]*)":(\d+):\d+')
 _RESULTS = re.compile(r"(%[\w$.-]+(?::\d+)?(?:, %[\w$.-]+(?::\d+)?)*) = ")
 _NAME = re.compile(r'"?([a-z_]+(?:\.[a-z_0-9]+)+)"?')
 _FUNCTION = re.compile(r'tt\.func (?:public |private )?@"?([^"(]+)"?\(')
@@ -32,22 +32,27 @@ _POINTER = re.compile(r"!tt\.ptr<((?:[^<>]|<[^<>]*>)*)>")
 _OPENERS, _CLOSERS = "<({[", ">)}]"
 
 
+@cache
+def _tokens(separator: str) -> re.Pattern[str]:
+    """Match what `split_outside` looks at; an arrow closes no bracket."""
+    return re.compile(rf"{re.escape(separator)}|->|[<({{\[>)}}\]]")
+
+
 def split_outside(text: str, separator: str) -> list[str]:
     """Split a text where a separator stands outside of all brackets."""
-    parts, depth, start, place = [], 0, 0, 0
-    while place < len(text):
-        character = text[place]
-        is_arrow = character == ">" and text[place - 1 : place] == "-"
-        if character in _OPENERS:
+    if separator not in text:
+        return [text]
+    parts, depth, start = list[str](), 0, 0
+    for found in _tokens(separator).finditer(text):
+        token = found[0]
+        if token == separator:
+            if depth == 0:
+                parts.append(text[start : found.start()])
+                start = found.end()
+        elif token in _OPENERS:
             depth += 1
-        elif character in _CLOSERS and not is_arrow:
+        elif token in _CLOSERS:
             depth -= 1
-        elif depth == 0 and text.startswith(separator, place):
-            parts.append(text[start:place])
-            place += len(separator)
-            start = place
-            continue
-        place += 1
     return [*parts, text[start:]]
 
 
@@ -59,39 +64,6 @@ def _up_to_closing(text: str) -> str:
         if depth < 0:
             return text[:place]
     raise KernelTextError(f"a line {text!r}")
-
-
-class Locations:
-    """Lines of source, by the aliases that the text has for them.
-
-    Args:
-        lines: the text.
-        libraries: folders whose lines are passed over for those of their callers.
-    """
-
-    def __init__(self, lines: Sequence[str], libraries: Sequence[str]) -> None:
-        matches = filter(None, map(_ALIAS.match, lines))
-        self._aliases = {match[1]: match[2] for match in matches}
-        self._libraries = tuple(libraries)
-        self._kept: dict[str, Site] = {}
-
-    def site(self, text: str) -> Site:
-        """Return the line that a location stands for: the innermost that is in no library."""
-        site = self._kept.get(text)
-        if site is None:
-            lines = list(self._lines(text))
-            own = [line for line in lines if not line.file.startswith(self._libraries)]
-            site = self._kept[text] = (own or lines or [NOWHERE])[0]
-        return site
-
-    def _lines(self, text: str) -> Iterator[Site]:
-        text = self._aliases.get(text, text)
-        file = _FILE.match(text)
-        if file is not None:
-            yield Site(file[1], int(file[2]))
-        else:
-            for alias in re.findall(r"#loc\d*", text):
-                yield from self._lines(alias)
 
 
 class _Reader:
@@ -167,7 +139,7 @@ class _Reader:
         blocks = [Block("", list(arguments))]
         while not (line := self._lines[self._place]).startswith("}"):
             self._place += 1
-            label = _LABEL.match(line)
+            label = _LABEL.match(line) if line.startswith("^") else None
             if label is None:
                 if line:
                     blocks[-1].operations.append(self._operation(line))
@@ -182,7 +154,7 @@ class _Reader:
         return blocks
 
     def _operation(self, line: str) -> Operation:
-        line, site = self._split_location(line)
+        line, lines = self._split_location(line)
         results = _RESULTS.match(line)
         rest = line if results is None else line[results.end() :]
         named = _NAME.match(rest)
@@ -201,17 +173,17 @@ class _Reader:
                 operation = self._generic(name, rest)
             case _:
                 operation = self._plain(name, rest)
-        operation.site = site or operation.site
+        operation.lines = lines or operation.lines
         if results is not None:
             operation.results = self._results(results[1], operation.kinds)
         return operation
 
-    def _split_location(self, line: str) -> tuple[str, Site | None]:
+    def _split_location(self, line: str) -> tuple[str, Sequence[Site]]:
         """Split a line's location off."""
         place = line.rfind(" loc(")
         if place < 0 or not line.endswith(")"):
-            return line, None
-        return line[:place], self._locations.site(line[place + len(" loc(") : -1])
+            return line, ()
+        return line[:place], self._locations.lines(line[place + len(" loc(") : -1])
 
     def _results(self, text: str, kinds: Sequence[Kind]) -> list[int]:
         names: list[str] = []
@@ -227,9 +199,10 @@ class _Reader:
         if rest.endswith("{"):
             raise KernelTextError(f"operation {name!r}")
         # Strings may hold anything that else has a meaning.
-        strings = _STRING.findall(rest)
+        strings = _STRING.findall(rest) if '"' in rest else []
         places = count()
-        head, types = _split_types(_STRING.sub(lambda _: f'"{next(places)}"', f" {rest}"))
+        text = _STRING.sub(lambda _: f'"{next(places)}"', rest) if strings else rest
+        head, types = _split_types(f" {text}")
         operation = Operation(name=name)
         if name.startswith("cf."):
             condition, *targets = split_outside(rest, ", ") if "cond" in name else ("", rest)
@@ -240,13 +213,12 @@ class _Reader:
         operation.operands = self._values(head)
 
         def restored(text: str) -> str:
-            return _KEPT.sub(lambda kept: strings[int(kept[1])], text)
+            return _KEPT.sub(lambda kept: strings[int(kept[1])], text) if strings else text
 
         operation.attributes = {key: restored(value) for key, value in attributes.items()}
         operation.words = restored(" ".join(_VALUE.sub("", head).split()))
-        given = [] if types is None else types
         operation.kinds = result_kinds(
-            name, given, [self._kinds[each] for each in operation.operands]
+            name, types, [self._kinds[each] for each in operation.operands]
         )
         return operation
 
@@ -308,8 +280,8 @@ class _Reader:
 
     def _close(self, operation: Operation) -> str:
         """Read the line that ends an operation's regions, without its location."""
-        line, site = self._split_location(self._lines[self._place])
-        operation.site = site or operation.site
+        line, lines = self._split_location(self._lines[self._place])
+        operation.lines = lines or operation.lines
         self._place += 1
         return line
 
@@ -353,11 +325,15 @@ def _kinds_in(text: str) -> list[Kind]:
     return [kind_of(entry.strip()) for entry in split_outside(inner, ", ") if entry.strip()]
 
 
-def _split_types(text: str) -> tuple[str, list[str] | None]:
+def _split_types(text: str) -> tuple[str, Sequence[str]]:
     """Split off what is printed behind the last colon that is outside of all brackets."""
     *heads, types = split_outside(text, " : ")
-    if not heads:
-        return text, None
+    return (" : ".join(heads), _listed(types)) if heads else (text, ())
+
+
+@cache
+def _listed(types: str) -> Sequence[str]:
+    """List types, those of results behind an arrow."""
     before, *after = (
         split_outside(types, " -> ") if " -> " in types else split_outside(types, " to ")
     )
@@ -366,12 +342,14 @@ def _split_types(text: str) -> tuple[str, list[str] | None]:
         last = after[0].strip()
         inner = last[1:-1] if last.startswith("(") else last
         given += ["->", *(entry.strip() for entry in split_outside(inner, ", "))]
-    return " : ".join(heads), given
+    return tuple(given)
 
 
 def _split_attributes(text: str) -> tuple[str, dict[str, str]]:
     """Split off what is printed in braces."""
     attributes: dict[str, str] = {}
+    if "{" not in text:
+        return text, attributes
     for pattern in (r"<\{(.*?)\}>", r"\{(.*)\}"):
         found = re.search(pattern, text)
         if found is not None:

@@ -116,3 +116,23 @@ def test_triton_keeps_its_own_loader(tmp_path: Path) -> None:
     found = _run(REGISTER + IMPORTS + source, tmp_path)
 
     assert (found.stdout, found.stderr) == ("True triton\n", "")
+
+
+FAULT = """
+with simulate("lazy"):
+    store[(1,)](torch.zeros(1, device="sim"), 2.5)
+    torch.get_device_module("sim").synchronize()
+"""
+
+
+def test_line_of_a_moved_kernel_is_where_it_is_now(tmp_path: Path) -> None:
+    """What was compiled in another folder has its lines in the file that is run."""
+    for name in ("before", "now"):
+        (tmp_path / name).mkdir()
+        program = IMPORTS + REGISTER + STORE.replace("tl.store(out", "tl.store(out + 1") + FAULT
+
+        found = _run(program, tmp_path / name, TRITON_CACHE_DIR=str(tmp_path / "cache"))
+
+        assert f"{tmp_path / name / 'program.py'}:8: writes element 1" in found.stderr
+    compiled = [*tmp_path.glob("cache/*/store.ttir")]
+    assert len(compiled) == 1
