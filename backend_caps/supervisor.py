@@ -64,37 +64,37 @@ class Log:
     """Events of the checking processes, in unnamed files that forks share."""
 
     def __init__(self) -> None:
-        self._events = TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the process
-        self._trace = TemporaryFile(buffering=0)  # noqa: SIM115 - the same
-        self._over = TemporaryFile(buffering=0)  # noqa: SIM115 - the same
+        # Descriptors, since they are open to the very end of the process: of a file object that is
+        # not closed Python warns there.
+        self._events, self._trace, self._over = _unnamed_file(), _unnamed_file(), _unnamed_file()
 
     @property
     def num_bytes(self) -> int:
         """The size of all events; it grows with each process that gets further."""
-        return os.fstat(self._events.fileno()).st_size
+        return os.fstat(self._events).st_size
 
     @property
     def is_over(self) -> bool:
         """Whether Python ended the process, by an exit or by an exception."""
-        return os.fstat(self._over.fileno()).st_size > 0
+        return os.fstat(self._over).st_size > 0
 
     def write(self, event: bytes) -> None:
         """Append an event, as a pickle."""
-        self._events.write(event)
+        os.write(self._events, event)
 
     def read(self) -> bytes:
         """Return all events, one pickle behind the other."""
         # `pread` leaves the offset alone, which the processes share.
-        return os.pread(self._events.fileno(), self.num_bytes, 0)
+        return os.pread(self._events, self.num_bytes, 0)
 
     def end(self) -> None:
         """Record that Python ends this process."""
-        self._over.write(b".")
+        os.write(self._over, b".")
 
     def crash(self, status: int) -> Crash:
         """Append the crash of a process, and return it."""
-        size = os.fstat(self._trace.fileno()).st_size
-        trace = os.pread(self._trace.fileno(), size, 0).decode(errors="replace")
+        size = os.fstat(self._trace).st_size
+        trace = os.pread(self._trace, size, 0).decode(errors="replace")
         crash = Crash(status=status, trace=trace, at_s=time.monotonic())
         self.write(pickle.dumps(crash))
         return crash
@@ -102,12 +102,12 @@ class Log:
     def close(self) -> None:
         """Close its files."""
         for file in (self._events, self._trace, self._over):
-            file.close()
+            os.close(file)
 
     def watch(self) -> None:
         """Let faulthandler write its trace into this log when a signal ends the process."""
-        os.ftruncate(self._trace.fileno(), 0)
-        self._trace.seek(0)
+        os.ftruncate(self._trace, 0)
+        os.lseek(self._trace, 0, os.SEEK_SET)
         faulthandler.enable(self._trace, all_threads=False)
 
     def end_process_after(self, seconds: float) -> None:
@@ -120,6 +120,12 @@ class Log:
     def keep_process(self) -> None:
         """Cancel the deadline."""
         faulthandler.cancel_dump_traceback_later()
+
+
+def _unnamed_file() -> int:
+    """Open a file that has no name, and return its descriptor."""
+    with TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def watched() -> Log | None:
