@@ -1,4 +1,4 @@
-"""What a counter of lines needs of the simulator: its own code untraced, and the lines of kernels.
+"""What a counter of lines needs of the simulator: no traces of its own code, and lines of kernels.
 
 Python's trace function slows down all code that runs while it is set, most of it the simulator's.
 Kernels are never run by Python, so no trace function sees their lines.
