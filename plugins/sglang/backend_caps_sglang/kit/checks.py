@@ -61,6 +61,12 @@ STATEMENTS = (
         forwards=_CHAINS,
     ),
     _Statement(
+        code="window-pools",
+        title="Layers with a window attend to memory of their own.",
+        variant=ServedVariant(num_before=WINDOW, is_mixed=True, has_window_pool=True),
+        forwards=_CHAINS,
+    ),
+    _Statement(
         code="soft-cap",
         title="Scores stay below a layer's cap.",
         variant=ServedVariant(logit_cap=1.5),

@@ -47,6 +47,8 @@ class SGLang:
     """`RadixLinearAttention`."""
     memory: ModuleType
     """`HybridReqToTokenPool`, whose requests have states."""
+    windows: ModuleType
+    """`SWAKVPool`, in which layers with a window have memory of their own."""
     states: ModuleType
     """`Mamba2CacheParams`, and what they are made of."""
 
@@ -74,6 +76,7 @@ def load_sglang() -> SGLang:
             capturing=_module("srt.model_executor.runner_utils.capture_mode"),
             linear_layers=_module("srt.layers.radix_linear_attention"),
             memory=_module("srt.mem_cache.memory_pool"),
+            windows=_module("srt.mem_cache.swa_memory_pool"),
             states=_module("srt.configs.mamba_utils"),
         )
         found.context.get_context().override_server_args(device="cpu").install()

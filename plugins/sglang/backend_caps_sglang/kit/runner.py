@@ -1,74 +1,19 @@
 """A stand-in for SGLang's model runner, over the kit's own memory.
 
-Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, T new tokens, Hk
-key and value heads, D and Dv their sizes.
+Shapes: P rows in the request pool, L the longest context.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
-from torch import Tensor
 
 from backend_caps.kit.scenes import Pools
-from backend_caps.protocols import Layer
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.engine_modules import SGLang
+from backend_caps_sglang.kit.kv_pools import pool_of
 from backend_caps_sglang.kit.variants import ServedVariant
-
-
-@dataclass(frozen=True, slots=True)
-class LayeredPool:
-    """SGLang's KV pool of all layers, over the kit's own memory."""
-
-    pools: Pools
-    is_latent: bool = False
-    """Whether values are the first features of keys, and only keys are stored."""
-    start_layer: int = 0
-
-    @property
-    def size(self) -> int:
-        """The slots that requests may have: all but the first page, which is the padding's."""
-        return len(self.pools.keys) - self.pools.page_size
-
-    def get_key_buffer(self, layer_id: int) -> Tensor:
-        """Return keys: [S, Hk, D], device."""
-        return self.pools.get_key_buffer(layer_id)
-
-    def get_value_buffer(self, layer_id: int) -> Tensor:
-        """Return values: [S, Hk, Dv], device."""
-        values = self.pools.get_value_buffer(layer_id)
-        if self.is_latent:
-            return self.get_key_buffer(layer_id)[..., : values.shape[-1]]
-        return values
-
-    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
-        """Return both."""
-        return self.get_key_buffer(layer_id), self.get_value_buffer(layer_id)
-
-    def set_kv_buffer(
-        self,
-        layer: Layer,
-        loc_info: SimpleNamespace | Tensor,
-        cache_k: Tensor,
-        cache_v: Tensor,
-        k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None,
-    ) -> None:
-        """Store new tokens.
-
-        loc_info  [T] int64, device  their slots, or what has them as `loc`
-        cache_k   [T, Hk, D], device  divided in place where there is a scale
-        cache_v   [T, Hk, Dv], device  likewise
-        """
-        if k_scale is not None:  # in place, as SGLang's own pool does
-            cache_k.div_(k_scale)
-        if v_scale is not None:
-            cache_v.div_(v_scale)
-        loc = loc_info if isinstance(loc_info, Tensor) else loc_info.loc
-        self.pools.set_kv_buffer(layer, loc, cache_k, cache_v)
 
 
 def runner_of(
@@ -84,7 +29,7 @@ def runner_of(
     """
     layer = pools.layer
     assert layer is not None, "the kit says which layer its pools are of"
-    table, pool = pools.req_to_token, LayeredPool(pools, variant.is_latent)
+    table, pool = pools.req_to_token, pool_of(sglang, pools, variant)
     rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
     device = str(pools.req_to_token.device)
     translator = sglang.translating.KVIndexTranslator(

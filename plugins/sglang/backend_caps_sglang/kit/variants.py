@@ -14,6 +14,8 @@ class ServedVariant(LayerVariant):
 
     configuration: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """What differs from a plain server's, by the part of SGLang's execution settings."""
+    has_window_pool: bool = False
+    """Whether layers with a window have memory of their own."""
 
 
 PLAIN = ServedVariant()

@@ -99,6 +99,34 @@ class StatePool:
             states.index_fill_(1, slots, 0)
 
 
+class WindowPool:
+    """SGLang's KV pool of a model whose layers with a window have memory of their own."""
+
+    full_to_swa_index_mapping: Tensor
+    layers_mapping: dict[int, tuple[int, bool]]
+    full_kv_pool: SimpleNamespace
+    swa_kv_pool: SimpleNamespace
+
+    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values of a layer, as its kind of layer has them."""
+        place, has_window = self.layers_mapping[layer_id]
+        kind = self.swa_kv_pool if has_window else self.full_kv_pool
+        buffers: tuple[Tensor, Tensor] = kind.get_kv_buffer(place)
+        alone = kind.get_key_buffer(place), kind.get_value_buffer(place)
+        assert [own.data_ptr() for own in alone] == [own.data_ptr() for own in buffers]
+        return buffers
+
+    def set_kv_buffer(
+        self, layer: RadixAttention, info: SimpleNamespace, k: Tensor, v: Tensor, *_scales: object
+    ) -> None:
+        """Store new tokens where their kind of layer has them."""
+        place, has_window = self.layers_mapping[layer.layer_id]
+        kind, loc = (self.full_kv_pool, info.loc)
+        if has_window:
+            kind, loc = self.swa_kv_pool, self.full_to_swa_index_mapping[info.loc]
+        kind.set_kv_buffer(None, loc, k, v, 1.0, 1.0, layer_id_override=place)
+
+
 class RadixAttention(nn.Module):
     """SGLang's layer, which says what it was made of."""
 
@@ -138,7 +166,7 @@ class PlainTorch:
     window_in_decode = 0
     """Tokens that a decode sees beside those that its layer's window has."""
     left_out: frozenset[str] = frozenset()
-    """What it does not do, of `sinks`, `logit_cap`, `kv_scales` and `encoder`."""
+    """What it does not do, of `sinks`, `logit_cap`, `kv_scales`, `window_pool` and `encoder`."""
 
     def __init__(self, runner: SimpleNamespace) -> None:
         self.pool, self.table = runner.token_to_kv_pool, runner.req_to_token_pool.req_to_token
@@ -211,6 +239,9 @@ class PlainTorch:
             places = cached[owners] + ends.to(cached)
         visible = self._visible(owners, places, cached + new, layer, batch)
         slots = self.table[rows[owners]].long()
+        has_memory = isinstance(self.pool, WindowPool) and layer.window > -1
+        if has_memory and "window_pool" not in self.left_out:
+            slots = self.pool.full_to_swa_index_mapping[slots]
         sinks = None if "sinks" in self.left_out else sinks
         cap = 0.0 if "logit_cap" in self.left_out else layer.logit_cap
         output = attended(queries, keys[slots], values[slots], visible, layer.scaling, cap, sinks)
@@ -293,6 +324,7 @@ def small_sglang() -> SGLang:
         capturing=_module(model_capture_mode=_overridden),
         linear_layers=_module(RadixLinearAttention=SimpleNamespace),
         memory=_module(HybridReqToTokenPool=StatePool),
+        windows=_module(SWAKVPool=WindowPool),
         states=_module(
             Mamba2StateShape=SimpleNamespace,
             Mamba2StateDType=SimpleNamespace,

@@ -60,6 +60,12 @@ class Unscaled(PlainTorch):
     left_out = frozenset({"kv_scales"})
 
 
+class Unmapped(PlainTorch):
+    """Reads the memory of layers with a window by the numbers of others."""
+
+    left_out = frozenset({"window_pool"})
+
+
 class LatentsEnd(PlainTorch):
     """Takes the last features of keys for the values."""
 
@@ -146,6 +152,7 @@ def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.param("sinks", Sinkless, id="sinks"),
         pytest.param("windowed-sinks", Sinkless, id="sinks-with-window"),
         pytest.param("kv-scales", Unscaled, id="scales"),
+        pytest.param("window-pools", Unmapped, id="window-pools"),
         pytest.param("latent-attention", LatentsEnd, id="latents"),
         pytest.param("encoder", Causal, id="encoder"),
         pytest.param("sliding-window-graphs", Stale, id="window-of-a-graph"),

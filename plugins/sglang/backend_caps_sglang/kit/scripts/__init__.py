@@ -120,6 +120,7 @@ def _attention(subject: Subject, finding: Finding) -> Mapping[str, object]:
         "scaling": f"{scene.layers[0].scaling:.6g}",
         "layer_words": _layer_words(variant.logit_cap, window, is_encoder=variant.is_encoder),
         "window": window,
+        "window_pool": variant.has_window_pool,
         "scales": scales,
         "sinks": variant.has_sinks,
         "tolerance": tolerance,
