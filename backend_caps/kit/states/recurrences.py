@@ -3,13 +3,13 @@
 A state is a few tensors of one request in one layer. Each token replaces it, and gives an output.
 
 Shapes: T tokens, H heads, D the size of a head's keys, Dv that of its values, C channels, W tokens
-of a convolution, Hk heads of queries and keys.
+of a convolution, Hk heads of queries and keys, G groups of heads.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -35,7 +35,7 @@ _EPSILON = 1e-6
 class StateSizes:
     """The shapes of one request's state in one layer."""
 
-    temporal: tuple[int, int, int]
+    temporal: tuple[int, int, int] = (1, 1, 1)
     """Heads, and the two sizes of a head's state."""
     conv: tuple[int, int] = (1, 1)
     """Channels, and the tokens of a convolution that it keeps."""
@@ -155,9 +155,7 @@ class GatedDelta(Recurrence):
         A_log         [H]
         dt_bias       [H]
         """
-        generator = torch.Generator().manual_seed(layer_id)
-        # An engine may make its layers with other defaults of torch.
-        draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
+        draw = _weights_of(layer_id)
         drawn, gates = draw(sum(self.parts), _WIDTH), draw(2, self.num_heads)
         a_log, bias = (gates * 8).round() / 8
         return {"conv_weights": (drawn * 4).round() / 8, "A_log": a_log, "dt_bias": bias}
@@ -165,20 +163,142 @@ class GatedDelta(Recurrence):
     def step(self, layer_id: int, state: State, token: Tokens) -> tuple[State, Tensor]:
         """Convolve, forget, correct what the key finds, and read by the query."""
         weights = {name: own.double() for name, own in self.weights(layer_id).items()}
-        window = torch.cat([state["conv"], token["mixed_qkv"][:, None]], dim=1)
-        mixed = nn.functional.silu((window * weights["conv_weights"]).sum(1))
+        kept, convolved = _convolved(state, token["mixed_qkv"], weights["conv_weights"])
+        mixed = nn.functional.silu(convolved)
         q, k, v = torch.split(mixed, [*self.parts])
         group = self.num_heads // self.num_key_heads
         query, key = (_normed(own.view(-1, self.head_size)) for own in (q, k))
         query, key = (own.repeat_interleave(group, dim=0) for own in (query, key))
         softened = nn.functional.softplus(token["a"] + weights["dt_bias"])
-        kept = torch.exp(-weights["A_log"].exp() * softened)
-        temporal = state["temporal"] * kept[:, None, None]
+        decays = torch.exp(-weights["A_log"].exp() * softened)
+        temporal = state["temporal"] * decays[:, None, None]
         missing = v.view(self.num_heads, -1) - torch.einsum("hvk,hk->hv", temporal, key)
         added = token["b"].sigmoid()[:, None] * missing
         temporal = temporal + added[:, :, None] * key[:, None, :]
         output = torch.einsum("hvk,hk->hv", temporal, query * self.head_size**-0.5)
-        return {"temporal": temporal, "conv": window[:, 1:]}, output
+        return {"temporal": temporal, "conv": kept}, output
+
+
+class SelectiveState(Recurrence):
+    """Mamba2's selective state space: each token chooses how much of a state it keeps and adds.
+
+    Before it, a convolution over a few tokens. A head's step is `softplus(dt + dt_bias)`; its state
+    decays by `exp(-exp(A_log) * step)`, and gets the step's share of the token. The heads of a
+    group share what writes and reads their states, `B` and `C`.
+    """
+
+    num_groups, num_heads, value_size, state_size = 2, 4, 64, 64
+    dtypes = ("float32", "bfloat16")
+
+    @property
+    def sizes(self) -> StateSizes:
+        """A matrix of each head, by values and states; and what the convolution looks back at."""
+        temporal = self.num_heads, self.value_size, self.state_size
+        return StateSizes(temporal=temporal, conv=(sum(self.parts), _WIDTH - 1))
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Channels of what is added, of `B` and of `C`."""
+        shared = self.num_groups * self.state_size
+        return self.num_heads * self.value_size, shared, shared
+
+    def draw(self, count: int, dtype: torch.dtype, generator: torch.Generator) -> Tokens:
+        """Draw `mixed_xbc` [count, C], and the steps `dt` [count, H]; host."""
+        sizes = {"mixed_xbc": sum(self.parts), "dt": self.num_heads}
+        return {
+            name: torch.randn(count, size, generator=generator).to(dtype)
+            for name, size in sizes.items()
+        }
+
+    def weights(self, layer_id: int) -> Mapping[str, Tensor]:
+        """Return a layer's weights, numbers that each dtype has: float32, host.
+
+        conv_weights  [C, W]
+        conv_bias     [C]
+        A_log         [H]
+        dt_bias       [H]
+        D             [H]  the share of a token that passes by the state
+        """
+        draw = _weights_of(layer_id)
+        drawn = draw(sum(self.parts), _WIDTH + 1)
+        channels, heads = ((own * 4).round() / 8 for own in (drawn, draw(3, self.num_heads)))
+        conv_weights, conv_bias = channels.split([_WIDTH, 1], dim=1)
+        # A state keeps something of the chunk before, and does not grow.
+        a_log, bias = heads[:2] - 1
+        return {
+            "conv_weights": conv_weights,
+            "conv_bias": conv_bias.squeeze(1),
+            "A_log": a_log,
+            "dt_bias": bias,
+            "D": heads[2],
+        }
+
+    def step(self, layer_id: int, state: State, token: Tokens) -> tuple[State, Tensor]:
+        """Convolve, decay, add the step's share of the token, and read by its `C`."""
+        weights = {name: own.double() for name, own in self.weights(layer_id).items()}
+        kept, convolved = _convolved(state, token["mixed_xbc"], weights["conv_weights"])
+        mixed = nn.functional.silu(convolved + weights["conv_bias"])
+        added, writes, reads = torch.split(mixed, [*self.parts])
+        added = added.view(self.num_heads, self.value_size)
+        group = self.num_heads // self.num_groups
+        writes, reads = (
+            own.view(self.num_groups, -1).repeat_interleave(group, dim=0) for own in (writes, reads)
+        )
+        steps = nn.functional.softplus(token["dt"] + weights["dt_bias"])
+        decays = torch.exp(-weights["A_log"].exp() * steps)
+        shares = (steps[:, None] * added)[:, :, None] * writes[:, None, :]
+        temporal = state["temporal"] * decays[:, None, None] + shares
+        output = torch.einsum("hvn,hn->hv", temporal, reads) + weights["D"][:, None] * added
+        return {"temporal": temporal, "conv": kept}, output
+
+
+class ShortConvolution(Recurrence):
+    """A gated convolution over a few tokens, as in LFM2's models: its state is those tokens.
+
+    A channel convolves `B * x`, and multiplies what it gets by `C`.
+    """
+
+    num_heads, value_size = 1, 288
+    width = 3
+    """W."""
+    dtypes = ("float32", "bfloat16")
+
+    @property
+    def sizes(self) -> StateSizes:
+        """What the convolution looks back at, and no matrix."""
+        return StateSizes(conv=(self.value_size, self.width - 1))
+
+    def draw(self, count: int, dtype: torch.dtype, generator: torch.Generator) -> Tokens:
+        """Draw `B`, `C` and `x`, [count, C] each, host."""
+        drawn = torch.randn(3, count, self.value_size, generator=generator).to(dtype)
+        return dict(zip(("B", "C", "x"), drawn.unbind(), strict=True))
+
+    def weights(self, layer_id: int) -> Mapping[str, Tensor]:
+        """Return `conv_weights` [C, W], numbers that each dtype has: float32, host."""
+        drawn = _weights_of(layer_id)(self.value_size, self.width)
+        return {"conv_weights": (drawn * 4).round() / 8}
+
+    def step(self, layer_id: int, state: State, token: Tokens) -> tuple[State, Tensor]:
+        """Convolve the gated token, and gate the result."""
+        weights = self.weights(layer_id)["conv_weights"].double()
+        kept, convolved = _convolved(state, token["B"] * token["x"], weights)
+        return {"conv": kept}, (token["C"] * convolved)[None]
+
+
+def _weights_of(layer_id: int) -> Callable[..., Tensor]:
+    """Return what draws a layer's weights, by their shape: float32, host."""
+    generator = torch.Generator().manual_seed(layer_id)
+    # An engine may make its layers with other defaults of torch.
+    return partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def _convolved(state: State, token: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolve a token [C] behind those that a state has, by weights [C, W].
+
+    returns  what the state then has [C, W - 1], and the convolution [C]
+    """
+    window = torch.cat([state["conv"], token[:, None]], dim=1)
+    return window[:, 1:], (window * weights).sum(1)
 
 
 def _normed(heads: Tensor) -> Tensor:

@@ -15,11 +15,20 @@ from backend_caps.capability.kind import Role
 from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, SharedReadsEnd
 from backend_caps.kit.scenarios import Scenario
-from backend_caps_vllm.kit import flex, gated_layers, linear_layers, mla, operators, prefill
+from backend_caps_vllm.kit import (
+    flex,
+    gated_layers,
+    linear_layers,
+    mamba_layers,
+    mla,
+    operators,
+    prefill,
+)
 from backend_caps_vllm.kit.adapter import Adapted
 from backend_caps_vllm.kit.flex import AdaptedFlex
 from backend_caps_vllm.kit.gated_layers import GatedDeltaLayers
 from backend_caps_vllm.kit.linear_layers import BailingLayers, LinearLayers, MinimaxLayers
+from backend_caps_vllm.kit.mamba_layers import SelectiveStateLayers, ShortConvolutionLayers
 from backend_caps_vllm.kit.mla import AdaptedLatent
 
 _RELIED_ON: Mapping[str, Any] = {
@@ -68,6 +77,16 @@ ADAPTED: Mapping[str, AdaptedClass] = {
     "LinearAttentionBackend": AdaptedClass(
         tried=_STATES, stand_ins=(linear_layers.OPERATOR, linear_layers.ASKED), layers=MinimaxLayers
     ),
+    "Mamba2AttentionBackend": AdaptedClass(
+        tried=_STATES,
+        stand_ins=(mamba_layers.MIXER, linear_layers.ASKED),
+        layers=SelectiveStateLayers,
+    ),
+    "ShortConvAttentionBackend": AdaptedClass(
+        tried=_STATES,
+        stand_ins=(mamba_layers.CONVOLUTION, linear_layers.ASKED),
+        layers=ShortConvolutionLayers,
+    ),
     "TritonAttentionBackend": AdaptedClass(tried=_tried(32, 64, 80, 128, logit_soft_cap=True)),
     "TritonAttentionDiffKVBackend": AdaptedClass(
         tried=_tried(
@@ -88,7 +107,6 @@ ADAPTED: Mapping[str, AdaptedClass] = {
     ),
 }
 """The classes, by name."""
-_KEPT = "it keeps one state for each request, by a recurrence that the kit does not have"
 _PACKED = "its cache packs parts of keys apart from each other, which no view of the kit's is"
 _ROCM = "it is built for ROCm, whose platform vLLM asks for"
 _SPARSE = "its layers choose tokens by an index, which the kit's batches do not have"
@@ -98,12 +116,10 @@ NOT_ASKED: Mapping[str, str] = {
     "AiterTritonMLABackend": _ROCM,
     "FlashAttentionBackend": _CUDA,
     "FlashInferBackend": _CUDA,
-    "Mamba1AttentionBackend": _KEPT,
-    "Mamba2AttentionBackend": _KEPT,
+    "Mamba1AttentionBackend": "the selective scan of its prefills is an operator of CUDA",
     "MiniMaxM3SparseTritonBackend": _SPARSE,
     "RocmAttentionBackend": f"{_PACKED}; {_ROCM}",
     "RocmSegmentedAttentionBackend": _ROCM,
-    "ShortConvAttentionBackend": _KEPT,
     "TritonFlashAttentionBackend": _COMPOSED,
     "TritonFlashInferBackend": _COMPOSED,
     "TurboQuantAttentionBackend": "its cache holds quantized values of sizes of its own",

@@ -13,6 +13,8 @@ from backend_caps_vllm.kit.servers import one_rank, speculative_config
 
 _BLOCK = 512
 """Tokens of a block of states; a request has one state whatever its tokens."""
+_CHUNK = 32
+"""Tokens of a chunk in Mamba2's prefills: prompts have fewer, as many, and more."""
 
 
 def state_config(vllm: VLLM, dtype: torch.dtype, layers: LinearLayers) -> SimpleNamespace:
@@ -28,7 +30,12 @@ def state_config(vllm: VLLM, dtype: torch.dtype, layers: LinearLayers) -> Simple
     num_tokens = MOST_REQUESTS * (1 + layers.num_drafts)
     model = layers.config_of()
     return SimpleNamespace(
-        model_config=SimpleNamespace(dtype=dtype, hf_config=model, hf_text_config=model),
+        model_config=SimpleNamespace(
+            dtype=dtype,
+            hf_config=model,
+            hf_text_config=model,
+            get_mamba_chunk_size=lambda: _CHUNK,
+        ),
         cache_config=SimpleNamespace(
             mamba_cache_dtype=layers.kept_dtype,
             mamba_ssm_cache_dtype="float32",
@@ -36,7 +43,9 @@ def state_config(vllm: VLLM, dtype: torch.dtype, layers: LinearLayers) -> Simple
             mamba_block_size=_BLOCK,
             mamba_page_size_padded=None,
             use_replayssm=False,
+            replayssm_buffer_len=None,
         ),
+        mamba_config=vllm.config.MambaConfig(),
         compilation_config=vllm.config.CompilationConfig(
             custom_ops=["none"],
             cudagraph_mode=vllm.config.CUDAGraphMode.FULL_AND_PIECEWISE,
