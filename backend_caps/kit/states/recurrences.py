@@ -204,11 +204,9 @@ class SelectiveState(Recurrence):
 
     def draw(self, count: int, dtype: torch.dtype, generator: torch.Generator) -> Tokens:
         """Draw `mixed_xbc` [count, C], and the steps `dt` [count, H]; host."""
-        sizes = {"mixed_xbc": sum(self.parts), "dt": self.num_heads}
-        return {
-            name: torch.randn(count, size, generator=generator).to(dtype)
-            for name, size in sizes.items()
-        }
+        mixed = _bounded(count, sum(self.parts), generator)
+        steps = torch.randn(count, self.num_heads, generator=generator)
+        return {"mixed_xbc": mixed.to(dtype), "dt": steps.to(dtype)}
 
     def weights(self, layer_id: int) -> Mapping[str, Tensor]:
         """Return a layer's weights, numbers that each dtype has: float32, host.
@@ -222,7 +220,7 @@ class SelectiveState(Recurrence):
         draw = _weights_of(layer_id)
         drawn = draw(sum(self.parts), _WIDTH + 1)
         channels, heads = ((own * 4).round() / 8 for own in (drawn, draw(3, self.num_heads)))
-        conv_weights, conv_bias = channels.split([_WIDTH, 1], dim=1)
+        conv_weights, conv_bias = (channels / 2).split([_WIDTH, 1], dim=1)
         # A state keeps something of the chunk before, and does not grow.
         a_log, bias = heads[:2] - 1
         return {
@@ -270,8 +268,8 @@ class ShortConvolution(Recurrence):
 
     def draw(self, count: int, dtype: torch.dtype, generator: torch.Generator) -> Tokens:
         """Draw `B`, `C` and `x`, [count, C] each, host."""
-        drawn = torch.randn(3, count, self.value_size, generator=generator).to(dtype)
-        return dict(zip(("B", "C", "x"), drawn.unbind(), strict=True))
+        drawn = _bounded(count, 3 * self.value_size, generator).to(dtype)
+        return dict(zip(("B", "C", "x"), drawn.chunk(3, dim=1), strict=True))
 
     def weights(self, layer_id: int) -> Mapping[str, Tensor]:
         """Return `conv_weights` [C, W], numbers that each dtype has: float32, host."""
@@ -290,6 +288,14 @@ def _weights_of(layer_id: int) -> Callable[..., Tensor]:
     generator = torch.Generator().manual_seed(layer_id)
     # An engine may make its layers with other defaults of torch.
     return partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def _bounded(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Draw numbers between -1 and 1, whose products do not grow: [count, size], host.
+
+    What a dtype rounds of a large product is more than its tolerance.
+    """
+    return torch.rand(count, size, generator=generator) * 2 - 1
 
 
 def _convolved(state: State, token: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,8 +74,8 @@ class StateRunner:
         self._config = state_config(vllm, dtype, layers)
         self.modules = self._made_layers()
         names = [*self._config.compilation_config.static_forward_context]
-        spec = self.modules[0].get_kv_cache_spec(self._config)
-        with vllm.config.set_current_vllm_config(self._config):
+        with vllm.config.set_current_vllm_config(self._config), _one_rank(vllm):
+            spec = self.modules[0].get_kv_cache_spec(self._config)
             self.builder: SimpleNamespace = backend.get_builder_cls()(
                 spec, names, self._config, torch.device(self.device)
             )
@@ -90,10 +90,9 @@ class StateRunner:
         """Make the layers as vLLM's loader does, with blocks of NaN bound to each."""
         vllm, made = self.vllm, list[SimpleNamespace]()
         usual = vllm.module("utils.torch_utils").set_default_torch_dtype(self.dtype)
-        ranks = patch.object(vllm.module("distributed.parallel_state"), "_TP", _ONE_RANK)
         configured = vllm.config.set_current_vllm_config(self._config)
         on_device = torch.device(self.device)
-        with configured, usual, ranks, without_operators(vllm), on_device:
+        with configured, usual, _one_rank(vllm), without_operators(vllm), on_device:
             for own in LAYER_IDS:
                 layer = self.layers.make(vllm, f"model.layers.{own}.linear_attn", self._config)
                 _move(layer, self.device)
@@ -246,6 +245,11 @@ class StateRunner:
         """Copy all blocks to the host: [L, 1 + S * N, ...] by name."""
         each = [self.layers.states_of(module) for module in self.modules]
         return {name: torch.stack([own[name].cpu() for own in each]) for name in each[0]}
+
+
+def _one_rank(vllm: VLLM) -> AbstractContextManager[object]:
+    """Let vLLM find the group of one rank within a `with` block."""
+    return patch.object(vllm.module("distributed.parallel_state"), "_TP", _ONE_RANK)
 
 
 def _move(layer: SimpleNamespace, device: str) -> None:

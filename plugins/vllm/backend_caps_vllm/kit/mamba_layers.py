@@ -118,8 +118,7 @@ class ShortConvolutionLayers(ShortConvolution, LinearLayers):
 
     def draw(self, count: int, dtype: torch.dtype, generator: torch.Generator) -> Tokens:
         """Draw `hidden_states` [count, C], host."""
-        drawn = torch.randn(count, self.value_size, generator=generator)
-        return {"hidden_states": drawn.to(dtype)}
+        return {"hidden_states": super().draw(count, dtype, generator)["x"]}
 
     def make(self, vllm: VLLM, name: str, config: SimpleNamespace) -> SimpleNamespace:
         """Make `ShortConv`, whose last projection gives back what it gets."""
