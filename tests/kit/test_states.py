@@ -17,7 +17,15 @@ from backend_caps.kit.states.checks import (
     short_prompts_check,
     state_checks,
 )
-from backend_caps.kit.states.recurrences import LAYER_IDS, GatedDelta, Lightning, Recurrence, State
+from backend_caps.kit.states.recurrences import (
+    LAYER_IDS,
+    GatedDelta,
+    Lightning,
+    Recurrence,
+    SelectiveState,
+    ShortConvolution,
+    State,
+)
 from backend_caps.kit.states.stories import StateTurn, state_story
 
 
@@ -32,6 +40,18 @@ class SmallDelta(GatedDelta):
     """The gated delta rule of small heads."""
 
     head_size, value_size = 4, 4
+
+
+class SmallSelection(SelectiveState):
+    """A selective state space of small heads."""
+
+    value_size, state_size = 3, 2
+
+
+class SmallConvolution(ShortConvolution):
+    """A short convolution of few channels."""
+
+    value_size = 5
 
 
 def _empty(recurrence: Recurrence) -> State:
@@ -104,12 +124,54 @@ def test_convolution_keeps_the_last_tokens() -> None:
     assert torch.equal(state["conv"], drawn["mixed_qkv"][2:].double().T)
 
 
-def test_weights_are_the_same_under_other_defaults() -> None:
+def test_selective_state_is_attention_weighted_by_steps() -> None:
+    """A token's weight is its step, what reads and writes it, and the decays behind it."""
+    recurrence = SmallSelection()
+    weights = {name: own.double() for name, own in recurrence.weights(0).items()}
+    generator = torch.Generator().manual_seed(0)
+    drawn = {k: v.double() for k, v in recurrence.draw(5, torch.float32, generator).items()}
+    convolved = torch.nn.functional.conv1d(
+        torch.nn.functional.pad(drawn["mixed_xbc"].T, (3, 0)),
+        weights["conv_weights"][:, None],
+        weights["conv_bias"],
+        groups=len(weights["conv_bias"]),
+    )
+    x, b, c = torch.nn.functional.silu(convolved.T).split([12, 4, 4], dim=1)
+    x, b, c = x.view(5, 4, 3), *(own.view(5, 2, 2)[:, [0, 0, 1, 1]] for own in (b, c))
+    steps = torch.nn.functional.softplus(drawn["dt"] + weights["dt_bias"])
+    passed = (-weights["A_log"].exp() * steps).cumsum(0)
+    decays = torch.exp(passed[:, None] - passed[None]).permute(2, 0, 1)
+    scores = torch.einsum("qhn,khn->hqk", c, b) * decays.tril() * steps.T[:, None]
+
+    _, outputs = _passed(recurrence, 5)
+
+    expected = torch.einsum("hqk,khe->qhe", scores, x) + weights["D"][:, None] * x
+    assert torch.allclose(torch.stack(outputs), expected)
+
+
+def test_short_convolution_gates_before_and_behind() -> None:
+    """A channel convolves `B * x` over three tokens, and multiplies by `C`."""
+    recurrence = SmallConvolution()
+    weights = recurrence.weights(0)["conv_weights"].double()
+    drawn = recurrence.draw(4, torch.float32, torch.Generator().manual_seed(0))
+    gated = (drawn["B"].double() * drawn["x"].double()).T
+
+    state, outputs = _passed(recurrence, 4)
+
+    assert torch.equal(state["conv"], gated[:, 2:])
+    expected = drawn["C"][3].double() * (gated[:, 1:] * weights).sum(1)
+    assert torch.allclose(outputs[3][0], expected)
+
+
+@pytest.mark.parametrize("own", [SmallDelta(), SmallSelection(), SmallConvolution()])
+def test_weights_are_the_same_under_other_defaults(
+    own: GatedDelta | SelectiveState | ShortConvolution,
+) -> None:
     """An engine may make its layers while torch's default dtype is another."""
-    usual = SmallDelta().weights(0)
+    usual = own.weights(0)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        others = SmallDelta().weights(0)
+        others = own.weights(0)
     finally:
         torch.set_default_dtype(torch.float32)
 

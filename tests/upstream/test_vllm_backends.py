@@ -21,6 +21,7 @@ LINES = {
     "vllm/model_executor/layers/lightning_attn.py:381": "off_c * CBLOCK + c_array",
     "vllm/model_executor/layers/mamba/linear/bailing_linear_attn.py:77": "context_len == 0",
     "vllm/model_executor/layers/mamba/linear/minimax_linear_attn.py:44": "context_len == 0",
+    "vllm/model_executor/layers/mamba/ops/mamba_ssm.py:821": "ops.selective_scan_fwd",
     "vllm/v1/attention/backend.py:217": "supports_device_cpu_query_lens_mismatch",
     "vllm/v1/attention/backends/flex_attention.py:826": "query_start_loc_cpu",
     "vllm/v1/attention/backends/linear_attn.py:80": "split_decodes_and_prefills",
@@ -34,7 +35,7 @@ LINES = {
 }
 """Lines of vLLM that the page rests on, and what makes each the one that is meant."""
 UNASKED = {
-    "Mamba2AttentionBackend": "one state for each request",
+    "Mamba1AttentionBackend": "an operator of CUDA",
     "RocmAttentionBackend": "packs parts of keys apart",
     "FlashAttentionBackend": "built for CUDA",
 }

@@ -29,6 +29,8 @@ RUNS: Mapping[str, Sequence[str]] = {
     "bailing": ("BailingLinearAttentionBackend", "--quick"),
     "bailing-first-runner": ("BailingLinearAttentionBackend", "--quick", *_STATES),
     "gated-delta": ("GDNAttentionBackend", "--quick"),
+    "mamba2": ("Mamba2AttentionBackend", "--quick"),
+    "short-conv": ("ShortConvAttentionBackend", "--quick"),
     **{
         f"{name}-invariant": (backend, "--quick", "--only", "batch-invariance")
         for name, backend in (

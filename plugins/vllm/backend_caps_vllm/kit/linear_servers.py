@@ -31,10 +31,7 @@ def state_config(vllm: VLLM, dtype: torch.dtype, layers: LinearLayers) -> Simple
     model = layers.config_of()
     return SimpleNamespace(
         model_config=SimpleNamespace(
-            dtype=dtype,
-            hf_config=model,
-            hf_text_config=model,
-            get_mamba_chunk_size=lambda: _CHUNK,
+            dtype=dtype, hf_config=model, hf_text_config=model, get_mamba_chunk_size=lambda: _CHUNK
         ),
         cache_config=SimpleNamespace(
             mamba_cache_dtype=layers.kept_dtype,

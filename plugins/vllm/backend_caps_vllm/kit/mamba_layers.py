@@ -80,7 +80,7 @@ class SelectiveStateLayers(SelectiveState, LinearLayers):
     def forward(
         self, vllm: VLLM, layer: SimpleNamespace, tokens: Tokens, positions: Tensor
     ) -> Tensor:
-        """Call what vLLM's operator of the core runs, with a projection whose gates are not read."""
+        """Call what vLLM's operator of the core runs, which reads no gates of the projection."""
         del positions
         mixed, steps = tokens["mixed_xbc"], tokens["dt"]
         output = mixed.new_empty(len(mixed), self.num_heads * self.value_size)

@@ -277,6 +277,7 @@ def _small_vllm() -> SimpleNamespace:
             CompilationConfig=lambda **named: make(**named, static_forward_context={}),
             CUDAGraphMode=SimpleNamespace(FULL_AND_PIECEWISE="full"),
             KernelConfig=SimpleNamespace,
+            MambaConfig=SimpleNamespace,
         ),
     )
 

@@ -21,6 +21,7 @@ from backend_caps_vllm.kit.linear_batches import (
 )
 from backend_caps_vllm.kit.linear_layers import MinimaxLayers
 from backend_caps_vllm.kit.linear_states import STATE_CHECKS
+from backend_caps_vllm.kit.mamba_layers import ShortConvolutionLayers
 
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.vocabulary import Capabilities
@@ -181,3 +182,16 @@ def test_minimax_norms_all_heads_as_one() -> None:
     assert torch.allclose(after["temporal"], k[:, :, None] * v[:, None])
     ungated = output.flatten() / gate.sigmoid()
     assert torch.allclose(ungated.square().mean(), torch.ones(()).double(), atol=1e-3)
+
+
+def test_short_convolution_selects_its_gates() -> None:
+    """`B`, `C` and `x` of a channel are entries of the hidden state one behind the other."""
+    layers = ShortConvolutionLayers()
+    (hidden,) = layers.draw(1, torch.float64, torch.Generator().manual_seed(0))["hidden_states"]
+    state = {"conv": torch.zeros(layers.sizes.conv, dtype=torch.float64)}
+
+    after, output = layers.step(LAYER_IDS[0], state, {"hidden_states": hidden})
+
+    last = layers.weights(LAYER_IDS[0])["conv_weights"][0, -1].double()
+    assert torch.equal(after["conv"][0, -1], hidden[0] * hidden[2])
+    assert torch.allclose(output[0, 0], hidden[1] * hidden[0] * hidden[2] * last)
