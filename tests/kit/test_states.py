@@ -136,7 +136,7 @@ def test_selective_state_is_attention_weighted_by_steps() -> None:
         weights["conv_bias"],
         groups=len(weights["conv_bias"]),
     )
-    x, b, c = torch.nn.functional.silu(convolved.T).split([12, 4, 4], dim=1)
+    x, b, c = torch.split(torch.nn.functional.silu(convolved.T), [12, 4, 4], dim=1)
     x, b, c = x.view(5, 4, 3), *(own.view(5, 2, 2)[:, [0, 0, 1, 1]] for own in (b, c))
     steps = torch.nn.functional.softplus(drawn["dt"] + weights["dt_bias"])
     passed = (-weights["A_log"].exp() * steps).cumsum(0)

@@ -180,7 +180,7 @@ class GatedDelta(Recurrence):
 
 
 class SelectiveState(Recurrence):
-    """Mamba2's selective state space: each token chooses how much of a state it keeps and adds.
+    """Mamba2's selective state space: what is kept of a state, and added, depends on the token.
 
     Before it, a convolution over a few tokens. A head's step is `softplus(dt + dt_bias)`; its state
     decays by `exp(-exp(A_log) * step)`, and gets the step's share of the token. The heads of a
@@ -220,7 +220,7 @@ class SelectiveState(Recurrence):
         draw = _weights_of(layer_id)
         drawn = draw(sum(self.parts), _WIDTH + 1)
         channels, heads = ((own * 4).round() / 8 for own in (drawn, draw(3, self.num_heads)))
-        conv_weights, conv_bias = (channels / 2).split([_WIDTH, 1], dim=1)
+        conv_weights, conv_bias = torch.split(channels / 2, [_WIDTH, 1], dim=1)
         # A state keeps something of the chunk before, and does not grow.
         a_log, bias = heads[:2] - 1
         return {

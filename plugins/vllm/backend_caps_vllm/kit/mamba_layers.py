@@ -34,8 +34,8 @@ _LAYERS = "model_executor.layers.mamba"
 class SelectiveStateLayers(SelectiveState, LinearLayers):
     """Mamba2's selective state space, by vLLM's mixer and its Triton kernels.
 
-    Its builder and its layer take the accepted tokens of a verify, and vLLM's second runner tells
-    them, so it verifies.
+    Drafts are verified: the builder and the mixer read how many tokens of the last verify were
+    accepted, and vLLM's second runner passes the number to this builder.
     """
 
     kept_dtype = "auto"
@@ -103,8 +103,10 @@ class ShortConvolutionLayers(ShortConvolution, LinearLayers):
     """Short convolutions, by the layer of LFM2's models.
 
     Its projections select: in each channel, `B`, `C` and `x` are entries of the hidden state at
-    different places. Its builder and its layer take the accepted tokens of a verify, and vLLM's
-    second runner tells them, so it verifies.
+    different places.
+
+    Drafts are verified: the builder and the layer read how many tokens of the last verify were
+    accepted, and vLLM's second runner passes the number to this builder.
     """
 
     kept_dtype = "auto"
