@@ -229,7 +229,7 @@ class OneWorkspace(TorchPadded):
     def __init__(self, runner: protocols.ModelRunner) -> None:
         super().__init__(runner)
         table = self._req_to_token
-        made = torch.empty(1 << 18, dtype=torch.float32, device=table.device)
+        made = torch.empty(1 << 20, dtype=torch.float32, device=table.device)
         self._workspace = self._workspaces.setdefault(table, made)
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:

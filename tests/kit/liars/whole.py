@@ -213,7 +213,7 @@ class SlotsOfThePrompt(TorchNative):
         self._requests = followed
 
 
-@liar("serving", seen="modelled on sglang#37505", sync_free_prepare=False, **NO_GRAPHS)
+@liar("batches-apart", seen="modelled on sglang#37505", sync_free_prepare=False, **NO_GRAPHS)
 class LengthOfThePrompt(Padded):
     """Owes prompts their whole context, and takes one that comes back to be as long as before."""
 
