@@ -25,6 +25,7 @@ MODULES = (
     "srt/model_executor/runner_utils/capture_mode",
     "srt/layers/radix_linear_attention",
     "srt/mem_cache/memory_pool",
+    "srt/mem_cache/swa_memory_pool",
     "srt/configs/mamba_utils",
 )
 CONTEXT = """\
