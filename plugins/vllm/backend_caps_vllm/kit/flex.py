@@ -57,15 +57,16 @@ def attend_blocks(
     del kernel_options
     assert score_mod is None, "vLLM's decoders modify no score"
     assert return_aux is None, "and ask for no sums of weights"
+    assert enable_gqa or query.shape[1] == key.shape[1], "a head of keys for each"
     visible = _visible(block_mask, query.shape[2], key.shape[2])
-    if enable_gqa:
-        group = query.shape[1] // key.shape[1]
-        key, value = (own.repeat_interleave(group, dim=1) for own in (key, value))
-    is_seen = visible.any(0)[:, None]
-    keys, values = (torch.where(is_seen, own, 0).double() for own in (key, value))
-    scores = (query.double() @ keys.transpose(-1, -2) * scale).masked_fill(~visible, -torch.inf)
-    weights = torch.where(visible.any(1)[:, None], scores.softmax(-1), 0)
-    return (weights @ values).to(query.dtype)
+    is_seen, is_any = visible.any(0)[:, None], visible.any(1)[:, None]
+    outputs = []
+    # Head by head of the keys: scores over all slots are large.
+    for queries, *cached in zip(query.chunk(key.shape[1], 1), key[0], value[0], strict=True):
+        keys, values = (torch.where(is_seen, own, 0).double() for own in cached)
+        scores = (queries.double() @ keys.mT * scale).masked_fill(~visible, -torch.inf)
+        outputs.append(torch.where(is_any, scores.softmax(-1), 0) @ values)
+    return torch.cat(outputs, 1).to(query.dtype)
 
 
 def _visible(block_mask: SimpleNamespace, num_queries: int, num_keys: int) -> Tensor:
