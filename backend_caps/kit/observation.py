@@ -18,7 +18,7 @@ from typing import Self, TextIO
 
 from coverage import Coverage
 
-from backend_caps.simulator.tracing import KernelRecord, recorded_kernels
+from backend_caps.simulator.trace_function import KernelRecord, recorded_kernels
 
 _EXPECTED = ["already-imported", "include-ignored", "module-not-measured", "no-data-collected"]
 """Warnings of coverage that are switched off: a backend is often imported before, or never runs."""

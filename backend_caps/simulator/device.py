@@ -31,7 +31,7 @@ from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.records import HOST
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
 from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, SimTensor, aten
-from backend_caps.simulator.tracing import untraced
+from backend_caps.simulator.trace_function import untraced
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""

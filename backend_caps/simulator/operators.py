@@ -22,7 +22,7 @@ from backend_caps.simulator.errors import SimulatorError, call_site
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, no_dispatch
 from backend_caps.simulator.simulation import current
 from backend_caps.simulator.tensor import AnyOperator, Args, Kwargs, Metadata, SimTensor, aten
-from backend_caps.simulator.tracing import call_traced
+from backend_caps.simulator.trace_function import call_traced
 
 
 class Effect(Enum):

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 
 from backend_caps.simulator.allocation import Lease
 from backend_caps.simulator.simulation import current
-from backend_caps.simulator.tracing import untraced
+from backend_caps.simulator.trace_function import untraced
 
 AnyOperator = OpOverload[..., object]
 aten = torch.ops.aten

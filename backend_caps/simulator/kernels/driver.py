@@ -38,7 +38,7 @@ from backend_caps.simulator.kernels.programs import Kernel
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, FoundBlocks, Op
 from backend_caps.simulator.simulation import Simulation, current
 from backend_caps.simulator.tensor import SimTensor
-from backend_caps.simulator.tracing import untraced
+from backend_caps.simulator.trace_function import untraced
 
 _NAME = "sim"
 _ARCHITECTURE = 90

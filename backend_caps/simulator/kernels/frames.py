@@ -17,7 +17,7 @@ from backend_caps.simulator.errors import Site
 from backend_caps.simulator.kernels.ir import Block, Kind, Operation
 from backend_caps.simulator.kernels.memory import Access, Memory
 from backend_caps.simulator.kernels.roots import PointerRoots, Roots
-from backend_caps.simulator.tracing import note_block
+from backend_caps.simulator.trace_function import note_block
 
 Grid = tuple[int, int, int]
 """How many programs there are along each axis."""

@@ -28,6 +28,8 @@ def moved(text: str, file: str) -> str:
     while before and now and before[-1] == now[-1]:
         before.pop()
         now.pop()
+    if not any(before):  # every path begins so, a library's too
+        return text.replace(f'"{found[1]}"', f'"{file}"')
     return text.replace(f'"{"/".join(before)}/', f'"{"/".join(now)}/')
 
 

@@ -6,6 +6,7 @@ import torch
 
 from backend_caps.simulator.allocation import Segment
 from backend_caps.simulator.kernels.errors import KernelTextError
+from backend_caps.simulator.kernels.locations import moved
 from backend_caps.simulator.kernels.memory import Memory
 from backend_caps.simulator.kernels.programs import Kernel
 
@@ -143,3 +144,22 @@ def test_arguments_that_do_not_end_are_named() -> None:
     """A function whose arguments are cut off is an error that shows them."""
     with pytest.raises(KernelTextError, match="a line '%x: i32'"):
         Kernel.read("tt.func public @kernel(%x: i32", "kernel")
+
+
+@pytest.mark.parametrize(
+    ("now", "helper"),
+    [
+        pytest.param("/old/kit/kernel.py", "/old/kit/helper.py", id="not moved"),
+        pytest.param("/new/kit/kernel.py", "/new/kit/helper.py", id="another checkout"),
+        pytest.param("/new/old/kit/kernel.py", "/old/kit/helper.py", id="below the root's folder"),
+    ],
+)
+def test_files_of_a_moved_kernel_are_renamed(now: str, helper: str) -> None:
+    """Files beside the kernel move with it, and none that are in other folders."""
+    lines = ("/old/kit/kernel.py", "/old/kit/helper.py", "/usr/library.py")
+    text = "\n".join(f'#loc = loc("{file}":3:0)' for file in lines)
+
+    found = moved(text, now)
+
+    expected = (now, helper, "/usr/library.py")
+    assert found == "\n".join(f'#loc = loc("{file}":3:0)' for file in expected)

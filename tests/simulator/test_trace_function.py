@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backend_caps.simulator import simulate
-from backend_caps.simulator.tracing import call_traced, recorded_kernels, untraced
+from backend_caps.simulator.trace_function import call_traced, recorded_kernels, untraced
 
 
 @pytest.fixture
