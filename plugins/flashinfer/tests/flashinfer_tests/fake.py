@@ -19,6 +19,8 @@ from torch import Tensor
 _MAX_REQUESTS = 128
 _GROUPS_OF_DECODE = frozenset({1, 2, 3, 4, 6, 8, 16})
 """Query heads a key head for which FlashInfer's decode kernel is compiled."""
+_MAX_PRODUCTS = 1 << 24
+"""Products of weights and values that are held at a time: 64 MiB."""
 Cache = tuple[Tensor, Tensor]
 
 
@@ -99,9 +101,20 @@ class _Wrapper:
         )
         scores = torch.einsum("nhd,chd->hnc", q.float(), some_keys.float()) * constants.sm_scale
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-        # Kernels read no other request's values; here they are left out of the sum.
-        parts = weights.permute(1, 2, 0)[..., None] * some_values.float()
-        output = parts.masked_fill(~visible[..., None, None], 0).sum(1).to(q.dtype)
+        # Kernels read no other request's values; here they are left out of the sum, some rows at a
+        # time: the products of all rows of a long prompt would take 19 GB.
+        some_values = some_values.float()
+        num_rows = max(1, _MAX_PRODUCTS // max(1, some_values.numel()))
+        output = torch.cat(
+            [
+                (row_weights[..., None] * some_values)
+                .masked_fill_(~row_visible[..., None, None], 0)
+                .sum(1)
+                for row_weights, row_visible in zip(
+                    weights.permute(1, 2, 0).split(num_rows), visible.split(num_rows), strict=True
+                )
+            ]
+        ).to(q.dtype)
         return output.masked_fill(~visible.any(1)[:, None, None], torch.nan)
 
 
