@@ -111,7 +111,9 @@ class _Wrapper:
                 .masked_fill_(~row_visible[..., None, None], 0)
                 .sum(1)
                 for row_weights, row_visible in zip(
-                    weights.permute(1, 2, 0).split(num_rows), visible.split(num_rows), strict=True
+                    torch.split(weights.permute(1, 2, 0), num_rows),
+                    torch.split(visible, num_rows),
+                    strict=True,
                 )
             ]
         ).to(q.dtype)
