@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from backend_caps.supervisor import Log
 
 _LATER = {
+    "atlas": "atlas:atlas",
     "check": "check:check",
     "config": "config:config",
     "diff": "diff:diff",

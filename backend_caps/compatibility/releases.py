@@ -71,19 +71,37 @@ class Releases:
             ReleaseError: there is none, or one cannot be downloaded.
             MissingExtraError: one has to be downloaded, and the extra `fits` is not installed.
         """
+        found = self._found(wanted)
         package = canonicalize_name(wanted.name)
-        found = {each.version: each for each in self._local(package)}
+        return [
+            each if isinstance(each, Release) else self._downloaded(package, version, each)
+            for version, each in sorted(found.items())
+        ]
+
+    def versions(self, wanted: Requirement) -> list[Version]:
+        """Return the versions that a requirement takes, the oldest first; nothing is downloaded.
+
+        Raises:
+            ReleaseError: there is none.
+            MissingExtraError: the index has to be asked, and the extra `fits` is not installed.
+        """
+        return sorted(self._found(wanted))
+
+    def _found(self, wanted: Requirement) -> dict[Version, Release | Package]:
+        """Find what a requirement takes: in the folders, then in the index."""
+        package = canonicalize_name(wanted.name)
         takes_candidates = _takes_candidates(wanted)
-        known = [each for each in found if wanted.specifier.contains(each, takes_candidates)]
-        if self.is_offline or (known and is_exact(wanted)):
-            versions = known
-        else:
-            remote = self._remote(wanted)
-            versions = [*{*known, *remote}]
-            found |= {v: self._downloaded(package, v, remote[v]) for v in remote.keys() - found}
-        if not versions:
-            raise self._not_found(wanted, sorted(found))
-        return [found[each] for each in sorted(versions)]
+        local = {each.version: each for each in self._local(package)}
+        found: dict[Version, Release | Package] = {
+            version: each
+            for version, each in local.items()
+            if wanted.specifier.contains(version, takes_candidates)
+        }
+        if not self.is_offline and not (found and is_exact(wanted)):
+            found = {**self._remote(wanted), **found}
+        if not found:
+            raise self._not_found(wanted, sorted(local))
+        return found
 
     def newest(self, package: str) -> Release:
         """Return the newest release that is no pre-release.

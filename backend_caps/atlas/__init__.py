@@ -1,0 +1,1 @@
+"""The atlas: what the attention backends of every release of an engine can do, read from source."""

@@ -1,0 +1,91 @@
+"""The JSON of the atlas: one document for each release of an engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from backend_caps.report.backends import EngineRuleDocument, PartDocument, StatedOrigin
+from backend_caps.report.document import LEFT_OUT, Document, Written
+from backend_caps.report.plans import ProblemDocument
+
+SCHEMA: Literal["backend-caps/atlas-release@1"] = "backend-caps/atlas-release@1"
+
+
+class AtlasConditionDocument(Document):
+    """A value under a condition."""
+
+    given: dict[str, JsonValue]
+    """By flag or fact, the values that meet the condition, as a declaration writes them."""
+    words: str
+    """The condition, in words."""
+    value: Written
+    """The value under it."""
+
+
+class CellDocument(Document):
+    """The statement of one class on one capability, in one release."""
+
+    value: Written
+    """The stated value; `depends` where only conditions state one, `undeclared` where the source
+    leaves it open."""
+    origin: StatedOrigin
+    """How the value came to be."""
+    when: Annotated[list[AtlasConditionDocument] | None, LEFT_OUT] = None
+    """The values under conditions."""
+    words: str
+    """The words of the source."""
+    declared_at: Annotated[str | None, LEFT_OUT] = None
+    """`file:line` of those words in the release's archive; left out where no line states it."""
+    inherited_from: Annotated[str | None, LEFT_OUT] = None
+    """The class that states it, where this one does not."""
+    since: Annotated[str | None, LEFT_OUT] = None
+    """The first release from which on the class has had this value, among those in the atlas; left
+    out until the releases before it are read."""
+
+    def says(self) -> tuple[object, ...]:
+        """Return what two releases are compared by: the value, and those under conditions."""
+        conditions = [(each.words, each.value) for each in self.when or ()]
+        return self.value, self.origin, conditions
+
+
+class ClassDocument(Document):
+    """One class of an engine, with what its source states."""
+
+    path: str
+    """`package.module.Class`."""
+    declared_at: str
+    """`file:line` of the class."""
+    registered_as: list[str]
+    """The names that server flags use for it, sorted."""
+    composite: Annotated[str | None, LEFT_OUT] = None
+    """For a wrapper, how it makes a value of its children's."""
+    since: Annotated[str | None, LEFT_OUT] = None
+    """The first release in the atlas from which on it has been there."""
+    cells: dict[str, CellDocument]
+    """By capability; one that the source does not mention is left out."""
+
+
+class ReleaseDocument(Document):
+    """The backends of one release of an engine, read from its archive."""
+
+    schema_: Annotated[Literal["backend-caps/atlas-release@1"], Field(alias="schema")]
+    engine: str
+    """The distribution: `sglang` or `vllm`."""
+    version: str
+    """The release."""
+    archive: str
+    """The name of the wheel or source distribution."""
+    sha256: str
+    """The digest of that archive, in hexadecimal digits."""
+    reader: str
+    """The digest of the code that read it: another one reads the release anew."""
+    rules: list[EngineRuleDocument]
+    """What the engine's flags force, whatever its backends say."""
+    problems: list[ProblemDocument]
+    """What could not be read."""
+    names: dict[str, list[PartDocument]]
+    """By name that server flags use, the classes that it may stand for."""
+    classes: dict[str, ClassDocument]
+    """By name of the class; with its module before it where two have the same."""

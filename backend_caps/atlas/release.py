@@ -1,0 +1,97 @@
+"""Read one release: its archive becomes a document."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from backend_caps.atlas.documents import (
+    SCHEMA,
+    AtlasConditionDocument,
+    CellDocument,
+    ClassDocument,
+    ReleaseDocument,
+)
+from backend_caps.capability.backend import Backend, EngineClass
+from backend_caps.compatibility.archives import unpacked
+from backend_caps.compatibility.releases import Release
+from backend_caps.engines.read import read_engine
+from backend_caps.report.backends import backend_document
+
+_READS = ("atlas", "capability", "compatibility", "engines", "report", "resolution")
+"""The folders whose code decides what a document says."""
+
+
+def read_release(release: Release) -> ReleaseDocument:
+    """Read the backends of one release from its archive, without importing it.
+
+    The document is the same for the same archive and reader: it holds no time, and no path of
+    this machine.
+
+    Raises:
+        ArchiveError: the source distribution cannot be unpacked.
+        EngineError: no reader knows the engine, or the archive does not hold it.
+    """
+    with unpacked(release.path, package=release.package) as folder:
+        reading = read_engine(release.package, folder)
+    return ReleaseDocument.of(
+        reading,
+        schema_=SCHEMA,
+        version=str(release.version),
+        archive=release.path.name,
+        sha256=hashlib.sha256(release.path.read_bytes()).hexdigest(),
+        reader=reader_digest(),
+        rules=() if reading.rules is None else reading.rules.rules,
+        names={
+            each.name: backend_document(each, is_engines=True).classes
+            for each in sorted(reading.backends, key=lambda backend: backend.name)
+            if each.engine_class is None
+        },
+        classes={
+            each.name: _class(each, each.engine_class)
+            for each in sorted(reading.backends, key=lambda backend: backend.name)
+            if each.engine_class is not None
+        },
+    )
+
+
+def _class(backend: Backend, engine_class: EngineClass) -> ClassDocument:
+    stated = backend_document(backend, is_engines=True)
+    conditions = _conditions(backend)
+    return ClassDocument(
+        path=engine_class.path,
+        declared_at=backend.source.declared_at or "",
+        registered_as=[*engine_class.registered_as],
+        composite=engine_class.composite,
+        cells={
+            name: CellDocument.of(each, when=conditions.get(name))
+            for name, each in stated.capabilities.items()
+            if each.words is not None
+        },
+    )
+
+
+def _conditions(backend: Backend) -> Mapping[str, list[AtlasConditionDocument]]:
+    """List the values under conditions, by capability."""
+    found: dict[str, list[AtlasConditionDocument]] = {}
+    for when in () if backend.declaration is None else backend.declaration.conditions:
+        given = when.given.model_dump(mode="json", exclude_none=True)
+        for name, value in when.capabilities.stated().items():
+            condition = AtlasConditionDocument(given=given, words=str(when.given), value=value)
+            found.setdefault(name, []).append(condition)
+    return found
+
+
+@cache
+def reader_digest() -> str:
+    """Return the digest of the code and data that decide what a release's document says."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in _READS:
+        for path in sorted((package / folder).rglob("*")):
+            if path.suffix in {".json", ".py", ".toml"}:
+                digest.update(path.relative_to(package).as_posix().encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,112 @@
+"""`backend-caps atlas`: what the backends of every release can do, as data and as a site."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from backend_caps.atlas.build import FIRST_RELEASES, Built, Data, Progress, build
+from backend_caps.cli.output import examples, say
+from backend_caps.compatibility.releases import PYPI, Releases, cache_folder
+
+
+@click.group(short_help="Show what backends of every release can do.")
+def atlas() -> None:
+    """Show what the attention backends of every release of SGLang and vLLM can do."""
+
+
+@atlas.command(
+    "build",
+    short_help="Read the releases that a folder lacks.",
+    epilog=examples(
+        "backend-caps atlas build atlas",
+        "backend-caps atlas build atlas 'vllm>=0.30' --releases wheels --offline",
+    ),
+)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("ranges", nargs=-1, metavar="[RELEASES]...")
+@click.option(
+    "--releases",
+    "folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="A folder with wheels and source distributions. Repeatable.",
+)
+@click.option(
+    "--index-url",
+    envvar="PIP_INDEX_URL",
+    default=PYPI,
+    show_default=True,
+    metavar="URL",
+    help="The package index that other releases are downloaded from.",
+)
+@click.option("--offline", is_flag=True, help="Download nothing.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Processes that read releases.",
+)
+def build_command(
+    folder: Path,
+    ranges: Sequence[str],
+    folders: Sequence[Path],
+    index_url: str,
+    *,
+    offline: bool,
+    workers: int,
+) -> None:
+    """Read the releases that FOLDER lacks: RELEASES, such as 'vllm>=0.30', or all that are known.
+
+    Each is written to FOLDER/data as it is read, so that a build which was ended goes on where it
+    stood. A release is read again where the reader has changed.
+    """
+    releases = Releases(
+        folders=folders, cache=cache_folder(os.environ), index_url=index_url, is_offline=offline
+    )
+    with _progress() as progress:
+        built = build(
+            Data(folder / "data"),
+            ranges or FIRST_RELEASES,
+            releases,
+            workers=workers,
+            progress=progress,
+        )
+    say(_summary(built))
+
+
+def _summary(built: Built) -> str:
+    kept = f", {len(built.kept)} kept" if built.kept else ""
+    return f"{len(built.read)} releases read{kept}\n"
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Draw a bar on a terminal, while releases are read."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.progress import MofNCompleteColumn, TextColumn  # noqa: PLC0415 - for terminals alone
+
+    from backend_caps.report.progress import bar, progress_line  # noqa: PLC0415
+
+    line = progress_line(
+        TextColumn("reading releases"),
+        bar(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
+    with line:
+        task = line.add_task("", total=None)
+
+        def show(name: str, done: int, total: int) -> None:
+            line.update(task, description=name, completed=done, total=total)
+
+        yield show
