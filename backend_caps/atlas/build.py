@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,12 +20,26 @@ from pydantic import ValidationError
 from backend_caps.atlas.documents import ReleaseDocument
 from backend_caps.atlas.history import with_history
 from backend_caps.atlas.release import read_release, reader_digest
-from backend_caps.compatibility.releases import Release, Releases
+from backend_caps.compatibility.archives import unpacked
+from backend_caps.compatibility.metadata import metadata_of
+from backend_caps.compatibility.releases import Release, ReleaseError, Releases
+from backend_caps.engines.read import ENGINES
 from backend_caps.errors import BackendCapsError, CodedError
 from backend_caps.report.document import json_text
 
-FIRST_RELEASES = ("sglang>=0.5.13", "vllm>=0.12")
-"""The releases that are read well; before SGLang 0.5.13 lengths on the host had no flag."""
+RELEASES = (
+    "sglang>=0.5.13",
+    "vllm>=0.12",
+    "tpu-inference>=0.20",
+    "vllm-ascend>=0.11",
+    "vllm-kunlun",
+    "vllm-musa",
+    "vllm-omni>=0.20",
+    "vllm-rbln>=0.10",
+    "vllm-spyre>=1.5",
+)
+"""The releases that are read well. Before SGLang 0.5.13 lengths on the host had no flag, and before
+vLLM 0.12 its registry was another one. Behind the engines, plugins of vLLM."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Is given the release that was read, how many are done, and how many there are to read."""
 
@@ -51,24 +67,24 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The folder of the atlas' data: `<engine>/<version>.json`."""
+    """The folder of the atlas' data: `<distribution>/<version>.json`."""
 
     folder: Path
 
-    def path(self, engine: str, version: Version | str) -> Path:
+    def path(self, distribution: str, version: Version | str) -> Path:
         """Return the file of a release."""
-        return self.folder / engine / f"{version}.json"
+        return self.folder / distribution / f"{version}.json"
 
-    def load(self, engine: str) -> list[ReleaseDocument]:
-        """Read the releases of an engine, the oldest first.
+    def load(self, distribution: str) -> list[ReleaseDocument]:
+        """Read the releases of an engine or a plugin, the oldest first.
 
         Raises:
             AtlasError: a file is damaged, or of another schema.
         """
-        paths = (self.folder / engine).glob("*.json")
+        paths = (self.folder / distribution).glob("*.json")
         return [_loaded(path) for path in sorted(paths, key=lambda path: Version(path.stem))]
 
-    def engines(self) -> list[str]:
+    def distributions(self) -> list[str]:
         """List the distributions that have releases here."""
         return sorted({path.parent.name for path in self.folder.glob("*/*.json")})
 
@@ -78,7 +94,7 @@ class Data:
         Raises:
             AtlasError: the folder cannot be written.
         """
-        path = self.path(release.engine, release.version)
+        path = self.path(release.distribution, release.version)
         text = f"{json_text(release, indent=1)}\n"
         try:
             if path.is_file() and path.read_text("utf-8") == text:
@@ -119,7 +135,7 @@ def build(
     missing = [(name, version) for name, version in found if not _is_read(data, name, version)]
     for done, release in enumerate(_read_all(missing, releases, workers), start=1):
         data.store(release)
-        progress(f"{release.engine} {release.version}", done, len(missing))
+        progress(f"{release.distribution} {release.version}", done, len(missing))
     for name in sorted({each.name for each in ranges}):
         for release in with_history(data.load(name)):
             data.store(release)
@@ -147,8 +163,37 @@ def _read_all(
 
 
 def _read_one(releases: Releases, name: str, version: Version) -> ReleaseDocument:
-    (release,) = releases.matching(Requirement(f"{name}=={version}"))
-    return read_release(Release(package=name, version=version, path=release.path))
+    wanted = Requirement(f"{name}=={version}")
+    if name in ENGINES:
+        return read_release(releases.matching(wanted)[0])
+    (plugin,) = replace(releases, prefers_wheels=True).matching(wanted)
+    return read_release(plugin, _engine_of(plugin, releases))
+
+
+def _engine_of(plugin: Release, releases: Releases) -> Release:
+    """Choose the release of vLLM that a plugin is read with.
+
+    It is the newest that the plugin's metadata takes; where it states none, the newest of the
+    plugin's own minor version, which most plugins number themselves by; else the newest.
+    """
+    with unpacked(plugin.path) as folder:
+        stated = metadata_of(folder).requires
+    required = next(filter(None, map(_required_vllm, stated)), None)
+    same = Requirement(f"vllm=={plugin.version.major}.{plugin.version.minor}.*")
+    for wanted in filter(None, (required, same)):
+        with suppress(ReleaseError):
+            newest = releases.versions(wanted)[-1]
+            return releases.matching(Requirement(f"vllm=={newest}"))[0]
+    return releases.newest("vllm")
+
+
+def _required_vllm(text: str) -> Requirement | None:
+    """Return a requirement of certain releases of vLLM, without the name of a local build."""
+    try:
+        wanted = Requirement(re.sub(r"\+[\w.]+", "", text))
+    except InvalidRequirement:
+        return None
+    return wanted if wanted.name == "vllm" and wanted.specifier and not wanted.marker else None
 
 
 def _is_read(data: Data, name: str, version: Version) -> bool:

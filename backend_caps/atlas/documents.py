@@ -68,13 +68,17 @@ class ClassDocument(Document):
 
 
 class ReleaseDocument(Document):
-    """The backends of one release of an engine, read from its archive."""
+    """The backends of one release of an engine, or of a plugin of one, read from its archive."""
 
     schema_: Annotated[Literal["backend-caps/atlas-release@1"], Field(alias="schema")]
-    engine: str
-    """The distribution: `sglang` or `vllm`."""
+    distribution: str
+    """`sglang`, `vllm`, or a distribution that extends one by its entry points."""
     version: str
     """The release."""
+    engine: str
+    """The engine: the distribution itself, or the one that it extends."""
+    beside: Annotated[str | None, LEFT_OUT] = None
+    """The release of the engine that a plugin was read with; left out for an engine."""
     archive: str
     """The name of the wheel or source distribution."""
     sha256: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -17,41 +18,61 @@ from backend_caps.atlas.documents import (
 from backend_caps.capability.backend import Backend, EngineClass
 from backend_caps.compatibility.archives import unpacked
 from backend_caps.compatibility.releases import Release
+from backend_caps.discovery.process import Search
 from backend_caps.engines.read import read_engine
-from backend_caps.report.backends import backend_document
+from backend_caps.report.backends import EngineRuleDocument, backend_document
+from backend_caps.report.plans import ProblemDocument
 
-_READS = ("atlas", "capability", "compatibility", "engines", "report", "resolution")
+_READS = ("atlas", "capability", "compatibility", "discovery", "engines", "report", "resolution")
 """The folders whose code decides what a document says."""
 
 
-def read_release(release: Release) -> ReleaseDocument:
+def read_release(release: Release, beside: Release | None = None) -> ReleaseDocument:
     """Read the backends of one release from its archive, without importing it.
 
     The document is the same for the same archive and reader: it holds no time, and no path of
     this machine.
 
+    Args:
+        release: an engine's, or a plugin's.
+        beside: the release of vLLM that a plugin extends; None for an engine.
+
     Raises:
         ArchiveError: the source distribution cannot be unpacked.
         EngineError: no reader knows the engine, or the archive does not hold it.
     """
-    with unpacked(release.path, package=release.package) as folder:
-        reading = read_engine(release.package, folder)
-    return ReleaseDocument.of(
-        reading,
+    engine = release if beside is None else beside
+    with ExitStack() as stack:
+        plugins: Search | None = None
+        if beside is not None:
+            plugins = Search.of_folders([stack.enter_context(unpacked(release.path))])
+        folder = stack.enter_context(unpacked(engine.path, package=engine.package))
+        reading = read_engine(engine.package, folder, plugins=plugins)
+    backends = sorted(reading.backends, key=lambda backend: backend.name)
+    problems = reading.problems
+    if beside is not None:
+        backends = [each for each in backends if each.source.distribution == release.package]
+        problems = tuple(own for plugin in reading.plugins for own in plugin.problems)
+    rules = () if reading.rules is None or beside is not None else reading.rules.rules
+    return ReleaseDocument(
         schema_=SCHEMA,
+        distribution=release.package,
         version=str(release.version),
+        engine=engine.package,
+        beside=None if beside is None else str(beside.version),
         archive=release.path.name,
         sha256=hashlib.sha256(release.path.read_bytes()).hexdigest(),
         reader=reader_digest(),
-        rules=() if reading.rules is None else reading.rules.rules,
+        rules=[EngineRuleDocument.of(rule) for rule in rules],
+        problems=[ProblemDocument.of(each) for each in problems],
         names={
-            each.name: backend_document(each, is_engines=True).classes
-            for each in sorted(reading.backends, key=lambda backend: backend.name)
+            each.name: backend_document(each, is_engines=True).classes or []
+            for each in backends
             if each.engine_class is None
         },
         classes={
             each.name: _class(each, each.engine_class)
-            for each in sorted(reading.backends, key=lambda backend: backend.name)
+            for each in backends
             if each.engine_class is not None
         },
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.atlas.build import FIRST_RELEASES, Built, Data, Progress, build
+from backend_caps.atlas.build import RELEASES, Built, Data, Progress, build
 from backend_caps.cli.output import examples, say
 from backend_caps.compatibility.releases import PYPI, Releases, cache_folder
 
@@ -74,7 +74,7 @@ def build_command(
     with _progress() as progress:
         built = build(
             Data(folder / "data"),
-            ranges or FIRST_RELEASES,
+            ranges or RELEASES,
             releases,
             workers=workers,
             progress=progress,

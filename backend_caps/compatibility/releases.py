@@ -63,6 +63,8 @@ class Releases:
     """The folder that downloads are put into; it is searched too."""
     index_url: str = PYPI
     is_offline: bool = False
+    prefers_wheels: bool = False
+    """Whether a wheel is taken before a source distribution, which may lack entry points."""
 
     def matching(self, wanted: Requirement) -> list[Release]:
         """Return the releases that a requirement takes, the oldest first.
@@ -125,20 +127,24 @@ class Releases:
     def _local(self, package: str) -> Iterator[Release]:
         """List what is in the folders, the last of a version to be taken: of the first folder."""
         for folder in (self.cache, *reversed(self.folders)):
-            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            for path in sorted(folder.iterdir(), key=self._rank) if folder.is_dir() else ():
                 name, version = _named(path.name)
                 if name == package and version is not None:
                     yield Release(package=package, version=version, path=path)
 
+    def _rank(self, path: Path) -> tuple[bool, str]:
+        """Rank a file among others of its release: the last is taken."""
+        return (path.suffix == ".whl") is self.prefers_wheels, path.name
+
     def _remote(self, wanted: Requirement) -> dict[Version, Package]:
-        """List what the index has; of each release the source distribution, if there is one."""
+        """List what the index has; of each release the file of the preferred kind, if any."""
         found: dict[Version, Package] = {}
         finder = self._finder()
         try:
             matches = finder.find_matches(wanted, allow_prereleases=_takes_candidates(wanted))
             for each in matches:
                 version = Version(each.version or "0")
-                if version not in found or not each.link.is_wheel:
+                if version not in found or each.link.is_wheel is self.prefers_wheels:
                     found[version] = each
         except Exception as error:  # of the index's client: unreachable, refused, no package
             raise self._not_downloaded(str(wanted), error) from error
