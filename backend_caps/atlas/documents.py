@@ -59,6 +59,9 @@ class ClassDocument(Document):
     """`file:line` of the class."""
     registered_as: list[str]
     """The names that server flags use for it, sorted."""
+    platforms: Annotated[dict[str, str] | None, LEFT_OUT] = None
+    """By platform, such as `rocm`, the `file:line` at which the engine's own code for that platform
+    names the class; left out where none does."""
     composite: Annotated[str | None, LEFT_OUT] = None
     """For a wrapper, how it makes a value of its children's."""
     since: Annotated[str | None, LEFT_OUT] = None
@@ -89,6 +92,9 @@ class ReleaseDocument(Document):
     """What the engine's flags force, whatever its backends say."""
     problems: list[ProblemDocument]
     """What could not be read."""
+    root: Annotated[ClassDocument | None, LEFT_OUT] = None
+    """The class that the others are made of, whose values a class has that states none; left out
+    where there is none."""
     names: dict[str, list[PartDocument]]
     """By name that server flags use, the classes that it may stand for."""
     classes: dict[str, ClassDocument]

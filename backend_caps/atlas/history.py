@@ -20,7 +20,10 @@ def with_history(releases: Iterable[ReleaseDocument]) -> Iterator[ReleaseDocumen
             name: _class(known.get(name), each, release.version)
             for name, each in release.classes.items()
         }
-        before = release.model_copy(update={"classes": classes})
+        root = before.root if before is not None else None
+        if release.root is not None:
+            root = _class(root, release.root, release.version)
+        before = release.model_copy(update={"classes": classes, "root": root})
         yield before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -15,11 +16,12 @@ from backend_caps.atlas.documents import (
     ClassDocument,
     ReleaseDocument,
 )
-from backend_caps.capability.backend import Backend, EngineClass
+from backend_caps.capability.backend import Backend
 from backend_caps.compatibility.archives import unpacked
 from backend_caps.compatibility.releases import Release
 from backend_caps.discovery.process import Search
 from backend_caps.engines.read import read_engine
+from backend_caps.engines.reading import EngineReading
 from backend_caps.report.backends import EngineRuleDocument, backend_document
 from backend_caps.report.plans import ProblemDocument
 
@@ -65,27 +67,29 @@ def read_release(release: Release, beside: Release | None = None) -> ReleaseDocu
         reader=reader_digest(),
         rules=[EngineRuleDocument.of(rule) for rule in rules],
         problems=[ProblemDocument.of(each) for each in problems],
+        root=_class(reading.root, reading) if reading.root is not None else None,
         names={
             each.name: backend_document(each, is_engines=True).classes or []
             for each in backends
             if each.engine_class is None
         },
         classes={
-            each.name: _class(each, each.engine_class)
-            for each in backends
-            if each.engine_class is not None
+            each.name: _class(each, reading) for each in backends if each.engine_class is not None
         },
     )
 
 
-def _class(backend: Backend, engine_class: EngineClass) -> ClassDocument:
-    stated = backend_document(backend, is_engines=True)
+def _class(backend: Backend, reading: EngineReading) -> ClassDocument:
+    own, stated = backend.engine_class, backend_document(backend, is_engines=True)
+    assert own is not None, "a name has no values of its own"
     conditions = _conditions(backend)
+    platforms = [reading.platforms.get(name, {}) for name in own.registered_as]
     return ClassDocument(
-        path=engine_class.path,
+        path=own.path,
         declared_at=backend.source.declared_at or "",
-        registered_as=[*engine_class.registered_as],
-        composite=engine_class.composite,
+        registered_as=[*own.registered_as],
+        platforms=dict(ChainMap(*map(dict, platforms))) or None,
+        composite=own.composite,
         cells={
             name: CellDocument.of(each, when=conditions.get(name))
             for name, each in stated.capabilities.items()

@@ -73,11 +73,7 @@ def build_command(
     )
     with _progress() as progress:
         built = build(
-            Data(folder / "data"),
-            ranges or RELEASES,
-            releases,
-            workers=workers,
-            progress=progress,
+            Data(folder / "data"), ranges or RELEASES, releases, workers=workers, progress=progress
         )
     say(_summary(built))
 

@@ -76,6 +76,12 @@ class EngineReading:
     """Where it was read: a folder, a wheel's file name, or `installed`."""
     backends: tuple[Backend, ...]
     """A record for each class, and one for each name that flags use, whose parts are classes."""
+    root: Backend | None = None
+    """The class that all others are made of, whose values a class has that states none; None for
+    an engine whose classes declare nothing but what they state."""
+    platforms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By registered name and platform, such as `rocm`, the `file:line` at which the engine's own
+    code for that platform names it; empty where the engine has no such code."""
     rules: RuleSet | None
     """What its flags force; None where that is not known."""
     command_line: Engine | None

@@ -13,14 +13,15 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given
 from backend_caps.capability.provenance import Origin, Status
-from backend_caps.engines.reading import EngineReading, class_record, not_followed
+from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.engines.reading import EngineReading, Finding, class_record, not_followed
 from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Guarded, condition, returns
@@ -30,6 +31,7 @@ from backend_caps.engines.vllm import features
 from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.capabilities import GRAPHS, Findings
 from backend_caps.engines.vllm.lookup import Lookup, class_in
+from backend_caps.engines.vllm.platform_names import platform_names
 from backend_caps.resolution.rules import RuleSet
 
 KNOWN_VERSIONS = ("0.32.0", "0.33.0")
@@ -101,8 +103,9 @@ def read_backends(index: Index, paths: Iterable[str] = ()) -> EngineReading:
         mixes_relayed_rows=True,
         builders_copy=True,
     )
-    records = _Records(index, paths).all()
-    return index.reading(records, rules, launches=partial(read_launches, index))
+    records = _Records(index, paths)
+    reading = index.reading(records.all(), rules, launches=partial(read_launches, index))
+    return replace(reading, root=records.root(), platforms=platform_names(index))
 
 
 def _names(index: Index) -> Iterator[Name]:
@@ -181,6 +184,19 @@ class _Records:
             yield self._of_name(label, name)
         for made, label in self._labels.items():
             yield self._of_class(label, made)
+
+    def root(self) -> Backend | None:
+        """Make the record of the root, whose values a class has that states none."""
+        if (root := self._roots.get(BACKEND)) is None:
+            return None
+        findings = Findings(Lookup(self._lookup.classes, ())).of(root, [])
+        arch = findings["attention_arch"]
+        if arch is not None and arch.reading.origin is Origin.UNDECLARED:  # none of the others
+            mha = frozenset({AttentionArch.MHA})
+            reading = replace(arch.reading, origin=Origin.DECLARED, value=mha)
+            findings["attention_arch"] = Finding(reading=reading, base=mha)
+        source = self._index.source(root.at)
+        return class_record(BACKEND, source, findings, EngineClass(path=root.path))
 
     def _of_name(self, label: str, name: Name) -> Backend:
         """Make the record of a name; it is broken if its class is not in the source."""

@@ -1,0 +1,221 @@
+"""A question in words, and what each release's backends answer to it, with the lines they rest on.
+
+The patterns and tests are data, which the site's script reads too: both give the same answers.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+from pydantic import JsonValue
+
+from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
+from backend_caps.capability.gpu import gpus
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.report.words import words_of
+
+PLATFORMS = {
+    "cuda": r"\b(?:cuda|nvidia)\b(?! ?graph)",
+    "rocm": r"\b(?:rocm|amd|mi\d{3}x?|aiter)\b",
+    "cpu": r"\b(?:x86|(?:on|for)(?: an?| the)? cpus?)\b",
+    "xpu": r"\b(?:xpu|intel gpus?)\b",
+}
+"""The patterns of platforms, which the engine's own code for each names its backends by."""
+LEVELS = [each.value for each in HostSeqLens]
+_WINDOW = re.compile(r">= (\d+\.\d+)(?: and < (\d+\.\d+))?")
+
+
+class Answer(Enum):
+    """Whether a backend fits; of several, the last in this order decides."""
+
+    YES = "fits"
+    OPEN = "may fit"
+    NO = "does not fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One thing that a question asks of a backend."""
+
+    words: str
+    """The piece of the question."""
+    capability: str
+    """The capability, or `platform`."""
+    test: str
+    """How a value is compared; `questions.toml` lists the tests."""
+    value: JsonValue
+    """What it is compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer of one backend to one thing that is asked."""
+
+    answer: Answer
+    asked: Asked
+    value: str
+    """The backend's value, in words."""
+    at: str | None
+    """`file:line` of the statement; None where nothing states it."""
+    stated_by: str | None = None
+    """The class that states it in place of the backend's own."""
+
+
+@cache
+def table() -> list[dict[str, Any]]:
+    """Return the patterns with what they ask: those of words, of GPUs and of platforms."""
+    text = Path(__file__).with_name("questions.toml").read_text("utf-8")
+    asked: list[dict[str, Any]] = tomllib.loads(text)["asked"]
+    for gpu in gpus().values():
+        if gpu.rocm_arch is None:
+            major, minor = gpu.compute_capability
+            asked.append(
+                {
+                    "pattern": rf"\b{gpu.key.lower().replace('rtx', 'rtx ?')}\b",
+                    "capability": "compute_capability",
+                    "test": "runs_on",
+                    "value": f"{major}.{minor}",
+                }
+            )
+    for platform, pattern in PLATFORMS.items():
+        asked.append(
+            {"pattern": pattern, "capability": "platform", "test": "named", "value": platform}
+        )
+    return asked
+
+
+def asked_in(question: str) -> list[Asked]:
+    """Return what a question asks, in the order of the table.
+
+    Each pattern takes the pieces that it matches away, so that `MLA sparse` does not ask for MLA.
+    """
+    rest, found = f" {' '.join(question.lower().split())} ", list[Asked]()
+    for row in table():
+        pattern = re.compile(row["pattern"])
+        for match in pattern.finditer(rest):
+            number = next(filter(None, match.groups()), None)
+            value = row.get("value") if number is None else _number(number, row["test"])
+            asked = Asked(
+                words=match[0].strip(), capability=row["capability"], test=row["test"], value=value
+            )
+            if (asked.capability, asked.value) not in [(e.capability, e.value) for e in found]:
+                found.append(asked)
+        rest = pattern.sub(" ; ", rest)
+    return found
+
+
+def _number(text: str, test: str) -> JsonValue:
+    """Read a number; of a compute capability `90` and `9.0` are the same."""
+    if test != "runs_on":
+        return int(text)
+    return text if "." in text else f"{text[:-1]}.{text[-1]}"
+
+
+def replies(release: ReleaseDocument, name: str, asked: Sequence[Asked]) -> list[Reply]:
+    """Return what one class answers to each thing that is asked."""
+    own = release.classes[name]
+    return [
+        _named(own, each) if each.capability == "platform" else _reply(own, release.root, each)
+        for each in asked
+    ]
+
+
+def verdict(found: Sequence[Reply]) -> Answer:
+    """Return the answer that decides: of the replies the worst, and open for none."""
+    order = list(Answer)
+    return max((each.answer for each in found), key=order.index, default=Answer.OPEN)
+
+
+def _named(own: ClassDocument, asked: Asked) -> Reply:
+    platforms = own.platforms or {}
+    at = platforms.get(str(asked.value))
+    named = ", ".join(platforms) or "none"
+    answer = Answer.OPEN if at is None else Answer.YES
+    return Reply(answer=answer, asked=asked, value=f"chosen on {named}", at=at)
+
+
+def _reply(own: ClassDocument, root: ClassDocument | None, asked: Asked) -> Reply:
+    cell, stated_by = own.cells.get(asked.capability), None
+    is_silent = cell is None or (cell.value == "undeclared" and cell.declared_at is None)
+    if is_silent and root is not None and asked.capability in root.cells:
+        cell, stated_by = root.cells[asked.capability], root.path.rpartition(".")[2]
+    if cell is None:
+        return Reply(answer=Answer.OPEN, asked=asked, value="not stated", at=None)
+    answer = _answer(cell, asked)
+    if asked.test == "runs_on" and answer is Answer.YES and "cuda" not in (own.platforms or ()):
+        answer = Answer.OPEN  # its source refuses no GPU, which a backend for others does not do
+    return Reply(
+        answer=answer,
+        asked=asked,
+        value=words_of(cell.value),
+        at=cell.declared_at,
+        stated_by=stated_by or cell.inherited_from,
+    )
+
+
+def _answer(cell: CellDocument, asked: Asked) -> Answer:
+    """Compare every value that a cell may have: it fits where all do, and not where none does."""
+    values = [] if cell.value == "depends" else [cell.value]
+    values += [each.value for each in cell.when or ()]
+    fits = {fit for value in values if (fit := _fits(value, asked)) is not None}
+    if cell.value == "undeclared" and asked.capability == "graph_replay":
+        fits = {False}  # an engine replays no graph of a backend that does not say so
+    if len(fits) != 1 or (cell.value == "depends" and len(values) < len(cell.when or ()) + 1):
+        return Answer.OPEN
+    return Answer.YES if fits.pop() else Answer.NO
+
+
+def _fits(value: JsonValue, asked: Asked) -> bool | None:
+    """Return whether a value is what is asked for; None where it is not known."""
+    if value == "undeclared":
+        return None
+    if value == "any":
+        return True
+    fits: bool | None = _TESTS[asked.test](value, asked.value)
+    return fits
+
+
+def _takes(sizes: JsonValue, size: JsonValue) -> bool | None:
+    match sizes:
+        case {"exact": exact}:
+            return exact == size
+        case {"multiple_of": int(of)} if isinstance(size, int):
+            return size % of == 0
+        case {"one_of": [*some]}:
+            return size in some
+    return None
+
+
+def _runs_on(windows: JsonValue, version: JsonValue) -> bool:
+    assert isinstance(windows, list)
+    return any(_is_in(str(window), str(version)) for window in windows)
+
+
+def _is_in(window: str, version: str) -> bool:
+    match = _WINDOW.fullmatch(window)
+    assert match is not None, window
+    low, high = match.groups()
+    return Version(low) <= Version(version) and (high is None or Version(version) < Version(high))
+
+
+def _members(value: JsonValue) -> Iterator[JsonValue]:
+    yield from value if isinstance(value, list) else [value]
+
+
+_TESTS: Mapping[str, Callable[[Any, Any], bool | None]] = {
+    "any_of": lambda value, wanted: any(each in [*_members(value)] for each in wanted),
+    "all_of": lambda value, wanted: all(each in [*_members(value)] for each in wanted),
+    "is": lambda value, wanted: value is wanted,
+    "takes": _takes,
+    "runs_on": _runs_on,
+    "at_most": lambda value, wanted: LEVELS.index(value) <= LEVELS.index(wanted),
+    "at_least": lambda value, wanted: value is None or value >= wanted,
+}
