@@ -6,13 +6,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import click
 
 from backend_caps.atlas.build import RELEASES, Built, Data, Progress, build
-from backend_caps.cli.output import examples, say
+from backend_caps.cli.output import examples, say, working
 from backend_caps.compatibility.releases import PYPI, Releases, cache_folder
+from backend_caps.extras import require_extra
 
 
 @click.group(short_help="Show what backends of every release can do.")
@@ -75,12 +77,20 @@ def build_command(
         built = build(
             Data(folder / "data"), ranges or RELEASES, releases, workers=workers, progress=progress
         )
-    say(_summary(built))
+    require_extra("html", "backend-caps atlas build")
+    from backend_caps.atlas.site import write_site  # noqa: PLC0415 - templates
+
+    with working("writing pages"):
+        num_pages = write_site(Data(folder / "data"), folder, version("backend-caps"))
+    say(_summary(built, num_pages, folder))
 
 
-def _summary(built: Built) -> str:
+def _summary(built: Built, num_pages: int, folder: Path) -> str:
     kept = f", {len(built.kept)} kept" if built.kept else ""
-    return f"{len(built.read)} releases read{kept}\n"
+    return (
+        f"{len(built.read)} releases read{kept}\n"
+        f"{num_pages} pages written: open {folder / 'index.html'}\n"
+    )
 
 
 @contextmanager

@@ -1,0 +1,108 @@
+"""A release as a compact table, which a page of the site filters and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from backend_caps.atlas.documents import CellDocument, ReleaseDocument
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.document import json_of
+from backend_caps.report.words import words_of
+
+_OPEN = {"undeclared": "not stated", "depends": "it depends"}
+_ORIGINS = ("declared", "conditional", "inherited", "undeclared", "not-known")
+
+
+class _Numbered:
+    """Values in the order in which they are first met, each with its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self.values: list[JsonValue] = []
+
+    def number(self, value: JsonValue) -> int:
+        """Return the number of a value, a new one where it is met first; -1 for None."""
+        if value is None:
+            return -1
+        key = repr(value)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return self._numbers[key]
+
+
+def page_of(distribution: str, name: str) -> str:
+    """Return the address of a class's page, from the site's first page."""
+    return f"backends/{distribution}/{name}.html"
+
+
+def table(release: ReleaseDocument) -> dict[str, Any]:
+    """Return a release's classes and cells; values, files and names stand for their numbers."""
+    values, files, names = _Numbered(), _Numbered(), _Numbered()
+    capabilities = [*CAPABILITIES]
+
+    def cells(stated: Mapping[str, CellDocument]) -> list[list[int]]:
+        return [
+            [
+                capabilities.index(name),
+                values.number(cell.value),
+                _ORIGINS.index(cell.origin),
+                *_place(cell.declared_at, files),
+                names.number(cell.inherited_from),
+                *(values.number(each.value) for each in cell.when or ()),
+            ]
+            for name, cell in stated.items()
+        ]
+
+    rows = [
+        [
+            name,
+            own.registered_as,
+            own.platforms or {},
+            page_of(release.distribution, name),
+            cells(own.cells),
+        ]
+        for name, own in release.classes.items()
+    ]
+    root = [] if release.root is None else cells(release.root.cells)
+    return {
+        "distribution": release.distribution,
+        "version": release.version,
+        "capabilities": capabilities,
+        "origins": _ORIGINS,
+        "rows": rows,
+        "root": root,
+        "values": values.values,
+        "words": [*map(shown, values.values)],
+        "files": files.values,
+        "names": names.values,
+    }
+
+
+def _place(at: str | None, files: _Numbered) -> tuple[int, int]:
+    file, _, line = (at or "").rpartition(":")
+    return (files.number(file), int(line)) if at else (-1, 0)
+
+
+def shown(value: JsonValue) -> str:
+    """Write a value for a page; what leaves it open is said in words."""
+    return _OPEN.get(str(value)) or words_of(value)
+
+
+def worst_words(capability: str) -> str:
+    """Write what a capability counts as where it is not stated."""
+    return words_of(json_of(CAPABILITIES[capability].worst))
+
+
+def cells_of(
+    releases: Iterable[ReleaseDocument], name: str, capability: str
+) -> Sequence[tuple[str, CellDocument | None]]:
+    """Return, by release that has a class, its cell."""
+    return [
+        (release.version, release.classes[name].cells.get(capability))
+        for release in releases
+        if name in release.classes
+    ]

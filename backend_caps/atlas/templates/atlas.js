@@ -1,0 +1,304 @@
+"use strict";
+
+// Filters the table of backends, and answers a question about them. The patterns and tests are
+// those of `question.py`; a row's values are numbers of its table's `values`.
+
+(() => {
+  const PAGE = 100;
+  const LEVELS = ["none", "upper_bound", "exact"];
+  const ORDER = ["fits", "may fit", "does not fit"];
+  const CLASSES = ["fits", "may", "not"];
+  const MACHINES = { H100: "h100", B200: "b200", MI300X: "rocm", CPU: "on cpu" };
+  const parse = (node) => JSON.parse(node.textContent);
+  const questions = parse(document.getElementById("questions")).map((each) => ({
+    ...each,
+    pattern: new RegExp(each.pattern, "g"),
+  }));
+  const releases = parse(document.getElementById("releases"));
+  const form = document.getElementById("ask");
+  const table = document.getElementById("backends");
+  const body = table.tBodies[0];
+  const heads = [...table.tHead.rows[0].cells].slice(2);
+  const columns = heads.map((head) => head.querySelector("a").getAttribute("href").match(/\/(\w+)\.html/)[1]);
+  const more = document.getElementById("more");
+  const known = new Map();
+  let shown = [];
+
+  // Data
+
+  /** Turn a stored table into rows; a cell is [value, file, line, condition's number...]. */
+  function decode(stored) {
+    const cellsOf = (cells) =>
+      new Map(
+        cells.map(([name, value, origin, file, line, from, ...when]) => [
+          stored.capabilities[name],
+          {
+            value: stored.values[value],
+            words: stored.words[value],
+            origin: stored.origins[origin],
+            at: file < 0 ? null : `${stored.files[file]}:${line}`,
+            from: from < 0 ? null : stored.names[from],
+            when: when.map((number) => stored.values[number]),
+          },
+        ]),
+      );
+    const root = cellsOf(stored.root);
+    return stored.rows.map(([name, registered, platforms, page, cells]) => ({
+      of: stored.distribution,
+      version: stored.version,
+      name,
+      registered,
+      platforms,
+      page,
+      text: `${name} ${registered.join(" ")} ${stored.distribution}`.toLowerCase(),
+      flat: [name, ...registered].map(flat).filter((each) => each.length > 3),
+      cells: cellsOf(cells),
+      root,
+    }));
+  }
+
+  const flat = (text) => text.toLowerCase().replace(/[\s_.-]|backend|attention|attn/g, "");
+
+  function keep(stored) {
+    known.set(`${stored.distribution} ${stored.version}`, decode(stored));
+  }
+
+  /** Load a release's table by a script, which also works from disk. */
+  function load(of, version) {
+    const key = `${of} ${version}`;
+    if (known.has(key)) return Promise.resolve(known.get(key));
+    return new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = `tables/${of}-${version}.js`;
+      script.onload = () => resolve(known.get(key));
+      script.onerror = () => reject(new Error(`${script.src} cannot be read`));
+      document.head.append(script);
+    });
+  }
+
+  // Question
+
+  function askedIn(question) {
+    let rest = ` ${question.toLowerCase().split(/\s+/).filter(Boolean).join(" ")} `;
+    const found = [];
+    for (const row of questions) {
+      for (const match of rest.matchAll(row.pattern)) {
+        const number = match.slice(1).find(Boolean);
+        const value = number === undefined ? row.value : numberOf(number, row.test);
+        const same = (each) =>
+          each.capability === row.capability && JSON.stringify(each.value) === JSON.stringify(value);
+        if (!found.some(same)) found.push({ ...row, value, words: match[0].trim() });
+      }
+      rest = rest.replace(row.pattern, " ; ");
+    }
+    return { found, rest };
+  }
+
+  function numberOf(text, test) {
+    if (test !== "runs_on") return Number(text);
+    return text.includes(".") ? text : `${text.slice(0, -1)}.${text.slice(-1)}`;
+  }
+
+  const members = (value) => (Array.isArray(value) ? value : [value]);
+  const number = (version) => version.split(".").reduce((major, minor) => 1000 * major + Number(minor), 0);
+  const TESTS = {
+    any_of: (value, wanted) => wanted.some((each) => members(value).includes(each)),
+    all_of: (value, wanted) => wanted.every((each) => members(value).includes(each)),
+    is: (value, wanted) => value === wanted,
+    takes(sizes, size) {
+      if (sizes.exact !== undefined) return sizes.exact === size;
+      if (sizes.multiple_of !== undefined) return size % sizes.multiple_of === 0;
+      return sizes.one_of === undefined ? null : sizes.one_of.includes(size);
+    },
+    runs_on: (windows, version) =>
+      windows.some((window) => {
+        const [, low, high] = window.match(/^>= ([\d.]+)(?: and < ([\d.]+))?$/);
+        return number(low) <= number(version) && (!high || number(version) < number(high));
+      }),
+    at_most: (value, wanted) => LEVELS.indexOf(value) <= LEVELS.indexOf(wanted),
+    at_least: (value, wanted) => value === null || value >= wanted,
+  };
+
+  function fits(value, asked) {
+    if (value === "undeclared") return null;
+    return value === "any" ? true : TESTS[asked.test](value, asked.value);
+  }
+
+  /** 0 fits, 1 may fit, 2 does not fit; with the cell that says so. */
+  function reply(row, asked) {
+    if (asked.capability === "platform") {
+      const at = row.platforms[asked.value];
+      const words = `chosen on ${Object.keys(row.platforms).join(", ") || "none"}`;
+      return { answer: at ? 0 : 1, asked, words, at };
+    }
+    let cell = row.cells.get(asked.capability);
+    let from = cell?.from;
+    const isSilent = !cell || (cell.value === "undeclared" && !cell.at);
+    if (isSilent && row.root.has(asked.capability)) {
+      cell = row.root.get(asked.capability);
+      from = "the root";
+    }
+    if (!cell) return { answer: 1, asked, words: "not stated", at: null };
+    const values = cell.value === "depends" ? cell.when : [cell.value, ...cell.when];
+    let found = new Set(values.map((each) => fits(each, asked)).filter((each) => each !== null));
+    if (cell.value === "undeclared" && asked.capability === "graph_replay") found = new Set([false]);
+    let answer = found.size !== 1 || cell.value === "depends" ? 1 : found.has(true) ? 0 : 2;
+    if (asked.test === "runs_on" && answer === 0 && !("cuda" in row.platforms)) answer = 1;
+    return { answer, asked, words: cell.words, at: cell.at, from };
+  }
+
+  function verdict(row, asked) {
+    const replies = asked.map((each) => reply(row, each));
+    const answer = replies.reduce((worst, each) => Math.max(worst, each.answer), 0);
+    return { answer, deciding: replies.filter((each) => each.answer === answer && answer > 0) };
+  }
+
+  // Filter
+
+  async function update() {
+    const { question, of, release, machine, kind } = form.elements;
+    const text = [question.value, MACHINES[machine.value], kind.value].filter(Boolean).join(" ; ");
+    const { found: asked, rest } = askedIn(text);
+    const wanted = await rowsOf(of.value, release.value);
+    const named = namedIn(wanted, question.value, rest, asked);
+    const judged = (named.length ? named : wanted).map((row) => ({ row, ...verdict(row, asked) }));
+    // Of those that may fit, the ones with the fewest open ends come first.
+    const open = ({ answer, deciding }) => (answer === 1 ? deciding.length : 0);
+    if (asked.length) judged.sort((a, b) => a.answer - b.answer || open(a) - open(b));
+    shown = judged;
+    table.classList.toggle("asked", asked.length > 0);
+    say(asked, judged);
+    render(PAGE);
+    remember();
+  }
+
+  /** Find the rows whose names a question has; without anything asked, those that hold its text. */
+  function namedIn(rows, question, rest, asked) {
+    const words = flat(rest);
+    const whole = rows.filter((row) => row.flat.some((name) => words.includes(name)));
+    const typed = question.trim().toLowerCase();
+    if (whole.length || asked.length || !typed) return whole;
+    return rows.filter((row) => typed.split(/[\s,]+/).every((word) => row.text.includes(word)));
+  }
+
+  async function rowsOf(of, version) {
+    const wanted = Object.entries(releases)
+      .filter(([name]) => !of || name === of)
+      .map(([name, versions]) => load(name, (of && version) || versions[0]));
+    return (await Promise.all(wanted)).flat();
+  }
+
+  function say(asked, judged) {
+    const understood = asked.map((each) => `${each.words} → ${each.capability}`).join(" · ");
+    document.getElementById("understood").textContent = understood;
+    const counts = ORDER.map((words, at) => `${judged.filter((each) => each.answer === at).length} ${words}`);
+    document.getElementById("count").textContent = asked.length
+      ? counts.join(", ")
+      : `${judged.length} backends`;
+  }
+
+  // Show
+
+  const element = (name, text, kind) => {
+    const made = document.createElement(name);
+    if (text) made.textContent = text;
+    if (kind) made.className = kind;
+    return made;
+  };
+
+  /** Let a text be broken behind underscores, slashes and dots. */
+  function broken(name, text, kind) {
+    const made = element(name, "", kind);
+    text.split(/(?<=[_/.])/).forEach((part, at) => made.append(...(at ? [element("wbr")] : []), part));
+    return made;
+  }
+
+  function render(most) {
+    const rows = shown.slice(0, most).map(rowOf);
+    if (!rows.length) {
+      const row = element("tr");
+      const cell = row.insertCell();
+      cell.colSpan = heads.length + 2;
+      cell.textContent = "Nothing matches";
+      rows.push(row);
+    }
+    body.replaceChildren(...rows);
+    more.hidden = shown.length <= most;
+    more.textContent = `Show ${Math.max(0, shown.length - most)} more`;
+  }
+
+  function rowOf({ row, answer, deciding }) {
+    const made = element("tr");
+    const head = element("th");
+    head.scope = "row";
+    const link = broken("a", row.name.replace(/(?<=[a-z])(?=[A-Z])/g, "\u200b"));
+    link.href = row.page;
+    head.append(link, element("small", [...row.registered, `${row.of} ${row.version}`].join(" · ")));
+    const said = element("td", "", "answer");
+    said.append(element("span", ORDER[answer], CLASSES[answer]));
+    const silent = deciding.filter(({ words }) => words === "not stated");
+    for (const { asked, words, at, from } of deciding) {
+      if (words === "not stated") continue;
+      said.append(broken("small", `${asked.capability}: ${words}${from ? ` (${from})` : ""}`));
+      if (at) said.append(broken("small", at));
+    }
+    if (silent.length) {
+      const names = silent.map(({ asked }) => asked.capability).join(", ");
+      said.append(broken("small", `not stated: ${names}`));
+    }
+    made.append(head, said, ...columns.map((name, at) => cellOf(row, name, heads[at].textContent)));
+    return made;
+  }
+
+  function cellOf(row, name, label) {
+    const cell = row.cells.get(name) ?? row.root.get(name);
+    const made = element("td");
+    if (!cell) return made;
+    made.dataset.name = label;
+    made.append(broken("span", cell.words, cell.origin));
+    return made;
+  }
+
+  // Links: the address keeps what was asked.
+
+  function remember() {
+    const asked = new URLSearchParams();
+    for (const field of ["question", "of", "release", "machine", "kind"]) {
+      const { value } = form.elements[field];
+      if (value) asked.set(field, value);
+    }
+    history.replaceState(null, "", `${location.pathname}#${asked}`);
+  }
+
+  function recall() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    for (const field of ["question", "of", "machine", "kind"]) {
+      form.elements[field].value = asked.get(field) ?? "";
+    }
+    offerReleases(asked.get("release") ?? "");
+    return update();
+  }
+
+  function offerReleases(chosen) {
+    const { of, release } = form.elements;
+    release.replaceChildren(new Option("newest", ""));
+    for (const version of releases[of.value] ?? []) release.append(new Option(version));
+    release.value = chosen;
+    release.disabled = !of.value;
+  }
+
+  // Not on `change`, which a select sends after `input`.
+  form.addEventListener("input", (event) => {
+    if (event.target.name === "of") offerReleases("");
+    update();
+  });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(() => { offerReleases(""); update(); }));
+  more.addEventListener("click", () => render(body.rows.length + 10 * PAGE));
+  addEventListener("hashchange", recall);
+  addEventListener("beforeprint", () => render(Infinity));
+  addEventListener("afterprint", () => render(PAGE));
+  document.querySelectorAll("script.table").forEach((node) => keep(parse(node)));
+  globalThis.atlas = { askedIn, keep, rowsOf, update, verdict };
+  recall();
+})();
