@@ -20,9 +20,8 @@ def with_history(releases: Iterable[ReleaseDocument]) -> Iterator[ReleaseDocumen
             name: _class(known.get(name), each, release.version)
             for name, each in release.classes.items()
         }
-        root = before.root if before is not None else None
-        if release.root is not None:
-            root = _class(root, release.root, release.version)
+        old_root = None if before is None else before.root
+        root = release.root and _class(old_root, release.root, release.version)
         before = release.model_copy(update={"classes": classes, "root": root})
         yield before
 

@@ -163,20 +163,20 @@ def _reply(own: ClassDocument, root: ClassDocument | None, asked: Asked) -> Repl
 
 def _answer(cell: CellDocument, asked: Asked) -> Answer:
     """Compare every value that a cell may have: it fits where all do, and not where none does."""
-    values = [] if cell.value == "depends" else [cell.value]
-    values += [each.value for each in cell.when or ()]
-    fits = {fit for value in values if (fit := _fits(value, asked)) is not None}
-    if cell.value == "undeclared" and asked.capability == "graph_replay":
-        fits = {False}  # an engine replays no graph of a backend that does not say so
-    if len(fits) != 1 or (cell.value == "depends" and len(values) < len(cell.when or ()) + 1):
+    if cell.value == "undeclared" and asked.capability == "graph_replay" and not cell.when:
+        return Answer.NO  # an engine replays no graph of a backend that does not say so
+    if cell.value in ("depends", "undeclared"):
         return Answer.OPEN
-    return Answer.YES if fits.pop() else Answer.NO
+    fits = {
+        _fits(value, asked) for value in (cell.value, *(each.value for each in cell.when or ()))
+    }
+    if fits == {True}:
+        return Answer.YES
+    return Answer.NO if fits == {False} else Answer.OPEN
 
 
 def _fits(value: JsonValue, asked: Asked) -> bool | None:
     """Return whether a value is what is asked for; None where it is not known."""
-    if value == "undeclared":
-        return None
     if value == "any":
         return True
     fits: bool | None = _TESTS[asked.test](value, asked.value)

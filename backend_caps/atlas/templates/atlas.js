@@ -119,9 +119,14 @@
     at_least: (value, wanted) => value === null || value >= wanted,
   };
 
-  function fits(value, asked) {
-    if (value === "undeclared") return null;
-    return value === "any" ? true : TESTS[asked.test](value, asked.value);
+  function answerOf(cell, asked) {
+    const isSilent = cell.value === "undeclared" && !cell.when.length;
+    if (isSilent && asked.capability === "graph_replay") return 2;
+    if (cell.value === "depends" || cell.value === "undeclared") return 1;
+    const fits = (value) => (value === "any" ? true : TESTS[asked.test](value, asked.value));
+    const found = new Set([cell.value, ...cell.when].map(fits));
+    if (found.size > 1) return 1;
+    return found.has(true) ? 0 : found.has(false) ? 2 : 1;
   }
 
   /** 0 fits, 1 may fit, 2 does not fit; with the cell that says so. */
@@ -139,10 +144,7 @@
       from = "the root";
     }
     if (!cell) return { answer: 1, asked, words: "not stated", at: null };
-    const values = cell.value === "depends" ? cell.when : [cell.value, ...cell.when];
-    let found = new Set(values.map((each) => fits(each, asked)).filter((each) => each !== null));
-    if (cell.value === "undeclared" && asked.capability === "graph_replay") found = new Set([false]);
-    let answer = found.size !== 1 || cell.value === "depends" ? 1 : found.has(true) ? 0 : 2;
+    let answer = answerOf(cell, asked);
     if (asked.test === "runs_on" && answer === 0 && !("cuda" in row.platforms)) answer = 1;
     return { answer, asked, words: cell.words, at: cell.at, from };
   }
