@@ -83,9 +83,9 @@ class ReleaseDocument(Document):
     beside: Annotated[str | None, LEFT_OUT] = None
     """The release of the engine that a plugin was read with; left out for an engine."""
     archive: str
-    """The name of the wheel or source distribution."""
+    """The name of the wheel or source distribution; `installed` or a folder where it is none."""
     sha256: str
-    """The digest of that archive, in hexadecimal digits."""
+    """The digest of that archive, in hexadecimal digits; empty for what is installed."""
     reader: str
     """The digest of the code that read it: another one reads the release anew."""
     rules: list[EngineRuleDocument]

@@ -18,9 +18,9 @@ from packaging.version import Version
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
+from backend_caps.atlas.tables import shown
 from backend_caps.capability.gpu import gpus
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.report.words import words_of
 
 PLATFORMS = {
     "cuda": r"\b(?:cuda|nvidia)\b(?! ?graph)",
@@ -135,11 +135,13 @@ def verdict(found: Sequence[Reply]) -> Answer:
 
 
 def _named(own: ClassDocument, asked: Asked) -> Reply:
-    platforms = own.platforms or {}
-    at = platforms.get(str(asked.value))
-    named = ", ".join(platforms) or "none"
+    at = (own.platforms or {}).get(str(asked.value))
     answer = Answer.OPEN if at is None else Answer.YES
-    return Reply(answer=answer, asked=asked, value=f"chosen on {named}", at=at)
+    return Reply(answer=answer, asked=asked, value=_chosen_on(own), at=at)
+
+
+def _chosen_on(own: ClassDocument) -> str:
+    return f"chosen on {', '.join(own.platforms or ()) or 'no platform that is read'}"
 
 
 def _reply(own: ClassDocument, root: ClassDocument | None, asked: Asked) -> Reply:
@@ -149,13 +151,14 @@ def _reply(own: ClassDocument, root: ClassDocument | None, asked: Asked) -> Repl
         cell, stated_by = root.cells[asked.capability], root.path.rpartition(".")[2]
     if cell is None:
         return Reply(answer=Answer.OPEN, asked=asked, value="not stated", at=None)
-    answer = _answer(cell, asked)
+    answer, value = _answer(cell, asked), shown(cell.value)
     if asked.test == "runs_on" and answer is Answer.YES and "cuda" not in (own.platforms or ()):
-        answer = Answer.OPEN  # its source refuses no GPU, which a backend for others does not do
+        # Its source refuses no GPU, which that of a backend for other hardware does not do either.
+        answer, value = Answer.OPEN, f"{value}, {_chosen_on(own)}"
     return Reply(
         answer=answer,
         asked=asked,
-        value=words_of(cell.value),
+        value=value,
         at=cell.declared_at,
         stated_by=stated_by or cell.inherited_from,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from backend_caps.atlas.documents import (
     SCHEMA,
@@ -50,33 +51,56 @@ def read_release(release: Release, beside: Release | None = None) -> ReleaseDocu
             plugins = Search.of_folders([stack.enter_context(unpacked(release.path))])
         folder = stack.enter_context(unpacked(engine.path, package=engine.package))
         reading = read_engine(engine.package, folder, plugins=plugins)
-    backends = sorted(reading.backends, key=lambda backend: backend.name)
-    problems = reading.problems
+    document = reading_document(reading)
+    found: dict[str, Any] = {
+        "version": str(release.version),
+        "archive": release.path.name,
+        "sha256": hashlib.sha256(release.path.read_bytes()).hexdigest(),
+    }
     if beside is not None:
-        backends = [each for each in backends if each.source.distribution == release.package]
-        problems = tuple(own for plugin in reading.plugins for own in plugin.problems)
-    rules = () if reading.rules is None or beside is not None else reading.rules.rules
+        own = [each for each in reading.backends if each.source.distribution == release.package]
+        problems = [each for plugin in reading.plugins for each in plugin.problems]
+        found |= {
+            "distribution": release.package,
+            "beside": str(beside.version),
+            "rules": [],
+            "problems": [ProblemDocument.of(each) for each in problems],
+            **_backends(reading, own),
+        }
+    return document.model_copy(update=found)
+
+
+def reading_document(reading: EngineReading) -> ReleaseDocument:
+    """Write an engine that was read, installed or from source, as a document of the atlas."""
+    rules = () if reading.rules is None else reading.rules.rules
     return ReleaseDocument(
         schema_=SCHEMA,
-        distribution=release.package,
-        version=str(release.version),
-        engine=engine.package,
-        beside=None if beside is None else str(beside.version),
-        archive=release.path.name,
-        sha256=hashlib.sha256(release.path.read_bytes()).hexdigest(),
+        distribution=reading.engine,
+        version=reading.version or "",
+        engine=reading.engine,
+        archive=reading.source,
+        sha256="",
         reader=reader_digest(),
         rules=[EngineRuleDocument.of(rule) for rule in rules],
-        problems=[ProblemDocument.of(each) for each in problems],
-        root=_class(reading.root, reading) if reading.root is not None else None,
-        names={
+        problems=[ProblemDocument.of(each) for each in reading.problems],
+        root=None if reading.root is None else _class(reading.root, reading),
+        **_backends(reading, reading.backends),
+    )
+
+
+def _backends(reading: EngineReading, backends: Iterable[Backend]) -> dict[str, Any]:
+    """Write names and classes, each sorted."""
+    ordered = sorted(backends, key=lambda backend: backend.name)
+    return {
+        "names": {
             each.name: backend_document(each, is_engines=True).classes or []
-            for each in backends
+            for each in ordered
             if each.engine_class is None
         },
-        classes={
-            each.name: _class(each, reading) for each in backends if each.engine_class is not None
+        "classes": {
+            each.name: _class(each, reading) for each in ordered if each.engine_class is not None
         },
-    )
+    }
 
 
 def _class(backend: Backend, reading: EngineReading) -> ClassDocument:

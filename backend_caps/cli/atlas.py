@@ -73,7 +73,7 @@ def build_command(
     releases = Releases(
         folders=folders, cache=cache_folder(os.environ), index_url=index_url, is_offline=offline
     )
-    with _progress() as progress:
+    with progress_bar() as progress:
         built = build(
             Data(folder / "data"), ranges or RELEASES, releases, workers=workers, progress=progress
         )
@@ -94,7 +94,7 @@ def _summary(built: Built, num_pages: int, folder: Path) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def progress_bar() -> Iterator[Progress]:
     """Draw a bar on a terminal, while releases are read."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda *_: None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from backend_caps.supervisor import Log
 
 _LATER = {
+    "ask": "ask:ask",
     "atlas": "atlas:atlas",
     "check": "check:check",
     "config": "config:config",

@@ -131,10 +131,10 @@
 
   /** 0 fits, 1 may fit, 2 does not fit; with the cell that says so. */
   function reply(row, asked) {
+    const chosen = `chosen on ${Object.keys(row.platforms).join(", ") || "no platform that is read"}`;
     if (asked.capability === "platform") {
       const at = row.platforms[asked.value];
-      const words = `chosen on ${Object.keys(row.platforms).join(", ") || "none"}`;
-      return { answer: at ? 0 : 1, asked, words, at };
+      return { answer: at ? 0 : 1, asked, words: chosen, at };
     }
     let cell = row.cells.get(asked.capability);
     let from = cell?.from;
@@ -145,8 +145,12 @@
     }
     if (!cell) return { answer: 1, asked, words: "not stated", at: null };
     let answer = answerOf(cell, asked);
-    if (asked.test === "runs_on" && answer === 0 && !("cuda" in row.platforms)) answer = 1;
-    return { answer, asked, words: cell.words, at: cell.at, from };
+    let { words } = cell;
+    if (asked.test === "runs_on" && answer === 0 && !("cuda" in row.platforms)) {
+      answer = 1;
+      words = `${words}, ${chosen}`;
+    }
+    return { answer, asked, words, at: cell.at, from };
   }
 
   function verdict(row, asked) {
