@@ -166,8 +166,10 @@
     const text = [question.value, MACHINES[machine.value], kind.value].filter(Boolean).join(" ; ");
     const { found: asked, rest } = askedIn(text);
     const wanted = await rowsOf(of.value, release.value);
-    const named = namedIn(wanted, question.value, rest, asked);
-    const judged = (named.length ? named : wanted).map((row) => ({ row, ...verdict(row, asked) }));
+    const judged = namedIn(wanted, question.value, rest, asked).map((row) => ({
+      row,
+      ...verdict(row, asked),
+    }));
     // Of those that may fit, the ones with the fewest open ends come first.
     const open = ({ answer, deciding }) => (answer === 1 ? deciding.length : 0);
     if (asked.length) judged.sort((a, b) => a.answer - b.answer || open(a) - open(b));
@@ -178,12 +180,16 @@
     remember();
   }
 
-  /** Find the rows whose names a question has; without anything asked, those that hold its text. */
+  /**
+   * Find the rows whose names a question has: all where it has none. Where nothing is asked, they
+   * are those that hold its words.
+   */
   function namedIn(rows, question, rest, asked) {
     const words = flat(rest);
     const whole = rows.filter((row) => row.flat.some((name) => words.includes(name)));
     const typed = question.trim().toLowerCase();
-    if (whole.length || asked.length || !typed) return whole;
+    if (whole.length) return whole;
+    if (asked.length || !typed) return rows;
     return rows.filter((row) => typed.split(/[\s,]+/).every((word) => row.text.includes(word)));
   }
 

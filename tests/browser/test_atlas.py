@@ -1,0 +1,257 @@
+"""The site of the atlas in a browser: questions, filters, links, small screens, dark and print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page
+from pydantic import JsonValue
+
+from backend_caps.atlas.build import Data, build
+from backend_caps.atlas.documents import ReleaseDocument
+from backend_caps.atlas.question import Answer, asked_in, replies, table, verdict
+from backend_caps.atlas.site import write_site
+from backend_caps.atlas.tables import table as table_of
+from tests.unit.atlas.test_question import cell, release
+from tests.unit.atlas.wheels import releases_in, write_plugin, write_vllm
+
+pytestmark = pytest.mark.slow
+
+_PAGES = (
+    "index.html",
+    "releases.html",
+    "releases/vllm-0.31.0.html",
+    "capabilities/index.html",
+    "capabilities/attention_sinks.html",
+    "backends/vllm/FastBackend.html",
+)
+_QUESTIONS = (
+    "fp8 KV, sliding window, MLA, full graphs, on B200",
+    "sinks, page size 48, head size 80",
+    "topk 4 without host syncs on sm_90",
+    "block-sparse, RTX 5090, bf16",
+    "graphs for verify on AMD",
+    "compute capability 8.9, batch-invariant",
+    "nothing of this",
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the site of two releases of vLLM and of a plugin."""
+    folder = tmp_path_factory.mktemp("atlas")
+    write_vllm(folder / "wheels", "0.30.0")
+    write_vllm(folder / "wheels", "0.31.0", sinks=False)
+    write_plugin(folder / "wheels", "0.31.0")
+    data, releases = Data(folder / "data"), releases_in(folder / "wheels")
+    build(data, ("vllm", "acme"), releases, workers=1, progress=lambda *_: None)
+    write_site(data, folder, "1.0")
+    return folder
+
+
+@pytest.fixture
+def page(chromium: Browser, site: Path) -> Iterator[Page]:
+    """Open the first page from disk; it fails where a page's script does."""
+    own, faults = chromium.new_page(viewport={"width": 1280, "height": 900}), list[str]()
+    own.on("pageerror", lambda error: faults.append(str(error)))
+    own.on("console", lambda message: faults.append(message.text))
+    own.goto((site / "index.html").as_uri())
+    yield own
+    own.close()
+    assert faults == []
+
+
+def _rows(page: Page) -> list[str]:
+    """List the backends that are shown, in their order."""
+    names = page.locator("#backends tbody th a").all_text_contents()
+    return [name.replace("\u200b", "") for name in names]
+
+
+def _answers(page: Page, question: str) -> dict[str, str]:
+    """Ask, and return the answer beside each backend."""
+    page.locator("#question").fill(question)
+    rows = page.locator("#backends tbody tr")
+    said = rows.locator(".answer > span").all_text_contents()
+    return dict(zip(_rows(page), said, strict=True))
+
+
+def test_newest_backends_of_all_are_shown_first(page: Page) -> None:
+    """Also those of plugins, whose tables are loaded behind the page."""
+    page.locator("#count").filter(has_text="3 backends").wait_for()
+
+    assert _rows(page) == ["FastBackend", "SlowBackend", "AcmeBackend"]
+
+
+def test_question_is_answered_with_reason_and_line(page: Page) -> None:
+    """Those that fit come first; the others have the line that says no."""
+    page.locator("#count").filter(has_text="3 backends").wait_for()
+
+    assert _answers(page, "bf16") == {
+        "FastBackend": "fits",
+        "SlowBackend": "does not fit",
+        "AcmeBackend": "does not fit",
+    }
+    assert page.locator("#understood").text_content() == "bf16 → dtypes"
+    assert "vllm/v1/attention/backend.py:" in page.locator("tbody tr").nth(1).inner_text()
+
+
+def test_link_keeps_what_was_asked(page: Page) -> None:
+    """The address opens the same view, of an older release too."""
+    page.locator("#question").fill("sinks")
+    page.locator("#of").select_option("vllm")
+    page.locator("#release").select_option("0.30.0")
+    page.locator("#backends small", has_text="vllm 0.30.0").first.wait_for()
+    address = page.url
+
+    page.goto("about:blank")
+    page.goto(address)
+
+    page.locator("#backends small", has_text="vllm 0.30.0").first.wait_for()
+    assert page.locator("#question").input_value() == "sinks"
+    assert page.locator("#release").input_value() == "0.30.0"
+    assert page.locator("#count").text_content() == "1 fits, 1 may fit, 0 does not fit"
+
+
+def test_machine_and_model_are_asked_too(page: Page) -> None:
+    """They are words of the question by another way; clearing takes all of them back."""
+    page.locator("#machine").select_option("H100")
+    page.locator("#kind").select_option("mha")
+    assert (
+        page.locator("#understood").text_content()
+        == "mha → attention_arch · h100 → compute_capability"
+    )
+    assert "machine=H100" in page.url
+
+    page.get_by_role("button", name="Clear").click()
+
+    page.locator("#count").filter(has_text="3 backends").wait_for()
+    assert page.url.endswith("index.html#")
+
+
+def test_name_of_a_backend_is_found(page: Page) -> None:
+    """By its class or by the name that flags use, in a question too."""
+    page.locator("#count").filter(has_text="3 backends").wait_for()
+    page.locator("#question").fill("slow")
+    assert _rows(page) == ["SlowBackend"]
+
+    page.locator("#question").fill("does FastBackend have sinks")
+    assert _rows(page) == ["FastBackend"]
+
+    page.locator("#question").fill("zzz")
+    assert page.locator("#backends tbody").inner_text() == "Nothing matches"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", _PAGES)
+def test_page_is_accessible(page: Page, site: Path, path: str, scheme: str) -> None:
+    """Axe has nothing to say in light or in dark, contrast included."""
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    page.goto((site / path).as_uri() + ("#question=sinks" if path == "index.html" else ""))
+
+    # Styles of a page on disk cannot be fetched once more, as it would for rules of media alone.
+    found = Axe().run(page, options={"preload": False}).response
+
+    assert [each["id"] for each in found["violations"]] == []
+
+
+@pytest.mark.parametrize("path", _PAGES)
+def test_page_fits_a_telephone(page: Page, site: Path, path: str) -> None:
+    """On 390 pixels only tables are wider, and those scroll by themselves."""
+    page.goto((site / path).as_uri())
+
+    page.set_viewport_size({"width": 390, "height": 844})
+
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_print_shows_every_row(page: Page) -> None:
+    """What a screen shows by the hundred is whole on paper."""
+    _keep(page, 250)
+    assert len(_rows(page)) == 100
+    page.locator("#more").click()
+    assert len(_rows(page)) == 252
+    page.evaluate("atlas.update()")
+
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+
+    assert len(_rows(page)) == 252
+    page.emulate_media(media="print")
+    assert not page.locator("#ask").is_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+
+
+def _keep(page: Page, number: int) -> None:
+    """Show a plugin's table with many rows of one kind."""
+    many = release({"dtypes": cell(["float32"])})
+    classes = {f"Class{at}": many.classes["A"] for at in range(number)}
+    own = many.model_copy(update={"distribution": "acme", "version": "0.31.0", "classes": classes})
+    page.locator("#count").filter(has_text="3 backends").wait_for()
+    page.evaluate("(table) => { atlas.keep(table); return atlas.update(); }", table_of(own))
+    page.locator("#count").filter(has_text=f"{number + 2} backends").wait_for()
+
+
+def _various() -> ReleaseDocument:
+    """Make a release with classes whose values are of every kind."""
+    values: dict[str, list[JsonValue]] = {
+        "kv_cache_dtypes": [["fp8_e4m3"], ["bfloat16"], "any", "depends", "undeclared"],
+        "sliding_window": [True, False, "undeclared", "depends", True],
+        "attention_arch": [["mla"], ["mha"], ["block_sparse"], "depends", ["sparse"]],
+        "graph_replay": [["single_token_decode"], [], "undeclared", "depends", "any"],
+        "compute_capability": [[">= 9.0"], [">= 8.0 and < 9.0"], "any", "depends", "undeclared"],
+        "head_sizes": [{"exact": 80}, {"one_of": [64]}, {"multiple_of": 16}, "any", "depends"],
+        "page_sizes": [{"exact": 48}, {"one_of": [48]}, {"multiple_of": 32}, "any", "depends"],
+        "max_speculative_topk": [1, 4, None, "undeclared", 8],
+        "host_seq_lens": ["none", "upper_bound", "exact", "depends", "undeclared"],
+    }
+    classes = {}
+    for at in range(5):
+        cells = {name: cell(own[at]) for name, own in values.items()}
+        cells["attention_sinks"] = cell(value=at % 2 == 0, at="a.py:1")
+        if at == 1:
+            cells["attention_sinks"] = cell(False, True)  # noqa: FBT003 - under a condition
+        platforms = {"cuda": "b.py:2"} if at < 2 else {"rocm": "c.py:3"} if at == 2 else None
+        made = release(cells, platforms=platforms)
+        classes[f"Class{at}"] = made.classes["A"]
+    silent = release({}, {"sliding_window": cell(value=False), "dtypes": cell(["bfloat16"])})
+    return silent.model_copy(update={"classes": {**classes, "Silent": silent.classes["A"]}})
+
+
+@pytest.mark.parametrize("question", _QUESTIONS)
+def test_browser_answers_as_python_does(page: Page, question: str) -> None:
+    """Both read the same patterns, and compare values alike."""
+    various = _various()
+    answered = page.evaluate(
+        """async ([stored, question]) => {
+          atlas.keep(stored);
+          const { found } = atlas.askedIn(question);
+          const rows = await atlas.rowsOf("vllm", "1.0");
+          return {
+            asked: found.map((each) => [each.words, each.capability, each.test, each.value]),
+            answers: Object.fromEntries(
+              rows.map((row) => [row.name, atlas.verdict(row, found).answer]),
+            ),
+          };
+        }""",
+        [table_of(various), question],
+    )
+
+    asked, order = asked_in(question), [*Answer]
+    assert answered["asked"] == [
+        [each.words, each.capability, each.test, each.value] for each in asked
+    ]
+    assert answered["answers"] == {
+        name: order.index(verdict(replies(various, name, asked))) if asked else 0
+        for name in various.classes
+    }
+
+
+def test_browser_reads_every_pattern(page: Page) -> None:
+    """None is refused, and each row of the table is there."""
+    read = "JSON.parse(document.getElementById('questions').textContent)"
+
+    made = page.evaluate(f"{read}.map((each) => (new RegExp(each.pattern), each.pattern))")
+
+    assert made == [row["pattern"] for row in table()]
