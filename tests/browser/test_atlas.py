@@ -66,8 +66,7 @@ def page(chromium: Browser, site: Path) -> Iterator[Page]:
 
 def _rows(page: Page) -> list[str]:
     """List the backends that are shown, in their order."""
-    names = page.locator("#backends tbody th a").all_text_contents()
-    return [name.replace("\u200b", "") for name in names]
+    return page.locator("#backends tbody th a").all_text_contents()
 
 
 def _answers(page: Page, question: str) -> dict[str, str]:
@@ -170,7 +169,7 @@ def test_page_fits_a_telephone(page: Page, site: Path, path: str) -> None:
 def test_print_shows_every_row(page: Page) -> None:
     """What a screen shows by the hundred is whole on paper."""
     _keep(page, 250)
-    assert len(_rows(page)) == 100
+    assert len(_rows(page)) == 30
     page.locator("#more").click()
     assert len(_rows(page)) == 252
     page.evaluate("atlas.update()")

@@ -4,7 +4,7 @@
 // those of `question.py`; a row's values are numbers of its table's `values`.
 
 (() => {
-  const PAGE = 100;
+  const PAGE = 30;
   const LEVELS = ["none", "upper_bound", "exact"];
   const ORDER = ["fits", "may fit", "does not fit"];
   const CLASSES = ["fits", "may", "not"];
@@ -23,11 +23,14 @@
   const more = document.getElementById("more");
   const known = new Map();
   let shown = [];
+  let questioned = [];
 
   // Data
 
   /** Turn a stored table into rows; a cell is [value, file, line, condition's number...]. */
   function decode(stored) {
+    const keys = new Map(); // of this table alone: its numbers mean nothing in another
+    const keyOf = (numbers) => keys.get(numbers) ?? keys.set(numbers, {}).get(numbers);
     const cellsOf = (cells) =>
       new Map(
         cells.map(([name, value, origin, file, line, from, ...when]) => [
@@ -39,6 +42,7 @@
             at: file < 0 ? null : `${stored.files[file]}:${line}`,
             from: from < 0 ? null : stored.names[from],
             when: when.map((number) => stored.values[number]),
+            key: keyOf([value, ...when].join(" ")),
           },
         ]),
       );
@@ -87,7 +91,7 @@
         const value = number === undefined ? row.value : numberOf(number, row.test);
         const same = (each) =>
           each.capability === row.capability && JSON.stringify(each.value) === JSON.stringify(value);
-        if (!found.some(same)) found.push({ ...row, value, words: match[0].trim() });
+        if (!found.some(same)) found.push({ ...row, value, words: match[0].trim(), known: new Map() });
       }
       rest = rest.replace(row.pattern, " ; ");
     }
@@ -119,7 +123,14 @@
     at_least: (value, wanted) => value === null || value >= wanted,
   };
 
+  /** Compare a cell once for all rows of a table that have the same values. */
   function answerOf(cell, asked) {
+    let answer = asked.known.get(cell.key);
+    if (answer === undefined) asked.known.set(cell.key, (answer = compared(cell, asked)));
+    return answer;
+  }
+
+  function compared(cell, asked) {
     const isSilent = cell.value === "undeclared" && !cell.when.length;
     if (isSilent && asked.capability === "graph_replay") return 2;
     if (cell.value === "depends" || cell.value === "undeclared") return 1;
@@ -129,34 +140,43 @@
     return found.has(true) ? 0 : found.has(false) ? 2 : 1;
   }
 
-  /** 0 fits, 1 may fit, 2 does not fit; with the cell that says so. */
-  function reply(row, asked) {
-    const chosen = `chosen on ${Object.keys(row.platforms).join(", ") || "no platform that is read"}`;
-    if (asked.capability === "platform") {
-      const at = row.platforms[asked.value];
-      return { answer: at ? 0 : 1, asked, words: chosen, at };
-    }
-    let cell = row.cells.get(asked.capability);
-    let from = cell?.from;
+  /** Find the cell that answers: the class's own, or that of the root where it says nothing. */
+  function cellFor(row, capability) {
+    const cell = row.cells.get(capability);
     const isSilent = !cell || (cell.value === "undeclared" && !cell.at);
-    if (isSilent && row.root.has(asked.capability)) {
-      cell = row.root.get(asked.capability);
-      from = "the root";
-    }
-    if (!cell) return { answer: 1, asked, words: "not stated", at: null };
-    let answer = answerOf(cell, asked);
-    let { words } = cell;
-    if (asked.test === "runs_on" && answer === 0 && !("cuda" in row.platforms)) {
-      answer = 1;
-      words = `${words}, ${chosen}`;
-    }
-    return { answer, asked, words, at: cell.at, from };
+    return (isSilent && row.root.get(capability)) || cell;
   }
 
+  /** 0 fits, 1 may fit, 2 does not fit. */
+  function answerTo(row, asked) {
+    if (asked.capability === "platform") return asked.value in row.platforms ? 0 : 1;
+    const cell = cellFor(row, asked.capability);
+    if (!cell) return 1;
+    const answer = answerOf(cell, asked);
+    return answer === 0 && asked.test === "runs_on" && !("cuda" in row.platforms) ? 1 : answer;
+  }
+
+  /** The value behind an answer, in words, with its line. */
+  function reasonOf(row, asked) {
+    const chosen = `chosen on ${Object.keys(row.platforms).join(", ") || "no platform that is read"}`;
+    if (asked.capability === "platform") return { words: chosen, at: row.platforms[asked.value] };
+    const cell = cellFor(row, asked.capability);
+    if (!cell) return { words: "not stated" };
+    const isOther = asked.test === "runs_on" && answerOf(cell, asked) === 0 && !("cuda" in row.platforms);
+    const from = cell === row.cells.get(asked.capability) ? cell.from : "the root";
+    return { words: isOther ? `${cell.words}, ${chosen}` : cell.words, at: cell.at, from };
+  }
+
+  /** The worst of a row's answers, and how many are open. */
   function verdict(row, asked) {
-    const replies = asked.map((each) => reply(row, each));
-    const answer = replies.reduce((worst, each) => Math.max(worst, each.answer), 0);
-    return { answer, deciding: replies.filter((each) => each.answer === answer && answer > 0) };
+    let answer = 0;
+    let open = 0;
+    for (const each of asked) {
+      const own = answerTo(row, each);
+      if (own > answer) answer = own;
+      if (own === 1) open += 1;
+    }
+    return { row, answer, open };
   }
 
   // Filter
@@ -166,13 +186,10 @@
     const text = [question.value, MACHINES[machine.value], kind.value].filter(Boolean).join(" ; ");
     const { found: asked, rest } = askedIn(text);
     const wanted = await rowsOf(of.value, release.value);
-    const judged = namedIn(wanted, question.value, rest, asked).map((row) => ({
-      row,
-      ...verdict(row, asked),
-    }));
+    const judged = namedIn(wanted, question.value, rest, asked).map((row) => verdict(row, asked));
     // Of those that may fit, the ones with the fewest open ends come first.
-    const open = ({ answer, deciding }) => (answer === 1 ? deciding.length : 0);
-    if (asked.length) judged.sort((a, b) => a.answer - b.answer || open(a) - open(b));
+    if (asked.length) judged.sort((one, other) => one.answer - other.answer || one.open - other.open);
+    questioned = asked;
     shown = judged;
     table.classList.toggle("asked", asked.length > 0);
     say(asked, judged);
@@ -218,10 +235,10 @@
     return made;
   };
 
-  /** Let a text be broken behind underscores, slashes and dots. */
-  function broken(name, text, kind) {
+  /** Let a text be broken where a name has parts; what is copied from it has no mark of that. */
+  function broken(name, text, kind, between = /(?<=[_/.])/) {
     const made = element(name, "", kind);
-    text.split(/(?<=[_/.])/).forEach((part, at) => made.append(...(at ? [element("wbr")] : []), part));
+    text.split(between).forEach((part, at) => made.append(...(at ? [document.createElement("wbr")] : []), part));
     return made;
   }
 
@@ -239,31 +256,30 @@
     more.textContent = `Show ${Math.max(0, shown.length - most)} more`;
   }
 
-  function rowOf({ row, answer, deciding }) {
+  function rowOf({ row, answer }) {
     const made = element("tr");
     const head = element("th");
     head.scope = "row";
-    const link = broken("a", row.name.replace(/(?<=[a-z])(?=[A-Z])/g, "\u200b"));
+    const link = broken("a", row.name, "", /(?<=[_.a-z])(?=[A-Z])/);
     link.href = row.page;
     head.append(link, element("small", [...row.registered, `${row.of} ${row.version}`].join(" · ")));
     const said = element("td", "", "answer");
     said.append(element("span", ORDER[answer], CLASSES[answer]));
-    const silent = deciding.filter(({ words }) => words === "not stated");
-    for (const { asked, words, at, from } of deciding) {
-      if (words === "not stated") continue;
-      said.append(broken("small", `${asked.capability}: ${words}${from ? ` (${from})` : ""}`));
+    const silent = [];
+    for (const asked of answer ? questioned : []) {
+      if (answerTo(row, asked) !== answer) continue;
+      const { words, at, from } = reasonOf(row, asked);
+      if (words === "not stated") silent.push(asked.capability);
+      else said.append(broken("small", `${asked.capability}: ${words}${from ? ` (${from})` : ""}`));
       if (at) said.append(broken("small", at));
     }
-    if (silent.length) {
-      const names = silent.map(({ asked }) => asked.capability).join(", ");
-      said.append(broken("small", `not stated: ${names}`));
-    }
+    if (silent.length) said.append(broken("small", `not stated: ${silent.join(", ")}`));
     made.append(head, said, ...columns.map((name, at) => cellOf(row, name, heads[at].textContent)));
     return made;
   }
 
   function cellOf(row, name, label) {
-    const cell = row.cells.get(name) ?? row.root.get(name);
+    const cell = cellFor(row, name);
     const made = element("td");
     if (!cell) return made;
     made.dataset.name = label;
