@@ -225,12 +225,12 @@ def test_browser_answers_as_python_does(page: Page, question: str) -> None:
     answered = page.evaluate(
         """async ([stored, question]) => {
           atlas.keep(stored);
-          const { found } = atlas.askedIn(question);
+          const { asked } = atlas.askedIn(question);
           const rows = await atlas.rowsOf("vllm", "1.0");
           return {
-            asked: found.map((each) => [each.words, each.capability, each.test, each.value]),
+            asked: asked.map((each) => [each.words, each.capability, each.test, each.value]),
             answers: Object.fromEntries(
-              rows.map((row) => [row.name, atlas.verdict(row, found).answer]),
+              rows.map((row) => [row.name, atlas.verdict(row, asked).answer]),
             ),
           };
         }""",

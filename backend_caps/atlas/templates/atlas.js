@@ -95,7 +95,7 @@
       }
       rest = rest.replace(row.pattern, " ; ");
     }
-    return { found, rest };
+    return { asked: found, rest };
   }
 
   function numberOf(text, test) {
@@ -184,15 +184,19 @@
   async function update() {
     const { question, of, release, machine, kind } = form.elements;
     const text = [question.value, MACHINES[machine.value], kind.value].filter(Boolean).join(" ; ");
-    const { found: asked, rest } = askedIn(text);
+    const { asked, rest } = askedIn(text);
     const wanted = await rowsOf(of.value, release.value);
-    const judged = namedIn(wanted, question.value, rest, asked).map((row) => verdict(row, asked));
     // Of those that may fit, the ones with the fewest open ends come first.
-    if (asked.length) judged.sort((one, other) => one.answer - other.answer || one.open - other.open);
+    const kinds = ORDER.map(() => asked.map(() => []).concat([[]]));
+    for (const row of namedIn(wanted, question.value, rest, asked)) {
+      const judged = verdict(row, asked);
+      kinds[judged.answer][judged.answer === 1 ? judged.open : 0].push(judged);
+    }
+    const found = kinds.map((own) => own.flat());
     questioned = asked;
-    shown = judged;
+    shown = found.flat();
     table.classList.toggle("asked", asked.length > 0);
-    say(asked, judged);
+    say(asked, found);
     render(PAGE);
     remember();
   }
@@ -217,13 +221,12 @@
     return (await Promise.all(wanted)).flat();
   }
 
-  function say(asked, judged) {
+  function say(asked, found) {
     const understood = asked.map((each) => `${each.words} → ${each.capability}`).join(" · ");
     document.getElementById("understood").textContent = understood;
-    const counts = ORDER.map((words, at) => `${judged.filter((each) => each.answer === at).length} ${words}`);
     document.getElementById("count").textContent = asked.length
-      ? counts.join(", ")
-      : `${judged.length} backends`;
+      ? ORDER.map((words, at) => `${found[at].length} ${words}`).join(", ")
+      : `${shown.length} backends`;
   }
 
   // Show
