@@ -16,6 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
+from backend_caps.atlas.answers import AskDocument
+from backend_caps.atlas.documents import ReleaseDocument
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.evidence import Evidence
 from backend_caps.cli.config import ConfigDocument
@@ -45,6 +47,8 @@ from docs.tools.sources import attribute_docs
 FOLDER = Path(__file__).parents[1] / "reference"
 
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
+    "ask": (AskDocument, "serialization"),
+    "atlas-release": (ReleaseDocument, "serialization"),
     "check": (CheckDocument, "serialization"),
     "check-list": (CheckListDocument, "serialization"),
     "config": (ConfigDocument, "serialization"),
