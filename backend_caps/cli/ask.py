@@ -19,7 +19,7 @@ from backend_caps.engines.read import ENGINES, read_engine
 @click.command(
     short_help="Answer a question about backends in words.",
     epilog=examples(
-        'backend-caps ask "fp8 KV, sliding window, full graphs, on B200" --engine vllm',
+        'backend-caps ask "fp8 KV, sliding window, on B200" --engine vllm',
         'backend-caps ask "MLA on AMD" --atlas atlas',
     ),
 )

@@ -17,7 +17,12 @@ from backend_caps.compatibility.releases import PYPI, Releases, cache_folder
 from backend_caps.extras import require_extra
 
 
-@click.group(short_help="Show what backends of every release can do.")
+@click.group(
+    short_help="Show what backends of every release can do.",
+    epilog=examples(
+        "backend-caps atlas build atlas", "backend-caps atlas build atlas 'vllm>=0.30'"
+    ),
+)
 def atlas() -> None:
     """Show what the attention backends of every release of SGLang and vLLM can do."""
 

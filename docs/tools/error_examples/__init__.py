@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend_caps.atlas.build import AtlasError
 from backend_caps.cli.output import CommandError
 from backend_caps.compatibility.archives import ArchiveError
 from backend_caps.compatibility.releases import ReleaseError
@@ -90,6 +91,11 @@ FITS = Occasion(
     "engine cannot be found or read.",
     coded=(SourceError, ReleaseError, ArchiveError),
 )
+ATLAS = Occasion(
+    title="Atlas",
+    told="Raised by `atlas build`, and by `ask` where it reads a folder of the atlas.",
+    coded=(AtlasError,),
+)
 RELAY = Occasion(
     title="FutureMap",
     told="Raised when a FutureMap is configured or made, and by its calls.",
@@ -147,6 +153,7 @@ BY_OCCASION = (
     LOCKS,
     ENGINES,
     FITS,
+    ATLAS,
     RELAY,
     RANKS,
     MODELS,
