@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
-from pydantic import JsonValue
 
 from backend_caps.atlas.build import Data, build
-from backend_caps.atlas.documents import ReleaseDocument
 from backend_caps.atlas.question import Answer, asked_in, replies, table, verdict
 from backend_caps.atlas.site import write_site
 from backend_caps.atlas.tables import table as table_of
-from tests.unit.atlas.test_question import cell, release
+from tests.unit.atlas.releases import cell, release, various
 from tests.unit.atlas.wheels import releases_in, write_plugin, write_vllm
 
 pytestmark = pytest.mark.slow
@@ -192,36 +190,10 @@ def _keep(page: Page, number: int) -> None:
     page.locator("#count").filter(has_text=f"{number + 2} backends").wait_for()
 
 
-def _various() -> ReleaseDocument:
-    """Make a release with classes whose values are of every kind."""
-    values: dict[str, list[JsonValue]] = {
-        "kv_cache_dtypes": [["fp8_e4m3"], ["bfloat16"], "any", "depends", "undeclared"],
-        "sliding_window": [True, False, "undeclared", "depends", True],
-        "attention_arch": [["mla"], ["mha"], ["block_sparse"], "depends", ["sparse"]],
-        "graph_replay": [["single_token_decode"], [], "undeclared", "depends", "any"],
-        "compute_capability": [[">= 9.0"], [">= 8.0 and < 9.0"], "any", "depends", "undeclared"],
-        "head_sizes": [{"exact": 80}, {"one_of": [64]}, {"multiple_of": 16}, "any", "depends"],
-        "page_sizes": [{"exact": 48}, {"one_of": [48]}, {"multiple_of": 32}, "any", "depends"],
-        "max_speculative_topk": [1, 4, None, "undeclared", 8],
-        "host_seq_lens": ["none", "upper_bound", "exact", "depends", "undeclared"],
-    }
-    classes = {}
-    for at in range(5):
-        cells = {name: cell(own[at]) for name, own in values.items()}
-        cells["attention_sinks"] = cell(value=at % 2 == 0, at="a.py:1")
-        if at == 1:
-            cells["attention_sinks"] = cell(False, True)  # noqa: FBT003 - under a condition
-        platforms = {"cuda": "b.py:2"} if at < 2 else {"rocm": "c.py:3"} if at == 2 else None
-        made = release(cells, platforms=platforms)
-        classes[f"Class{at}"] = made.classes["A"]
-    silent = release({}, {"sliding_window": cell(value=False), "dtypes": cell(["bfloat16"])})
-    return silent.model_copy(update={"classes": {**classes, "Silent": silent.classes["A"]}})
-
-
 @pytest.mark.parametrize("question", _QUESTIONS)
 def test_browser_answers_as_python_does(page: Page, question: str) -> None:
     """Both read the same patterns, and compare values alike."""
-    various = _various()
+    own = various()
     answered = page.evaluate(
         """async ([stored, question]) => {
           atlas.keep(stored);
@@ -234,7 +206,7 @@ def test_browser_answers_as_python_does(page: Page, question: str) -> None:
             ),
           };
         }""",
-        [table_of(various), question],
+        [table_of(own), question],
     )
 
     asked, order = asked_in(question), [*Answer]
@@ -242,8 +214,8 @@ def test_browser_answers_as_python_does(page: Page, question: str) -> None:
         [each.words, each.capability, each.test, each.value] for each in asked
     ]
     assert answered["answers"] == {
-        name: order.index(verdict(replies(various, name, asked))) if asked else 0
-        for name in various.classes
+        name: order.index(verdict(replies(own, name, asked))) if asked else 0
+        for name in own.classes
     }
 
 

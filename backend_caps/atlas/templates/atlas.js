@@ -211,7 +211,8 @@
     const typed = question.trim().toLowerCase();
     if (whole.length) return whole;
     if (asked.length || !typed) return rows;
-    return rows.filter((row) => typed.split(/[\s,]+/).every((word) => row.text.includes(word)));
+    const each = typed.split(/[\s,]+/);
+    return rows.filter((row) => each.every((word) => row.text.includes(word)));
   }
 
   async function rowsOf(of, version) {

@@ -8,46 +8,8 @@ import re
 import pytest
 from pydantic import JsonValue
 
-from backend_caps.atlas.documents import (
-    SCHEMA,
-    AtlasConditionDocument,
-    CellDocument,
-    ClassDocument,
-    ReleaseDocument,
-)
 from backend_caps.atlas.question import Answer, asked_in, replies, table, verdict
-
-Cells = dict[str, CellDocument]
-
-
-def cell(value: JsonValue, *when: JsonValue, at: str | None = "a.py:1") -> CellDocument:
-    """Make a cell, with values under conditions."""
-    conditions = [
-        AtlasConditionDocument(given={"expression": "x"}, words="x", value=each) for each in when
-    ]
-    return CellDocument(
-        value=value, origin="declared", words="", declared_at=at, when=conditions or None
-    )
-
-
-def release(cells: Cells, root: Cells | None = None, **own: object) -> ReleaseDocument:
-    """Make a release with one class `A`."""
-    made = {"path": "a.A", "declared_at": "a.py:1", "registered_as": [], "cells": cells, **own}
-    base = {"path": "a.Root", "declared_at": "a.py:9", "registered_as": [], "cells": root or {}}
-    return ReleaseDocument(
-        schema_=SCHEMA,
-        distribution="vllm",
-        version="1.0",
-        engine="vllm",
-        archive="a.whl",
-        sha256="",
-        reader="",
-        rules=[],
-        problems=[],
-        root=None if root is None else ClassDocument.model_validate(base),
-        names={},
-        classes={"A": ClassDocument.model_validate(made)},
-    )
+from tests.unit.atlas.releases import Cells, cell, release
 
 
 def answer(question: str, cells: Cells, root: Cells | None = None, **own: object) -> Answer:

@@ -1,0 +1,79 @@
+"""Documents of releases that no engine has, for questions and pages."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from backend_caps.atlas.documents import (
+    SCHEMA,
+    AtlasConditionDocument,
+    CellDocument,
+    ClassDocument,
+    ReleaseDocument,
+)
+
+Cells = dict[str, CellDocument]
+VALUES: dict[str, list[JsonValue]] = {
+    "kv_cache_dtypes": [["fp8_e4m3"], ["bfloat16"], "any", "depends", "undeclared"],
+    "sliding_window": [True, False, "undeclared", "depends", True],
+    "attention_arch": [["mla"], ["mha"], ["block_sparse"], "depends", ["sparse"]],
+    "graph_replay": [["single_token_decode"], [], "undeclared", "depends", "any"],
+    "compute_capability": [[">= 9.0"], [">= 8.0 and < 9.0"], "any", "depends", "undeclared"],
+    "head_sizes": [{"exact": 80}, {"one_of": [64]}, {"multiple_of": 16}, "any", "depends"],
+    "page_sizes": [{"exact": 48}, {"one_of": [48]}, {"multiple_of": 32}, "any", "depends"],
+    "max_speculative_topk": [1, 4, None, "undeclared", 8],
+    "host_seq_lens": ["none", "upper_bound", "exact", "depends", "undeclared"],
+}
+"""Values of every kind, five of each capability."""
+
+
+def cell(value: JsonValue, *when: JsonValue, at: str | None = "a.py:1") -> CellDocument:
+    """Make a cell, with values under conditions."""
+    conditions = [
+        AtlasConditionDocument(given={"expression": "x"}, words="x", value=each) for each in when
+    ]
+    return CellDocument(
+        value=value, origin="declared", words="", declared_at=at, when=conditions or None
+    )
+
+
+def release(cells: Cells, root: Cells | None = None, **own: object) -> ReleaseDocument:
+    """Make a release with one class `A`."""
+    made = {"path": "a.A", "declared_at": "a.py:1", "registered_as": [], "cells": cells, **own}
+    base = {"path": "a.Root", "declared_at": "a.py:9", "registered_as": [], "cells": root or {}}
+    return ReleaseDocument(
+        schema_=SCHEMA,
+        distribution="vllm",
+        version="1.0",
+        engine="vllm",
+        archive="a.whl",
+        sha256="",
+        reader="",
+        rules=[],
+        problems=[],
+        root=None if root is None else ClassDocument.model_validate(base),
+        names={},
+        classes={"A": ClassDocument.model_validate(made)},
+    )
+
+
+def various() -> ReleaseDocument:
+    """Make a release with classes whose values are of every kind, and one that states nothing."""
+    classes = {}
+    for at in range(5):
+        cells = {name: cell(own[at]) for name, own in VALUES.items()}
+        cells["attention_sinks"] = cell(value=at % 2 == 0)
+        if at == 1:
+            cells["attention_sinks"] = cell(False, True)  # noqa: FBT003 - under a condition
+        platforms = {"cuda": "b.py:2"} if at < 2 else {"rocm": "c.py:3"} if at == 2 else None
+        classes[f"Class{at}"] = release(cells, platforms=platforms).classes["A"]
+    silent = release({}, {"sliding_window": cell(value=False), "dtypes": cell(["bfloat16"])})
+    return silent.model_copy(update={"classes": {**classes, "Silent": silent.classes["A"]}})
+
+
+def many(number: int) -> ReleaseDocument:
+    """Make a release with many classes, of those of `various` by turns."""
+    own = various()
+    kinds = [*own.classes.values()]
+    classes = {f"Class{at}Backend": kinds[at % len(kinds)] for at in range(number)}
+    return own.model_copy(update={"classes": classes})
