@@ -72,8 +72,10 @@ class Trial:
     """The atlas' answer for each class that the accepted answer names."""
 
     def outcome(self) -> Outcome:
-        """Return wrong where one class is answered with certainty and opposite, right where each is
-        answered as expected, and open else."""
+        """Return right where each class is answered as expected, and open else.
+
+        One class that is answered with certainty and opposite makes it wrong.
+        """
         expected = self.question.expected()
         if self.answers == expected:
             return Outcome.RIGHT
