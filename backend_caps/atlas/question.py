@@ -18,7 +18,7 @@ from packaging.version import Version
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
-from backend_caps.atlas.tables import shown
+from backend_caps.atlas.tables import served_roles, shown
 from backend_caps.capability.gpu import gpus
 from backend_caps.capability.vocabulary import HostSeqLens
 
@@ -122,6 +122,8 @@ def _number(text: str, test: str) -> JsonValue:
 def replies(release: ReleaseDocument, name: str, asked: Sequence[Asked]) -> list[Reply]:
     """Return what one class answers to each thing that is asked."""
     own = release.classes[name]
+    cells = {**own.cells, **served_roles(release, name)}
+    own = own.model_copy(update={"cells": cells})
     return [
         _named(own, each) if each.capability == "platform" else _reply(own, release.root, each)
         for each in asked

@@ -8,11 +8,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import CellDocument, ReleaseDocument
+from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.document import json_of
 from backend_caps.report.words import words_of
 
 _OPEN = {"undeclared": "not stated", "depends": "it depends"}
+ALL_ROLES = [role.value for role in Role]
 _ORIGINS = ("declared", "conditional", "inherited", "undeclared", "not-known")
 
 
@@ -63,7 +65,7 @@ def table(release: ReleaseDocument) -> dict[str, Any]:
             own.registered_as,
             own.platforms or {},
             page_of(release.distribution, name),
-            cells(own.cells),
+            cells({**own.cells, **served_roles(release, name)}),
         ]
         for name, own in release.classes.items()
     ]
@@ -80,6 +82,21 @@ def table(release: ReleaseDocument) -> dict[str, Any]:
         "files": files.values,
         "names": names.values,
     }
+
+
+def served_roles(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
+    """Return the roles of the names that a class is registered as, in place of its own.
+
+    A flag's name may have one class for the served model and another one for drafts: it is the name
+    that serves both, and that a question is about.
+    """
+    cell = release.classes[name].cells.get("roles")
+    if cell is None or not isinstance(cell.value, list):
+        return {}
+    beside = [each for each in release.names.values() if name in [part.name for part in each]]
+    roles = {role for parts in beside for part in parts for role in part.roles or ALL_ROLES}
+    served = sorted(roles | {str(role) for role in cell.value})
+    return {"roles": cell.model_copy(update={"value": served})}
 
 
 def _place(at: str | None, files: _Numbered) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import pytest
 from pydantic import JsonValue
 
 from backend_caps.atlas.question import Answer, asked_in, replies, table, verdict
+from backend_caps.report.backends import PartDocument
 from tests.unit.atlas.releases import Cells, cell, release
 
 
@@ -124,6 +125,25 @@ def test_silent_class_has_the_values_of_the_root() -> None:
 
     (reply,) = replies(release({}), "A", asked_in("sinks"))
     assert (reply.answer, reply.value) == (Answer.OPEN, "not stated")
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        pytest.param([["target"], ["draft_extend"]], Answer.YES, id="one name has all roles"),
+        pytest.param([None], Answer.YES, id="a class of all roles"),
+        pytest.param([["target"]], Answer.NO, id="no class extends drafts"),
+    ],
+)
+def test_name_serves_the_roles_of_its_classes(
+    others: list[list[str] | None], expected: Answer
+) -> None:
+    """A container of draft steps stands beside the class of the served model."""
+    parts = [PartDocument(name="B", roles=each) for each in others]
+    one = release({"roles": cell(["draft"])})
+    own = one.model_copy(update={"names": {"a": [PartDocument(name="A", roles=["draft"]), *parts]}})
+
+    assert verdict(replies(own, "A", asked_in("EAGLE"))) is expected
 
 
 def test_worst_answer_decides() -> None:
