@@ -152,7 +152,9 @@ def _types_of(answer: Answer, case: StatedValue) -> object:
     match case.value:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
             members = [right]
-        case ast.Compare(left=left, ops=[ast.In()], comparators=[ast.Tuple() | ast.List() as some]):
+        case ast.Compare(
+            left=left, ops=[ast.In()], comparators=[ast.Tuple() | ast.List() | ast.Set() as some]
+        ):
             members = some.elts
         case _:
             return None

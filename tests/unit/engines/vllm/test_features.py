@@ -57,6 +57,7 @@ def test_inherited_predicate_is_undeclared(tmp_path: Path) -> None:
             id="several",
         ),
         pytest.param("kind in [AttentionType.ENCODER]", {AttentionType.ENCODER}, id="list"),
+        pytest.param("kind in {AttentionType.ENCODER}", {AttentionType.ENCODER}, id="set"),
         pytest.param("other == AttentionType.DECODER", None, id="another argument"),
         pytest.param("kind == AttentionType.OTHER", None, id="another type"),
         pytest.param("kind == Kind.DECODER", None, id="another enum"),
