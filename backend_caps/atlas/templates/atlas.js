@@ -4,7 +4,7 @@
 // those of `question.py`; a row's values are numbers of its table's `values`.
 
 (() => {
-  const PAGE = 30;
+  const PAGE = 20;
   const LEVELS = ["none", "upper_bound", "exact"];
   const ORDER = ["fits", "may fit", "does not fit"];
   const CLASSES = ["fits", "may", "not"];
