@@ -194,8 +194,21 @@ class Question:
         passes = getattr(self.live, name)
         return frozenset(each for each in domain or kv_names(self.live) if passes(each))
 
+    def blocks(self) -> Value:
+        """Return the kernel's blocks as the source lists them, for a cache that is not known."""
+        name = "get_supported_kernel_block_sizes"
+        owner = self.live.owner_(name)
+        stated = owner.body_.bound[name][-1] if owner else None
+        names = (
+            {each.arg for each in stated.args.args}
+            if isinstance(stated, ast.FunctionDef)
+            else set()
+        )
+        given = {each: Unknown(each) for each in names & {"kv_cache_spec"}}
+        return getattr(self.live, name)(**given)
+
     def _blocks(self) -> frozenset[int]:
-        blocks = list(self.live.get_supported_kernel_block_sizes())
+        blocks = list(self.blocks())
         exact = {b for b in blocks if isinstance(b, int)}
         bases = [b.base for b in blocks if isinstance(b, MultipleOf)]
         assert len(exact) + len(bases) == len(blocks), blocks

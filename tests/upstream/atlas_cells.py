@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.upstream.atlas_answers import world_of
 from tests.upstream.atlas_checks import NOT_KNOWN, RIGHT, WRONG, Cell, Result, check_vllm
+from tests.upstream.atlas_length_checks import check_lengths, check_longest
 from tests.upstream.atlas_live import Archive, World
 from tests.upstream.atlas_sglang_checks import check_sglang
 from tests.upstream.atlas_unknown import BrokenError
@@ -95,10 +96,14 @@ class Worlds:
 
 def check(world: World, draw: Draw) -> Result:
     """Check one cell; what the check itself cannot do is not known."""
-    is_sglang = draw.release.parent.name == "sglang"
-    ask = check_sglang if is_sglang else check_vllm
     try:
-        return ask(world, draw.path, draw.capability, draw.cell)
+        if draw.release.parent.name == "sglang":
+            return check_sglang(world, draw.path, draw.capability, draw.cell)
+        if draw.capability == "max_context_len_known":
+            return check_longest(world, draw.cell)
+        if draw.capability == "host_seq_lens":
+            return check_lengths(world, draw.path, draw.cell)
+        return check_vllm(world, draw.path, draw.capability, draw.cell)
     except (Exception, BrokenError) as error:  # noqa: BLE001 the source may be anything
         return Result(NOT_KNOWN, f"not run: {type(error).__name__}: {error}")
 

@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from tests.upstream.atlas_answers import Question, form
-from tests.upstream.atlas_live import LiveClass, Scope, World
-from tests.upstream.atlas_statements import eval_
-from tests.upstream.atlas_unknown import Outcome, outcomes
+from tests.upstream.atlas_live import LiveClass, World
+from tests.upstream.atlas_statements import evaluate
+from tests.upstream.atlas_unknown import BrokenError, Outcome, outcomes
 
 Cell = Mapping[str, Any]
 """The JSON of a cell."""
 RIGHT, WRONG, NOT_KNOWN = "right", "wrong", "not known"
 ROOT = "AttentionBackend"
-_EXACT = frozenset(
-    ["seq_lens_cpu", "_seq_lens_cpu", "num_computed_tokens_cpu", "_num_computed_tokens_cpu"]
-)
-_BOUND = "seq_lens_cpu_upper_bound"
-_COPIES = frozenset({"cpu", "item", "tolist", "numpy"})
 _SUBJECT = re.compile(r"(?:(\w+): )?(\w+)(?:\(\))? (?:returns|=|refuses|reads|\|=) ")
-_LENGTHS = re.compile(r"\b(seq_lens|compute_num_computed_tokens|num_computed_tokens|block_nums)\b")
 
 
 @dataclass(frozen=True)
@@ -79,33 +75,67 @@ def _shown(value: object) -> str:
 
 
 def check_conditions(question: Question, subject: LiveClass) -> Result:
-    """Run the conditions of a cell beside its question; those of local names are left out."""
-    cell, stated = question.cell, list[tuple[ast.expr, Any]]()
+    """Run the conditions of a cell after its question, with the names that its function had."""
+    cell = question.cell
     about = _SUBJECT.search(cell["words"] + " ")
-    owner = (subject.owner_(about[2]) if about else None) or subject
-    local = {
+    name = about[2] if about else ""
+    owner = subject.owner_(name) or subject
+    stored = {
         node.id
-        for statement in owner.body_.bound.get(about[2] if about else "", ())
+        for statement in owner.body_.bound.get(name, ())
         for node in ast.walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    for each in cell.get("when") or ():
-        written = each["given"].get("expression")
-        if written is None or local & set(re.findall(r"\w+", written)):
-            return Result(RIGHT, "conditions not run")
-        expression = ast.parse(written, mode="eval").body
-        stated.append((expression, form(question.capability, each["value"])))
-    base = form(question.capability, cell["value"])
+    given = [
+        (ast.parse(each["given"]["expression"], mode="eval").body, each["value"])
+        for each in cell.get("when") or ()
+        if "expression" in each["given"]
+    ]
+    if len(given) < len(cell.get("when") or ()):
+        return Result(NOT_KNOWN, "a condition is of a flag")
 
     def is_met() -> bool:
-        value = question.ask()
-        given = [under for test, under in stated if bool(eval_(test, owner.scope_))]
-        expected = given or ([] if cell["value"] == "depends" else [base])
-        return all(value == each for each in expected)
+        value, local = _asked(question, name)
+        own = {**dict.fromkeys(stored, _UNBOUND), **local}
+        met = [under for test, under in given if evaluate(test, owner.scope_, own)]
+        met = met or ([] if cell["value"] == "depends" else [cell["value"]])
+        return all(value == form(question.capability, each) for each in met)
 
     found = outcomes(is_met)
-    wrong = any(not each.value for each in found if not (each.open or each.broken))
-    return Result(WRONG, "a condition gives another value") if wrong else Result(RIGHT)
+    if any(each.value is False for each in found):
+        return Result(WRONG, "a condition gives another value")
+    broken = [each.broken for each in found if each.broken]
+    return Result(NOT_KNOWN, f"conditions not run: {broken[0]}") if broken else Result(RIGHT)
+
+
+class _Unbound:
+    """A name that a function binds in a branch that was not run."""
+
+    def __getattr__(self, name: str) -> object:
+        raise BrokenError(name)
+
+    def __bool__(self) -> bool:
+        message = "an unbound name"
+        raise BrokenError(message)
+
+
+_UNBOUND = _Unbound()
+
+
+def _asked(question: Question, name: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return an answer, and the names that the last function of a name ended with."""
+    local: dict[str, Any] = {}
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code.co_name == name:
+            local.clear()
+            local.update(frame.f_locals)
+
+    sys.setprofile(on_event)
+    try:
+        return question.ask(), local
+    finally:
+        sys.setprofile(None)
 
 
 def statement_at(world: World, place: str) -> tuple[ast.stmt, str] | None:
@@ -122,19 +152,21 @@ def statement_at(world: World, place: str) -> tuple[ast.stmt, str] | None:
     return (max(holding, key=lambda node: node.lineno), text) if holding else None
 
 
+def subjects_of(cell: Cell) -> set[str]:
+    """Return the names that the words of a cell state something of."""
+    named = {match[2] for match in _SUBJECT.finditer(cell["words"] + " ")}
+    return named | ({"__init__"} if "__init__() refuses" in cell["words"] else set())
+
+
 def check_place(world: World, cell: Cell) -> Result:
-    """Check that the line named holds what the words speak of."""
-    place = cell.get("declared_at")
+    """Check that the line named binds what the words speak of."""
+    place, subjects = cell.get("declared_at"), subjects_of(cell)
     if place is None:
         return Result(RIGHT) if cell["origin"] == "undeclared" else Result(NOT_KNOWN, "no line")
     found = statement_at(world, place)
-    if found is None:
-        return Result(WRONG, f"{place} holds no statement")
-    subjects = {match[2] for match in _SUBJECT.finditer(cell["words"] + " ")}
-    subjects |= {"__init__"} if "__init__() refuses" in cell["words"] else set()
-    if _bound_by(found[0]) & subjects:
+    if found is not None and _bound_by(found[0]) & subjects:
         return Result(RIGHT)
-    shown = ast.unparse(found[0]).partition("\n")[0]
+    shown = ast.unparse(found[0]).partition("\n")[0] if found else "no statement"
     return Result(WRONG, f"{place} does not bind {' or '.join(sorted(subjects))}: {shown}")
 
 
@@ -188,16 +220,12 @@ def worst(results: Iterable[Result]) -> Result:
 def check_vllm(world: World, path: str, capability: str, cell: Cell) -> Result:
     """Check a cell of a class of vLLM or of a plugin of it."""
     live = world.find(path)
-    if capability == "max_context_len_known":
-        return _check_longest(world, cell)
-    if capability == "host_seq_lens":
-        return _check_lengths(world, live, cell)
     question = Question(live, ROOT, capability, cell)
     subject, subjects = live, [live]
     results = [check_place(world, cell), check_words(world, cell, live)]
     about = _SUBJECT.search(cell["words"] + " ") or re.match("(\\w+):()", cell["words"])
     if capability == "graph_replay" or (about and about[1]) or "; MLA" in cell["words"]:
-        subjects = list(_parts(live, capability))
+        subjects = list(parts_of(live, capability))
         subject = subjects[0] if subjects else live
         named = set(re.findall(r"(\w+): ", cell["words"]))
         parts = {part.node_.name for each in subjects for part in each.mro_}
@@ -217,16 +245,20 @@ def check_vllm(world: World, path: str, capability: str, cell: Cell) -> Result:
 
 
 def _check_owner(lives: list[LiveClass], cell: Cell) -> Result:
-    """Check that the line named is of a class here, or of a base of one."""
-    path, _, line = cell["declared_at"].rpartition(":")
-    for owner in (each for live in lives for each in live.mro_ if each.scope_.path == path):
-        stated = (each for statements in owner.body_.bound.values() for each in statements)
-        if any(each.lineno == int(line) for each in stated):
+    """Check that the line named is that of the nearest class which binds the words' names."""
+    for owner, name in ((live.owner_(name), name) for live in lives for name in subjects_of(cell)):
+        if owner is not None and is_at(owner, name, cell["declared_at"]):
             return Result(RIGHT)
-    return Result(WRONG, f"{path}:{line} is of no class of {lives}")
+    return Result(WRONG, f"{cell['declared_at']} is not of the nearest class of {lives}")
 
 
-def _parts(live: LiveClass, capability: str) -> Iterator[LiveClass]:
+def is_at(owner: LiveClass, name: str, place: str) -> bool:
+    """Return whether a class binds a name at a place."""
+    statements = owner.body_.bound.get(name, ())
+    return place in {f"{owner.scope_.path}:{each.lineno}" for each in statements}
+
+
+def parts_of(live: LiveClass, capability: str) -> Iterator[LiveClass]:
     """Return the builders or the implementations that a backend may have."""
     asked = live.get_builder_cls if capability in _OF_BUILDER else live.get_impl_cls
     for each in outcomes(asked):
@@ -253,7 +285,7 @@ def _check_undeclared(question: Question, subject: LiveClass, found: list[Outcom
         case "kv_cache_dtypes":
             said = f"the source gives {_shown(min(values))}" if values != {frozenset()} else ""
         case "kernel_block_sizes":
-            raw = outcomes(lambda: list(question.live.get_supported_kernel_block_sizes()))
+            raw = outcomes(lambda: list(question.blocks()))
             kinds = [{type(b) for b in each.value or ()} for each in raw]
             said = "" if any(len(kind) > 1 for kind in kinds) else f"the source gives {raw}"
         case "head_sizes" if "is not read" in question.cell["words"]:
@@ -263,88 +295,3 @@ def _check_undeclared(question: Question, subject: LiveClass, found: list[Outcom
             said = f"no rule here for {question.capability}"
             return Result(NOT_KNOWN, said)
     return Result(WRONG, said) if said else Result(RIGHT)
-
-
-def _check_longest(world: World, cell: Cell) -> Result:
-    found = statement_at(world, cell["declared_at"])
-    is_there = found is not None and ast.unparse(found[0]).startswith("max_seq_len: int")
-    if not is_there:
-        return Result(WRONG, f"{cell['declared_at']} is no field max_seq_len")
-    text = (found or (None, ""))[1]
-    line = int(cell["declared_at"].rpartition(":")[2])
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
-            is_it = node.name == "CommonAttentionMetadata"
-            return Result(RIGHT) if is_it else Result(WRONG, f"{node.name} has it")
-    return Result(WRONG, "no class holds it")
-
-
-def _check_lengths(world: World, live: LiveClass, cell: Cell) -> Result:
-    """Check what the methods that a builder's `build` calls read of the lengths on the host."""
-    if cell["origin"] == "not-known":
-        return Result(NOT_KNOWN, "the atlas does not know either")
-    builders = list(_parts(live, "host_seq_lens"))
-    if not builders:
-        return Result(NOT_KNOWN, "no builder is found")
-    reads = {kind for builder in builders for kind in _reads(builder)}
-    if cell["value"] == "none":
-        if not reads:
-            return Result(RIGHT)
-        return Result(NOT_KNOWN, f"it or a function it calls names {sorted(reads)}")
-    found = statement_at(world, cell["declared_at"])
-    here = set(_kinds(found[0])) if found else set()
-    if cell["value"] not in here:
-        return Result(WRONG, f"{cell['declared_at']} reads {sorted(here)}")
-    if cell["value"] not in reads:
-        return Result(NOT_KNOWN, f"only {sorted(reads)} is reached from build")
-    if cell["value"] == "upper_bound" and "exact" in reads:
-        return Result(NOT_KNOWN, "it or a function it calls names exact lengths too")
-    return Result(RIGHT)
-
-
-def _kinds(node: ast.AST) -> Iterator[str]:
-    """Yield what a piece of source reads of the lengths."""
-    for each in ast.walk(node):
-        match each:
-            case ast.Attribute(attr=name, ctx=ast.Load()) if name == _BOUND:
-                yield "upper_bound"
-            case ast.Attribute(attr=name, ctx=ast.Load()) if name in _EXACT:
-                yield "exact"
-            case ast.Call(func=ast.Attribute(value=value, attr=name)) if (
-                name in _COPIES or (name == "to" and "cpu" in ast.unparse(each))
-            ) and _LENGTHS.search(ast.unparse(value)):
-                yield "exact"
-
-
-def _reads(builder: LiveClass) -> set[str]:
-    """Return what `build` of a builder, and the functions that it calls, read."""
-    todo = _methods(builder, "build")
-    done: set[int] = set()
-    kinds: set[str] = set()
-    while todo:
-        scope, function = todo.pop()
-        if id(function) in done or not isinstance(function, ast.FunctionDef):
-            continue
-        done.add(id(function))
-        kinds |= set(_kinds(function))
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute):
-                todo += _methods(builder, node.attr)
-            elif isinstance(node, ast.Name):
-                todo += _definitions(scope, node.id)
-    return kinds
-
-
-def _methods(live: LiveClass, name: str) -> list[tuple[Scope, ast.stmt]]:
-    return [(c.scope_, each) for c in live.mro_ for each in c.body_.bound.get(name, ())]
-
-
-def _definitions(scope: Scope, name: str) -> Iterator[tuple[Scope, ast.stmt]]:
-    """Yield the functions that a name stands for, through imports."""
-    for statement in scope.bound.get(name, ()):
-        if isinstance(statement, ast.ImportFrom):
-            home = scope.world.module(scope.source(statement))
-            if home is not None and home is not scope:
-                yield from _definitions(home, name)
-        else:
-            yield scope, statement

@@ -16,6 +16,7 @@ from tests.upstream.atlas_checks import (
     Result,
     check_place,
     compare,
+    is_at,
     statement_at,
     worst,
 )
@@ -73,7 +74,8 @@ def _check_needs(world: World, live: LiveClass, cell: Cell) -> Result:
     name = owner.node_.name if owner else ""
     if cell["origin"] == "undeclared":
         is_root = name in {"", ROOT}
-        return Result(RIGHT) if is_root else Result(WRONG, f"{name} states it")
+        of_root = Result(RIGHT) if is_root else Result(WRONG, f"{name} states it")
+        return worst([of_root, check_place(world, cell)])
     expected = cell.get("inherited_from", live.node_.name)
     if name != expected:
         return Result(WRONG, f"{name} states it, not {expected}")
@@ -102,10 +104,11 @@ def _check_max_len(world: World, live: LiveClass, cell: Cell) -> Result:
         return Result(WRONG, f"{cell['declared_at']} does not set it")
     if not any(path == p and abs(int(line) - n) < 4 for p, n in lines):
         return Result(WRONG, f"{cell['declared_at']} is not among {sorted(lines)}")
-    if cell["value"] == "depends":
-        is_open = any("getattr" in ast.unparse(value) for _, value, _ in stated)
-        return Result(RIGHT) if is_open else Result(WRONG, "nothing is open")
-    return Result(RIGHT)
+    is_open = any(re.match(r"getattr\(\w+_backend", ast.unparse(value)) for _, value, _ in stated)
+    is_right = is_open == (cell["value"] == "depends")
+    return (
+        Result(RIGHT) if is_right else Result(WRONG, f"it is set to what {stated[0][0]!r} is given")
+    )
 
 
 def _check_sinks(live: LiveClass, cell: Cell) -> Result:
@@ -115,6 +118,8 @@ def _check_sinks(live: LiveClass, cell: Cell) -> Result:
         return Result(WRONG, f"no class below the root has {cell['words']}")
     if owner.node_.name != cell.get("inherited_from", live.node_.name):
         return Result(WRONG, f"{owner!r} states it")
+    if not is_at(owner, named[1], cell["declared_at"]):
+        return Result(WRONG, f"{cell['declared_at']} is not {named[1]} of {owner!r}")
     # The root's forward calls the others; one that a class has in its place decides alone.
     forward = live.owner_("forward")
     others: tuple[str, ...] = ("forward", "forward_extend", "forward_decode")
@@ -141,6 +146,8 @@ def _check_ends(live: LiveClass, cell: Cell) -> Result:
     expected = cell.get("inherited_from", live.node_.name)
     if owner is None or owner.node_.name != expected:
         return Result(WRONG, f"{owner!r} states it, not {expected}")
+    if not is_at(owner, "shared_read_ends", cell["declared_at"]):
+        return Result(WRONG, f"{cell['declared_at']} is not shared_read_ends of {owner!r}")
     seen: set[str] = set()
     for phase in ("prefill", "decode", "verify"):
         found = outcomes(partial(read_ends, live, phase))
@@ -165,6 +172,8 @@ def _check_ends(live: LiveClass, cell: Cell) -> Result:
 def _check_roles(world: World, live: LiveClass, cell: Cell) -> Result:
     """Check by name who makes the class: the registry of targets, and the makers of drafts."""
     name = live.node_.name
+    if cell["declared_at"] != f"{live.scope_.path}:{live.node_.lineno}":
+        return Result(WRONG, f"{name} is not at {cell['declared_at']}")
     uses = {
         "target": _makers(world, "register_attention_backend", name),
         "draft": _makers(world, "_decode_backend", name),

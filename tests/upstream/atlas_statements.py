@@ -114,10 +114,15 @@ def run(statement: ast.stmt, scope: Names, own: Mapping[str, Value]) -> dict[str
 
 
 def eval_(expression: ast.expr, scope: Names) -> Value:
-    """Run an expression of a scope."""
-    target = ast.Name("result_", ast.Store())
-    statement = ast.fix_missing_locations(ast.Assign(targets=[target], value=expression))
+    """Run an expression of a scope; it is unknown where it cannot be run."""
     try:
-        return run(statement, scope, {})["result_"]
+        return evaluate(expression, scope, {})
     except (Exception, OnlyRunError):  # noqa: BLE001 the source may raise anything
         return Unknown(ast.unparse(expression))
+
+
+def evaluate(expression: ast.expr, scope: Names, own: Mapping[str, Value]) -> Value:
+    """Run an expression of a scope with names of its own."""
+    target = ast.Name("result_", ast.Store())
+    statement = ast.fix_missing_locations(ast.Assign(targets=[target], value=expression))
+    return run(statement, scope, own)["result_"]
