@@ -307,10 +307,8 @@ def _refusals(constructor: ast.FunctionDef, argument: str) -> list[ast.stmt]:
             case ast.Assign(targets=[ast.Name(id=name)]):
                 names |= {name} if used & names else set()
                 body.append(part)
-            case ast.If() if any(isinstance(node, ast.Raise) for node in ast.walk(part)):
-                body.append(part)
-                if used & names:
-                    return body
+            case ast.If() if used & names and any(isinstance(n, ast.Raise) for n in ast.walk(part)):
+                return [*body, part]
     return [ast.Pass()]
 
 

@@ -77,6 +77,8 @@ def _shown(value: object) -> str:
 def check_conditions(question: Question, subject: LiveClass) -> Result:
     """Run the conditions of a cell after its question, with the names that its function had."""
     cell = question.cell
+    if "when" not in cell:
+        return Result(RIGHT)
     about = _SUBJECT.search(cell["words"] + " ")
     name = about[2] if about else ""
     owner = subject.owner_(name) or subject
@@ -88,10 +90,10 @@ def check_conditions(question: Question, subject: LiveClass) -> Result:
     }
     given = [
         (ast.parse(each["given"]["expression"], mode="eval").body, each["value"])
-        for each in cell.get("when") or ()
+        for each in cell["when"]
         if "expression" in each["given"]
     ]
-    if len(given) < len(cell.get("when") or ()):
+    if len(given) < len(cell["when"]):
         return Result(NOT_KNOWN, "a condition is of a flag")
 
     def is_met() -> bool:
@@ -227,7 +229,7 @@ def check_vllm(world: World, path: str, capability: str, cell: Cell) -> Result:
     if capability == "graph_replay" or (about and about[1]) or "; MLA" in cell["words"]:
         subjects = list(parts_of(live, capability))
         subject = subjects[0] if subjects else live
-        named = set(re.findall(r"(\w+): ", cell["words"]))
+        named = set(re.findall(r"(?:^|; )(\w+): ", cell["words"]))
         parts = {part.node_.name for each in subjects for part in each.mro_}
         if not named <= parts:
             results.append(Result(WRONG, f"{sorted(named)} are not among {sorted(parts)}"))

@@ -79,12 +79,25 @@ def _check_needs(world: World, live: LiveClass, cell: Cell) -> Result:
     expected = cell.get("inherited_from", live.node_.name)
     if name != expected:
         return Result(WRONG, f"{name} states it, not {expected}")
-    of_init = [each for each in stated if each[2]] or stated
-    place = check_place(world, cell)
+    # One that a method makes under a condition leaves that of the class body, or of a base, open.
+    in_method = [each for each in stated if each[2]]
+    is_sure = any(value in _top_values(function) for _, value, function in in_method if function)
+    counted = in_method if is_sure else stated
+    if in_method and not is_sure and len(counted) == len(in_method):
+        return Result(NOT_KNOWN, "a base states what holds where no condition does")
     found = []
-    for each, value, _ in of_init:
+    for each, value, _ in counted:
         found += outcomes(partial(_need, value, each))
-    return worst([place, compare(cell, "host_seq_lens", found)])
+    return worst([check_place(world, cell), compare(cell, "host_seq_lens", found)])
+
+
+def _top_values(function: ast.FunctionDef) -> list[ast.expr]:
+    """List what a function assigns under no condition."""
+    return [
+        part.value
+        for part in function.body
+        if isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign) and part.value
+    ]
 
 
 def _need(expression: ast.expr, owner: LiveClass) -> str:
