@@ -26,9 +26,7 @@ class _Numbered:
         self.values: list[JsonValue] = []
 
     def number(self, value: JsonValue) -> int:
-        """Return the number of a value, a new one where it is met first; -1 for None."""
-        if value is None:
-            return -1
+        """Return the number of a value, a new one where it is met first."""
         key = repr(value)
         if key not in self._numbers:
             self._numbers[key] = len(self.values)
@@ -53,7 +51,7 @@ def table(release: ReleaseDocument) -> dict[str, Any]:
                 values.number(cell.value),
                 _ORIGINS.index(cell.origin),
                 *_place(cell.declared_at, files),
-                names.number(cell.inherited_from),
+                -1 if cell.inherited_from is None else names.number(cell.inherited_from),
                 *(values.number(each.value) for each in cell.when or ()),
             ]
             for name, cell in stated.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,16 @@ _PAGES = (
 _QUESTIONS = (
     "fp8 KV, sliding window, MLA, full graphs, on B200",
     "sinks, page size 48, head size 80",
-    "topk 4 without host syncs on sm_90",
+    "topk 4",
+    "without host syncs",
+    "head size 80",
+    "page size 48",
+    "fp8 kv",
+    "full graphs",
+    "sliding window",
+    "sinks",
+    "sm_90",
+    "MLA",
     "block-sparse, RTX 5090, bf16",
     "graphs for verify on AMD",
     "compute capability 8.9, batch-invariant",
@@ -126,6 +136,39 @@ def test_machine_and_model_are_asked_too(page: Page) -> None:
 
     page.locator("#count").filter(has_text="3 backends").wait_for()
     assert page.url.endswith("index.html#")
+
+
+def test_table_that_cannot_be_read_is_named(chromium: Browser, site: Path, tmp_path: Path) -> None:
+    """A site that was copied without its tables says what it lacks."""
+    for name in ("index.html", "atlas.css", "atlas.js"):
+        shutil.copyfile(site / name, tmp_path / name)
+    page = chromium.new_page()
+
+    page.goto((tmp_path / "index.html").as_uri())
+
+    page.locator("#count", has_text="acme-0.31.0.js cannot be read; build the atlas").wait_for()
+    page.close()
+
+
+def test_last_question_is_the_one_that_is_answered(page: Page) -> None:
+    """An older question whose table is loaded later does not replace its answer."""
+    page.locator("#count").filter(has_text="3 backends").wait_for()
+    page.evaluate(
+        """async () => {
+          const { question, of, release } = document.getElementById("ask").elements;
+          of.value = "vllm";
+          release.append(new Option("0.30.0"));
+          release.value = "0.30.0";
+          const older = atlas.update();
+          of.value = "";
+          question.value = "bf16";
+          await atlas.update();
+          await older;
+        }"""
+    )
+
+    assert page.locator("#understood").text_content() == "bf16 → dtypes"
+    assert len(_rows(page)) == 3
 
 
 def test_name_of_a_backend_is_found(page: Page) -> None:

@@ -24,10 +24,14 @@
   const known = new Map();
   let shown = [];
   let questioned = [];
+  let latest = 0;
 
   // Data
 
-  /** Turn a stored table into rows; a cell is [value, file, line, condition's number...]. */
+  /**
+   * Turn a stored table into rows. A cell is [capability, value, origin, file, line, class that
+   * states it, values under conditions...], all but the line by number; -1 is none.
+   */
   function decode(stored) {
     const keys = new Map(); // of this table alone: its numbers mean nothing in another
     const keyOf = (numbers) => keys.get(numbers) ?? keys.set(numbers, {}).get(numbers);
@@ -185,7 +189,15 @@
     const { question, of, release, machine, kind } = form.elements;
     const text = [question.value, MACHINES[machine.value], kind.value].filter(Boolean).join(" ; ");
     const { asked, rest } = askedIn(text);
-    const wanted = await rowsOf(of.value, release.value);
+    const turn = (latest += 1);
+    let wanted;
+    try {
+      wanted = await rowsOf(of.value, release.value);
+    } catch (error) {
+      document.getElementById("count").textContent = `${error.message}; build the atlas again.`;
+      return;
+    }
+    if (turn !== latest) return; // another question was typed while a table was loaded
     // Of those that may fit, the ones with the fewest open ends come first.
     const kinds = ORDER.map(() => asked.map(() => []).concat([[]]));
     for (const row of namedIn(wanted, question.value, rest, asked)) {
