@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.upstream.atlas_checks import (
+from tests.upstream.atlas.checks import (
     NOT_KNOWN,
     RIGHT,
     WRONG,
@@ -17,7 +17,7 @@ from tests.upstream.atlas_checks import (
     statement_at,
     worst,
 )
-from tests.upstream.atlas_live import LiveClass, Scope, World
+from tests.upstream.atlas.live_classes import LiveClass, Scope, World
 
 _EXACT = frozenset(
     ["seq_lens_cpu", "_seq_lens_cpu", "num_computed_tokens_cpu", "_num_computed_tokens_cpu"]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.upstream.atlas_live import Archive, Instance, LiveClass, World
-from tests.upstream.atlas_statements import run
-from tests.upstream.atlas_unknown import Unknown, Value
+from tests.upstream.atlas.live_classes import Archive, Instance, LiveClass, World
+from tests.upstream.atlas.statements import run
+from tests.upstream.atlas.unknown_values import Unknown, Value
 
 SIZES = (*range(1, 65), *range(66, 640, 2), *range(640, 4100, 32), 4099)
 DTYPES = frozenset(

@@ -14,8 +14,8 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.upstream.atlas_statements import eval_, run
-from tests.upstream.atlas_unknown import BrokenError, Decisions, OnlyRunError, Unknown, Value
+from tests.upstream.atlas.statements import eval_, run
+from tests.upstream.atlas.unknown_values import BrokenError, Decisions, OnlyRunError, Unknown, Value
 
 _PACKAGES = ("python/", "src/")
 _PLAIN = frozenset({"ABC", "Generic", "Protocol", "object"})

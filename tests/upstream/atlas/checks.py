@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from tests.upstream.atlas_answers import Question, form
-from tests.upstream.atlas_live import LiveClass, World
-from tests.upstream.atlas_statements import evaluate
-from tests.upstream.atlas_unknown import BrokenError, Outcome, outcomes
+from tests.upstream.atlas.answers import Question, form
+from tests.upstream.atlas.live_classes import LiveClass, World
+from tests.upstream.atlas.statements import evaluate
+from tests.upstream.atlas.unknown_values import BrokenError, Outcome, outcomes
 
 Cell = Mapping[str, Any]
 """The JSON of a cell."""

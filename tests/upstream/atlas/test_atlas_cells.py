@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upstream.atlas_cells import main
+from tests.upstream.atlas.cells import main
 
 ROOT = """
 class AttentionBackend(ABC):

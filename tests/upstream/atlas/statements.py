@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Mapping
 from typing import Protocol
 
-from tests.upstream.atlas_unknown import OnlyRunError, Unknown, Value
+from tests.upstream.atlas.unknown_values import OnlyRunError, Unknown, Value
 
 
 class Names(Protocol):

@@ -1,6 +1,6 @@
 """Draws cells of the atlas and checks each against the source of its archive.
 
-    python -m tests.upstream.atlas_cells DATA ARCHIVES... --seed 24 --number 300
+    python -m tests.upstream.atlas.cells DATA ARCHIVES... --seed 24 --number 300
 
 DATA holds `<distribution>/<version>.json`, and each of ARCHIVES is a folder with the wheels and
 source distributions that were read. Nothing of backend_caps is used: the statements of the source
@@ -20,12 +20,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tests.upstream.atlas_answers import world_of
-from tests.upstream.atlas_checks import NOT_KNOWN, RIGHT, WRONG, Cell, Result, check_vllm
-from tests.upstream.atlas_length_checks import check_lengths, check_longest
-from tests.upstream.atlas_live import Archive, World
-from tests.upstream.atlas_sglang_checks import check_sglang
-from tests.upstream.atlas_unknown import BrokenError
+from tests.upstream.atlas.answers import world_of
+from tests.upstream.atlas.checks import NOT_KNOWN, RIGHT, WRONG, Cell, Result, check_vllm
+from tests.upstream.atlas.length_checks import check_lengths, check_longest
+from tests.upstream.atlas.live_classes import Archive, World
+from tests.upstream.atlas.sglang_checks import check_sglang
+from tests.upstream.atlas.unknown_values import BrokenError
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the atlas answers to questions of the engines' trackers, beside the answers accepted there.
 
-The questions stand in `atlas_questions.toml`, chosen before the atlas was asked.
+The questions stand in `questions.toml`, chosen before the atlas was asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from backend_caps.atlas.build import Data
+from backend_caps.atlas.build import ReleaseStore
 from backend_caps.atlas.documents import ReleaseDocument
 from backend_caps.atlas.question import Answer, Asked, asked_in, replies, verdict
 
@@ -112,7 +112,7 @@ def trial_of(question: Question, release: ReleaseDocument) -> Trial:
 
 def trials(folder: Path) -> list[Trial]:
     """Ask every question of the data in a folder."""
-    data = Data(folder)
+    data = ReleaseStore(folder)
     releases = {
         (name, each.version): each for name in ("sglang", "vllm") for each in data.load(name)
     }

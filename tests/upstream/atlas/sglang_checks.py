@@ -6,8 +6,8 @@ import ast
 import re
 from functools import partial
 
-from tests.upstream.atlas_answers import read_ends
-from tests.upstream.atlas_checks import (
+from tests.upstream.atlas.answers import read_ends
+from tests.upstream.atlas.checks import (
     NOT_KNOWN,
     RIGHT,
     ROOT,
@@ -20,9 +20,9 @@ from tests.upstream.atlas_checks import (
     statement_at,
     worst,
 )
-from tests.upstream.atlas_live import LiveClass, World
-from tests.upstream.atlas_statements import eval_
-from tests.upstream.atlas_unknown import outcomes
+from tests.upstream.atlas.live_classes import LiveClass, World
+from tests.upstream.atlas.statements import eval_
+from tests.upstream.atlas.unknown_values import outcomes
 
 
 def check_sglang(world: World, path: str, capability: str, cell: Cell) -> Result:
