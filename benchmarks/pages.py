@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from playwright.sync_api import Browser
 
-from backend_caps.atlas.build import Data
+from backend_caps.atlas.build import ReleaseStore
 from backend_caps.atlas.site import write_site
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.html.page import page
@@ -137,7 +137,7 @@ def _rounds(browser: Browser, file: Path) -> Iterator[Mapping[str, float]]:
 def _asked(browser: Browser) -> list[float]:
     """Ask a table of the atlas, and return milliseconds for each question."""
     with TemporaryDirectory() as folder:
-        data, site = Data(Path(folder) / "data"), Path(folder) / "site"
+        data, site = ReleaseStore(Path(folder) / "data"), Path(folder) / "site"
         data.store(many(NUM_ROWS))
         write_site(data, site, "bench")
         opened = browser.new_page(viewport={"width": 1280, "height": 900})

@@ -62,11 +62,11 @@ class Built:
     read: Sequence[str]
     """Releases that were read, such as `vllm 0.33.0`."""
     kept: Sequence[str]
-    """Releases that were there, read from the same archive by the same reader."""
+    """Releases that were there, read by this reader."""
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class ReleaseStore:
     """The folder of the atlas' data: `<distribution>/<version>.json`."""
 
     folder: Path
@@ -112,7 +112,12 @@ class Data:
 
 
 def build(
-    data: Data, wanted: Sequence[str], releases: Releases, *, workers: int, progress: Progress
+    data: ReleaseStore,
+    wanted: Sequence[str],
+    releases: Releases,
+    *,
+    workers: int,
+    progress: Progress,
 ) -> Built:
     """Read the releases that the data lacks, or that another reader read.
 
@@ -196,7 +201,7 @@ def _required_vllm(text: str) -> Requirement | None:
     return wanted if wanted.name == "vllm" and wanted.specifier and not wanted.marker else None
 
 
-def _is_read(data: Data, name: str, version: Version) -> bool:
+def _is_read(data: ReleaseStore, name: str, version: Version) -> bool:
     """Return whether a release's document is there, by this reader."""
     path = data.path(name, version)
     try:

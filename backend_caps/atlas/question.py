@@ -18,9 +18,10 @@ from packaging.version import Version
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
-from backend_caps.atlas.tables import served_roles, shown
 from backend_caps.capability.gpu import gpus
+from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.report.words import words_of
 
 PLATFORMS = {
     "cuda": r"\b(?:cuda|nvidia)\b(?! ?graph)",
@@ -30,6 +31,8 @@ PLATFORMS = {
 }
 """The patterns of platforms, which the engine's own code for each names its backends by."""
 LEVELS = [each.value for each in HostSeqLens]
+_OPEN = {"undeclared": "not stated", "depends": "it depends"}
+_ALL_ROLES = [role.value for role in Role]
 _WINDOW = re.compile(r">= (\d+\.\d+)(?: and < (\d+\.\d+))?")
 
 
@@ -70,7 +73,7 @@ class Reply:
 
 
 @cache
-def table() -> list[dict[str, Any]]:
+def patterns() -> list[dict[str, Any]]:
     """Return the patterns with what they ask: those of words, of GPUs and of platforms."""
     text = Path(__file__).with_name("questions.toml").read_text("utf-8")
     asked: list[dict[str, Any]] = tomllib.loads(text)["asked"]
@@ -98,7 +101,7 @@ def asked_in(question: str) -> list[Asked]:
     Each pattern takes the pieces that it matches away, so that `MLA sparse` does not ask for MLA.
     """
     rest, found = f" {' '.join(question.lower().split())} ", list[Asked]()
-    for row in table():
+    for row in patterns():
         pattern = re.compile(row["pattern"])
         for match in pattern.finditer(rest):
             number = next(filter(None, match.groups()), None)
@@ -134,6 +137,26 @@ def verdict(found: Sequence[Reply]) -> Answer:
     """Return the answer that decides: of the replies the worst, and open for none."""
     order = list(Answer)
     return max((each.answer for each in found), key=order.index, default=Answer.OPEN)
+
+
+def served_roles(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
+    """Return the roles of the names that a class is registered as, in place of its own.
+
+    A flag's name may have one class for the served model and another one for drafts: it is the name
+    that serves both, and that a question is about.
+    """
+    cell = release.classes[name].cells.get("roles")
+    if cell is None or not isinstance(cell.value, list):
+        return {}
+    beside = [each for each in release.names.values() if name in [part.name for part in each]]
+    roles = {role for parts in beside for part in parts for role in part.roles or _ALL_ROLES}
+    served = sorted(roles | {str(role) for role in cell.value})
+    return {"roles": cell.model_copy(update={"value": served})}
+
+
+def shown(value: JsonValue) -> str:
+    """Write a value for a page; what leaves it open is said in words."""
+    return _OPEN.get(str(value)) or words_of(value)
 
 
 def _named(own: ClassDocument, asked: Asked) -> Reply:

@@ -14,15 +14,17 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from backend_caps.atlas import question
-from backend_caps.atlas.build import AtlasError, Data
+from backend_caps.atlas.build import AtlasError, ReleaseStore
 from backend_caps.atlas.documents import CellDocument, ReleaseDocument
-from backend_caps.atlas.tables import cells_of, page_of, shown, table, worst_words
+from backend_caps.atlas.question import patterns, shown
+from backend_caps.atlas.tables import page_of, table_of
 from backend_caps.capability import vocabulary
 from backend_caps.capability.kind import Polarity
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.engines.read import ENGINES
+from backend_caps.report.document import json_of
 from backend_caps.report.html.page import breakable, environment
+from backend_caps.report.words import words_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _COLUMNS = {
@@ -63,7 +65,9 @@ class _History:
         with_class = [each for each in self.releases if name in each.classes]
         found = []
         for capability in CAPABILITIES:
-            cells = cells_of(with_class, name, capability)
+            cells = [
+                (each.version, each.classes[name].cells.get(capability)) for each in with_class
+            ]
             for (_, before), (version, now) in pairwise(cells):
                 if (before and before.says()) != (now and now.says()):
                     found.append((version, capability, _stated(before), _stated(now)))
@@ -80,7 +84,7 @@ class _History:
         return after[0].version if after else None
 
 
-def write_site(data: Data, folder: Path, made_by: str) -> int:
+def write_site(data: ReleaseStore, folder: Path, made_by: str) -> int:
     """Write the pages of the site into a folder, and return their number.
 
     Args:
@@ -165,12 +169,12 @@ class _Site:
             distributions=self._histories,
             kinds=_KINDS.items(),
             columns=_COLUMNS.items(),
-            questions=question.table(),
+            questions=patterns(),
             listed={
                 each.name: [own.version for own in each.releases[::-1]] for each in self._histories
             },
             tables=[  # those of plugins are loaded behind the first view
-                table(each.newest) for each in self._histories if each.name in ENGINES
+                table_of(each.newest) for each in self._histories if each.name in ENGINES
             ],
         )
 
@@ -180,7 +184,7 @@ class _Site:
         self._page(f"releases/{name}.html", "release.html", release=release, columns=columns)
         script = self._folder / "tables" / f"{name}.js"
         script.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(table(release), separators=(",", ":"))
+        text = json.dumps(table_of(release), separators=(",", ":"))
         script.write_text(f"atlas.keep({text});\n", "utf-8")
 
     def _backend(self, history: _History, name: str) -> None:
@@ -214,7 +218,7 @@ class _Site:
                 "capability.html",
                 capability=name,
                 meaning=meanings()[name],
-                worst=worst_words(name),
+                worst=words_of(json_of(kind.worst)),
                 is_need=kind.polarity is Polarity.NEED,
                 since=kind.since,
                 distributions=rows,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import CellDocument, ReleaseDocument
-from backend_caps.capability.kind import Role
+from backend_caps.atlas.question import served_roles, shown
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.report.document import json_of
-from backend_caps.report.words import words_of
 
-_OPEN = {"undeclared": "not stated", "depends": "it depends"}
-ALL_ROLES = [role.value for role in Role]
 _ORIGINS = ("declared", "conditional", "inherited", "undeclared", "not-known")
 
 
@@ -39,7 +35,7 @@ def page_of(distribution: str, name: str) -> str:
     return f"backends/{distribution}/{name}.html"
 
 
-def table(release: ReleaseDocument) -> dict[str, Any]:
+def table_of(release: ReleaseDocument) -> dict[str, Any]:
     """Return a release's classes and cells; values, files and names stand for their numbers."""
     values, files, names = _Numbered(), _Numbered(), _Numbered()
     capabilities = [*CAPABILITIES]
@@ -82,42 +78,6 @@ def table(release: ReleaseDocument) -> dict[str, Any]:
     }
 
 
-def served_roles(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
-    """Return the roles of the names that a class is registered as, in place of its own.
-
-    A flag's name may have one class for the served model and another one for drafts: it is the name
-    that serves both, and that a question is about.
-    """
-    cell = release.classes[name].cells.get("roles")
-    if cell is None or not isinstance(cell.value, list):
-        return {}
-    beside = [each for each in release.names.values() if name in [part.name for part in each]]
-    roles = {role for parts in beside for part in parts for role in part.roles or ALL_ROLES}
-    served = sorted(roles | {str(role) for role in cell.value})
-    return {"roles": cell.model_copy(update={"value": served})}
-
-
 def _place(at: str | None, files: _Numbered) -> tuple[int, int]:
     file, _, line = (at or "").rpartition(":")
     return (files.number(file), int(line)) if at else (-1, 0)
-
-
-def shown(value: JsonValue) -> str:
-    """Write a value for a page; what leaves it open is said in words."""
-    return _OPEN.get(str(value)) or words_of(value)
-
-
-def worst_words(capability: str) -> str:
-    """Write what a capability counts as where it is not stated."""
-    return words_of(json_of(CAPABILITIES[capability].worst))
-
-
-def cells_of(
-    releases: Iterable[ReleaseDocument], name: str, capability: str
-) -> Sequence[tuple[str, CellDocument | None]]:
-    """Return, by release that has a class, its cell."""
-    return [
-        (release.version, release.classes[name].cells.get(capability))
-        for release in releases
-        if name in release.classes
-    ]

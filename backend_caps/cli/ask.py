@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from backend_caps.atlas.answers import answer, answers_view
-from backend_caps.atlas.build import Data
+from backend_caps.atlas.build import ReleaseStore
 from backend_caps.atlas.documents import ReleaseDocument
 from backend_caps.atlas.release import reading_document
 from backend_caps.cli import invocation
@@ -57,7 +57,7 @@ def ask(
     show = printer(Format(format_))
     with working("reading"):
         if folder is not None:
-            releases = _of_atlas(Data(folder / "data"), engine, release)
+            releases = _of_atlas(ReleaseStore(folder / "data"), engine, release)
         else:
             releases = [_of_engine(engine, source)]
     document = answer(question, releases)
@@ -67,13 +67,13 @@ def ask(
 def _of_engine(engine: str | None, source: Path | None) -> ReleaseDocument:
     if engine is None:
         raise click.UsageError(
-            "Nothing says whom to ask. Name an engine, --engine vllm, or a folder of the atlas, "
-            "--atlas FOLDER."
+            "Neither an engine nor an atlas is named. Name an engine, --engine vllm, or a folder "
+            "of the atlas, --atlas FOLDER."
         )
     return reading_document(read_engine(engine, source))
 
 
-def _of_atlas(data: Data, engine: str | None, release: str | None) -> list[ReleaseDocument]:
+def _of_atlas(data: ReleaseStore, engine: str | None, release: str | None) -> list[ReleaseDocument]:
     """Return the newest release of each distribution, or the one that is named."""
     names = [each for each in data.distributions() if engine in (None, each)]
     known = {name: data.load(name) for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from backend_caps.atlas.build import RELEASES, Built, Data, Progress, build
+from backend_caps.atlas.build import RELEASES, Built, Progress, ReleaseStore, build
 from backend_caps.cli.output import examples, say, working
-from backend_caps.compatibility.releases import PYPI, Releases, cache_folder
+from backend_caps.cli.release_options import release_options, releases_of
 from backend_caps.extras import require_extra
 
 
@@ -37,23 +36,7 @@ def atlas() -> None:
 )
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("ranges", nargs=-1, metavar="[RELEASES]...")
-@click.option(
-    "--releases",
-    "folders",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="A folder with wheels and source distributions. Repeatable.",
-)
-@click.option(
-    "--index-url",
-    envvar="PIP_INDEX_URL",
-    default=PYPI,
-    show_default=True,
-    metavar="URL",
-    help="The package index that other releases are downloaded from.",
-)
-@click.option("--offline", is_flag=True, help="Download nothing.")
+@release_options
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -75,18 +58,15 @@ def build_command(
     Each is written to FOLDER/data as it is read, so that a build which was ended goes on where it
     stood. A release is read again where the reader has changed.
     """
-    releases = Releases(
-        folders=folders, cache=cache_folder(os.environ), index_url=index_url, is_offline=offline
-    )
-    with progress_bar() as progress:
-        built = build(
-            Data(folder / "data"), ranges or RELEASES, releases, workers=workers, progress=progress
-        )
     require_extra("html", "backend-caps atlas build")
     from backend_caps.atlas.site import write_site  # noqa: PLC0415 - templates
 
+    store = ReleaseStore(folder / "data")
+    releases = releases_of(folders, index_url, is_offline=offline)
+    with progress_bar() as progress:
+        built = build(store, ranges or RELEASES, releases, workers=workers, progress=progress)
     with working("writing pages"):
-        num_pages = write_site(Data(folder / "data"), folder, version("backend-caps"))
+        num_pages = write_site(store, folder, version("backend-caps"))
     say(_summary(built, num_pages, folder))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from backend_caps.cli.output import (
     working,
     write_also,
 )
-from backend_caps.compatibility.releases import PYPI, Releases, cache_folder
+from backend_caps.cli.release_options import release_options, releases_of
 from backend_caps.compatibility.sources import is_engine
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
@@ -58,23 +57,7 @@ _OF_CI = {"junit": fits_junit, "sarif": fits_sarif}
     help="Compare older releases in the folders and among downloads too, for the first that has "
     "each break. A range says so by itself.",
 )
-@click.option(
-    "--releases",
-    "folders",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="A folder with wheels and source distributions of engines. Repeatable.",
-)
-@click.option(
-    "--index-url",
-    envvar="PIP_INDEX_URL",
-    default=PYPI,
-    show_default=True,
-    metavar="URL",
-    help="The package index that other releases are downloaded from.",
-)
-@click.option("--offline", is_flag=True, help="Download nothing.")
+@release_options
 @click.pass_context
 def fits(
     ctx: click.Context,
@@ -100,9 +83,7 @@ def fits(
     question = Question(
         plugins=[each for each in words if not is_engine(each)],
         engines=[each for each in words if is_engine(each)],
-        releases=Releases(
-            folders=folders, cache=cache_folder(os.environ), index_url=index_url, is_offline=offline
-        ),
+        releases=releases_of(folders, index_url, is_offline=offline),
         finds_since=finds_since,
     )
     if not question.plugins or not question.engines:

@@ -10,10 +10,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
 
-from backend_caps.atlas.build import Data, build
-from backend_caps.atlas.question import Answer, asked_in, replies, table, verdict
+from backend_caps.atlas.build import ReleaseStore, build
+from backend_caps.atlas.question import Answer, asked_in, patterns, replies, verdict
 from backend_caps.atlas.site import write_site
-from backend_caps.atlas.tables import table as table_of
+from backend_caps.atlas.tables import table_of
 from tests.unit.atlas.releases import cell, release, various
 from tests.unit.atlas.wheels import releases_in, write_plugin, write_vllm
 
@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_vllm(folder / "wheels", "0.30.0")
     write_vllm(folder / "wheels", "0.31.0", sinks=False)
     write_plugin(folder / "wheels", "0.31.0")
-    data, releases = Data(folder / "data"), releases_in(folder / "wheels")
+    data, releases = ReleaseStore(folder / "data"), releases_in(folder / "wheels")
     build(data, ("vllm", "acme"), releases, workers=1, progress=lambda *_: None)
     write_site(data, folder, "1.0")
     return folder
@@ -268,4 +268,4 @@ def test_browser_reads_every_pattern(page: Page) -> None:
 
     made = page.evaluate(f"{read}.map((each) => (new RegExp(each.pattern), each.pattern))")
 
-    assert made == [row["pattern"] for row in table()]
+    assert made == [row["pattern"] for row in patterns()]

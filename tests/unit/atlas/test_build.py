@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from backend_caps.atlas.build import RELEASES, AtlasError, Built, Data, build
+from backend_caps.atlas.build import RELEASES, AtlasError, Built, ReleaseStore, build
 from backend_caps.compatibility.releases import ReleaseError
 from backend_caps.report.document import json_text
 from tests.unit.atlas.wheels import releases_in, write_plugin, write_vllm
@@ -26,13 +26,13 @@ def wheels(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Data:
+def data(tmp_path: Path) -> ReleaseStore:
     """Keep the data in a folder that is not there yet."""
-    return Data(tmp_path / "atlas" / "data")
+    return ReleaseStore(tmp_path / "atlas" / "data")
 
 
 @pytest.fixture
-def run(wheels: Path, data: Data) -> Build:
+def run(wheels: Path, data: ReleaseStore) -> Build:
     """Build the atlas of the wheels."""
 
     def build_(*ranges: str, workers: int = 1) -> Built:
@@ -47,7 +47,7 @@ def _silent(*_: object) -> None:
     """Show no progress."""
 
 
-def test_cell_has_value_line_words_and_first_release(run: Build, data: Data) -> None:
+def test_cell_has_value_line_words_and_first_release(run: Build, data: ReleaseStore) -> None:
     """A value that both releases have is there since the first; another one since its own."""
     run()
 
@@ -61,7 +61,7 @@ def test_cell_has_value_line_words_and_first_release(run: Build, data: Data) -> 
     assert new.classes["FastBackend"].since == "0.30.0"
 
 
-def test_release_has_names_root_platforms_and_conditions(run: Build, data: Data) -> None:
+def test_release_has_names_root_platforms_and_conditions(run: Build, data: ReleaseStore) -> None:
     """The class of all others has its values too, and a condition its words."""
     run()
 
@@ -78,7 +78,7 @@ def test_release_has_names_root_platforms_and_conditions(run: Build, data: Data)
 
 
 def test_class_that_is_gone_and_comes_back_is_there_since_then(
-    run: Build, data: Data, wheels: Path
+    run: Build, data: ReleaseStore, wheels: Path
 ) -> None:
     """`since` names an unbroken row of releases."""
     write_vllm(wheels, "0.32.0")
@@ -101,7 +101,7 @@ def test_second_build_reads_what_is_new(run: Build, wheels: Path) -> None:
 
 @pytest.mark.parametrize("spoilt", ["{}", "reader"])
 def test_release_is_read_again_if_damaged_or_by_another_reader(
-    run: Build, data: Data, spoilt: str
+    run: Build, data: ReleaseStore, spoilt: str
 ) -> None:
     """A build never stands on what it did not make."""
     run()
@@ -115,18 +115,18 @@ def test_release_is_read_again_if_damaged_or_by_another_reader(
     assert (again.read, path.read_text()) == (["vllm 0.30.0"], text)
 
 
-def test_same_wheels_give_the_same_bytes(run: Build, data: Data, tmp_path: Path) -> None:
+def test_same_wheels_give_the_same_bytes(run: Build, data: ReleaseStore, tmp_path: Path) -> None:
     """In whatever order and by however many processes they are read."""
     run("vllm==0.31.0")
     run()
-    other = Data(tmp_path / "other")
+    other = ReleaseStore(tmp_path / "other")
     build(other, ("vllm",), releases_in(tmp_path / "wheels"), workers=2, progress=_silent)
 
     for version in ("0.30.0", "0.31.0"):
         assert data.path("vllm", version).read_bytes() == other.path("vllm", version).read_bytes()
 
 
-def test_progress_counts_what_is_read(data: Data, wheels: Path) -> None:
+def test_progress_counts_what_is_read(data: ReleaseStore, wheels: Path) -> None:
     """Each release is told once."""
     told: list[tuple[str, int, int]] = []
 
@@ -135,7 +135,9 @@ def test_progress_counts_what_is_read(data: Data, wheels: Path) -> None:
     assert told == [("vllm 0.30.0", 1, 2), ("vllm 0.31.0", 2, 2)]
 
 
-def test_build_that_is_ended_keeps_what_it_read(run: Build, data: Data, wheels: Path) -> None:
+def test_build_that_is_ended_keeps_what_it_read(
+    run: Build, data: ReleaseStore, wheels: Path
+) -> None:
     """A release that cannot be read ends it, and the next build goes on behind it."""
     (wheels / "vllm-0.30.5-py3-none-any.whl").write_text("no wheel")
 
@@ -159,7 +161,7 @@ def test_build_that_is_ended_keeps_what_it_read(run: Build, data: Data, wheels: 
     ],
 )
 def test_plugin_is_read_beside_the_release_that_it_extends(
-    run: Build, data: Data, wheels: Path, version: str, requires: str, beside: str
+    run: Build, data: ReleaseStore, wheels: Path, version: str, requires: str, beside: str
 ) -> None:
     """Its own classes are in its document, and no rules or classes of the engine."""
     write_plugin(wheels, version, requires=requires)
@@ -188,7 +190,7 @@ def test_release_that_is_nowhere_is_an_error(run: Build) -> None:
         run("vllm>=9")
 
 
-def test_folder_that_cannot_be_written_is_an_error(run: Build, data: Data) -> None:
+def test_folder_that_cannot_be_written_is_an_error(run: Build, data: ReleaseStore) -> None:
     """What stands in the way is named."""
     data.folder.parent.mkdir(parents=True)
     data.folder.write_text("a file")
@@ -199,7 +201,7 @@ def test_folder_that_cannot_be_written_is_an_error(run: Build, data: Data) -> No
     assert raised.value.code == "atlas-not-written"
 
 
-def test_damaged_data_is_an_error_where_it_is_used(run: Build, data: Data) -> None:
+def test_damaged_data_is_an_error_where_it_is_used(run: Build, data: ReleaseStore) -> None:
     """The error names the file."""
     run()
     data.path("vllm", Version("0.30.0")).write_text("{")
@@ -210,7 +212,7 @@ def test_damaged_data_is_an_error_where_it_is_used(run: Build, data: Data) -> No
     assert raised.value.code == "atlas-data-unreadable"
 
 
-def test_unchanged_file_is_not_written_again(run: Build, data: Data) -> None:
+def test_unchanged_file_is_not_written_again(run: Build, data: ReleaseStore) -> None:
     """A site that is kept under version control shows no change."""
     run()
     (old, _) = data.load("vllm")

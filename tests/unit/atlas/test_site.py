@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.atlas.build import AtlasError, Data, build
+from backend_caps.atlas.build import AtlasError, ReleaseStore, build
 from backend_caps.atlas.site import meanings, write_site
 from backend_caps.capability.vocabulary import CAPABILITIES
 from tests.unit.atlas.wheels import releases_in, write_plugin, write_vllm
@@ -21,7 +21,7 @@ def site(tmp_path: Path) -> Path:
     write_vllm(wheels, "0.30.0")
     write_vllm(wheels, "0.31.0", sinks=False, has_slow=False)
     write_plugin(wheels, "0.31.0")
-    data = Data(tmp_path / "data")
+    data = ReleaseStore(tmp_path / "data")
     build(data, ("vllm", "acme"), releases_in(wheels), workers=1, progress=lambda *_: None)
     write_site(data, tmp_path / "site", "1.0")
     return tmp_path / "site"
@@ -92,7 +92,7 @@ def test_pages_of_an_older_site_go(site: Path, tmp_path: Path) -> None:
     stale = site / "backends" / "vllm" / "Old.html"
     stale.write_text("")
 
-    num_pages = write_site(Data(tmp_path / "data"), site, "1.0")
+    num_pages = write_site(ReleaseStore(tmp_path / "data"), site, "1.0")
 
     assert not stale.exists()
     assert num_pages == len([*site.rglob("*.html")])
@@ -101,7 +101,7 @@ def test_pages_of_an_older_site_go(site: Path, tmp_path: Path) -> None:
 def test_folder_without_data_is_an_error(tmp_path: Path) -> None:
     """The error says how to build some."""
     with pytest.raises(AtlasError, match="backend-caps atlas build FOLDER") as raised:
-        write_site(Data(tmp_path), tmp_path / "site", "1.0")
+        write_site(ReleaseStore(tmp_path), tmp_path / "site", "1.0")
 
     assert raised.value.code == "atlas-empty"
 
@@ -112,6 +112,6 @@ def test_site_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(AtlasError, match="cannot be written") as raised:
-        write_site(Data(tmp_path / "data"), tmp_path / "file", "1.0")
+        write_site(ReleaseStore(tmp_path / "data"), tmp_path / "file", "1.0")
 
     assert raised.value.code == "atlas-not-written"
