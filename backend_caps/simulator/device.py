@@ -19,6 +19,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -212,6 +213,9 @@ def note_host_access(name: str, reads: Blocks, writes: Blocks) -> None:
 @contextmanager
 def watched_host() -> Iterator[None]:
     """Record the host's accesses to pinned memory within a `with` block."""
+    # Torch notes once which functions take the device of a `with torch.device(...)` block: had it
+    # noted the replaced `torch.tensor`, the block would never reach torch's own again.
+    _device_constructors()
     with ExitStack() as replaced:
         for name in ("tolist", "numpy", "__array__"):
             method = cast("Method", getattr(torch.Tensor, name))

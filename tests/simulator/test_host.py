@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
 from backend_caps.simulator import (
     HOST,
@@ -272,3 +273,15 @@ def test_dirty_run_prints_its_schedule() -> None:
         simulation.require_clean()
     assert str(raised.value).startswith("schedule lazy found 1 fault, none was expected: race on ")
     assert str(raised.value).endswith("Replay it by Schedule.parse('lazy').")
+
+
+def test_device_of_a_block_reaches_tensors_behind_a_simulation() -> None:
+    """Torch notes once, in `_device_constructors`, which functions take the device of a block."""
+    _device_constructors.cache_clear()  # as in a process that has had no such block yet
+    with simulate(), torch.device("meta"):
+        within = torch.tensor([1])
+
+    with torch.device("meta"):
+        behind = torch.tensor([1])
+
+    assert (within.device.type, behind.device.type) == ("meta", "meta")
