@@ -19,8 +19,8 @@ from backend_caps.engines.read import ENGINES, read_engine
 @click.command(
     short_help="Answer a question about backends in words.",
     epilog=examples(
-        'backend-caps ask "fp8 KV, sliding window, on B200" --engine vllm',
-        'backend-caps ask "MLA on AMD" --atlas atlas',
+        'backend-caps ask "fp8 KV, MLA, on B200" --engine sglang --source new.whl',
+        'backend-caps ask "sliding window, on MI300X" --atlas atlas',
     ),
 )
 @click.argument("question")

@@ -10,10 +10,13 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from packaging.requirements import Requirement
 
+from backend_caps.atlas.build import RELEASES
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.compatibility.releases import cache_folder
+from tests.unit.atlas.wheels import PLUGIN, write_vllm, write_wheel
 from tests.unit.report.fits_scene import HOLDS, write_plugin, write_release
 
 WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
@@ -54,7 +57,7 @@ EXAMPLES = sorted({line for command in COMMANDS for line in _examples(command)})
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What examples name: a plugin, releases of engines, and locks."""
+    """What examples name: a plugin, releases of engines, an index of them, an atlas, and locks."""
     made = tmp_path_factory.mktemp("examples")
     write_plugin(made)
     write_plugin(made / "my_plugin")
@@ -63,6 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, version in (("old.whl", "0.5.13"), ("new.whl", "0.5.23")):
         (wheel,) = WHEELS.glob(f"sglang-{version}-*.whl")
         (made / name).symlink_to(wheel)
+    _write_index(made)
+    write_vllm(made / "wheels", "0.30.0")
+    _typed(f"backend-caps atlas build {made / 'atlas'} vllm --releases {made / 'wheels'} --offline")
     for name, backend in (
         ("server.lock", "torch_native"),
         ("before.lock", "torch_native"),
@@ -70,6 +76,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         _typed(f"backend-caps lock --output {made / name} -- --attention-backend {backend}")
     return made
+
+
+def _write_index(folder: Path) -> None:
+    """Write a package index with one release of each distribution that the atlas reads."""
+    for each in RELEASES:
+        name = Requirement(each).name
+        made = folder / "index" / name
+        if name == "vllm":
+            write_vllm(made, "0.33.0")
+        elif name == "sglang":
+            made.mkdir(parents=True)
+            (wheel,) = WHEELS.glob("sglang-0.5.23-*.whl")
+            (made / wheel.name).symlink_to(wheel)
+        else:
+            write_wheel(made, name.replace("-", "_"), "9.0", PLUGIN)
+        links = "".join(f'<a href="{own.name}">{own.name}</a>' for own in made.glob("*.whl"))
+        (made / "index.html").write_text(links)
 
 
 def _typed(line: str) -> Result:
@@ -110,6 +133,7 @@ def test_example_runs_on_a_plain_terminal(
     """It does what it says in 80 columns of ASCII: nothing is wider, escaped, or broken off."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setenv("PIP_INDEX_URL", (folder / "index").as_uri())
 
     command, _, file = line.partition(" > ")
 
