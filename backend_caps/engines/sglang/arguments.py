@@ -8,7 +8,7 @@ factory of draft backends: nothing of it is written down here but what it asks o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, dropwhile
@@ -30,6 +30,7 @@ from backend_caps.engines.source.values import (
     PLAIN,
     ClassValue,
     External,
+    FunctionValue,
     Hook,
     Instance,
     Native,
@@ -48,6 +49,8 @@ _OUTSIDE = re.compile(
     r"|sglang\.srt\.utils\.custom_op$"
 )
 """Modules that are not followed: what runs the model, and not what decides how."""
+_ADDING = "add_cli_args"
+"""The method of the arguments' class that adds them all to a parser."""
 _SHAPE = "what the interpreter can follow"
 
 
@@ -65,11 +68,9 @@ class _Outcome:
 
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """Follow several command lines, each as `read_launch` does, on all cores."""
-    follow = partial(read_launch, index, gpu=query.gpu, num_gpus=query.num_gpus, model=query.model)
-    first, *rest = query.lines
-    parsing = follow(first)  # what it parses the others need too
-    found = dict(in_forks(follow, rest))
-    return [parsing, *(found[at] for at in range(len(rest)))]
+    gpu, model = query.gpu, query.model
+    lines = [[*without_model(each), "--model-path", model.name] for each in query.lines]
+    return follow_lines(index, lines, gpu, query.num_gpus, model)
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:
@@ -82,42 +83,43 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
         num_gpus: how many it has.
         model: the model, by its configuration.
     """
+    return read_launches(index, LaunchQuery(lines=[argv], gpu=gpu, num_gpus=num_gpus, model=model))[
+        0
+    ]
+
+
+def follow_lines(
+    index: Index,
+    lines: Sequence[Sequence[str]],
+    gpu: Gpu,
+    num_gpus: int,
+    model: Model | None = None,
+) -> list[Launch]:
+    """Follow command lines that name their models, on all cores.
+
+    Args:
+        index: SGLang's source.
+        lines: the command lines, each ending with its model.
+        gpu: the machine's GPUs.
+        num_gpus: how many it has.
+        model: a model beside the stored ones.
+    """
 
     def models(path: str) -> Mapping[str, object] | None:
-        return model.config if path == model.name else config_of(path)
+        return model.config if model is not None and path == model.name else config_of(path)
 
-    found = _Outcome()
-    run = _Arguments(index, found, surroundings(index, gpu, num_gpus, models))
-    try:
-        run.follow([*without_model(argv), "--model-path", model.name])
-    except Raised as error:
-        found.refusal = Refusal(message=error.message or error.error, at=error.at)
-    except NotFollowedError as error:
-        found.unchecked.append(Unchecked(message=str(error), at=error.at, unless=_SHAPE))
-    except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
-        words = f"the interpreter fails ({type(error).__name__}: {error})"
-        found.unchecked.append(Unchecked(message=words, at=_ARGUMENTS, unless=_SHAPE))
-    finally:
-        forget_types()
-        run.restore()
-    found.unchecked += [Unchecked(message=n.text, at=n.at, unless=n.why) for n in run.notes]
-    values = {name: plain(value) for name, value in found.values.items()}
-    return Launch(
-        engine=index.label,
-        machine=gpu.key,
-        model=model.name,
-        refusal=found.refusal,
-        unchecked=tuple(dict.fromkeys(found.unchecked)),
-        rewrites=tuple(found.rewrites),
-        values=values,
-        flags=flags_of(values),
-        facts=found.facts,
-        classes={slot: made.in_slot(slot) for slot, made in found.backends.items()},
-        wrappers=frozenset(
-            chain.from_iterable(each.wrappers() for each in found.backends.values())
-        ),
-        joined=frozenset(slot for slot, made in found.backends.items() if made.asks_prefill()),
-    )
+    def run() -> _Arguments:
+        return _Arguments(index, surroundings(index, gpu, num_gpus, models))
+
+    first, *rest = lines
+    one = run()
+    launches = [one.launch(first, gpu)]
+    if rest:
+        ready = run()
+        ready.prepare(one.imported)
+        found = dict(in_forks(partial(ready.launch, gpu=gpu), rest))
+        launches += [found[at] for at in range(len(rest))]
+    return launches
 
 
 def without_model(argv: Sequence[str]) -> list[str]:
@@ -129,10 +131,56 @@ def without_model(argv: Sequence[str]) -> list[str]:
 class _Arguments(Constructions):
     """An interpreter that records what SGLang rewrites of its arguments."""
 
-    def __init__(self, index: Index, found: _Outcome, names: Mapping[str, Native]) -> None:
+    def __init__(self, index: Index, names: Mapping[str, Native]) -> None:
         super().__init__(index, {**library({}), **names})
-        self._found = found
+        self._found = _Outcome()
+        self.imported: Sequence[str] = ()
+        """The modules that had been imported when the arguments were processed."""
         self.natives[f"{_OVERRIDES}.declare_resolution"] = Hook(self._declare)
+
+    def prepare(self, modules: Iterable[str]) -> None:
+        """Do beforehand what each launch does alike: import modules, and make the parser."""
+        for each in modules:
+            self.import_module(each)
+        cls = self.found(f"{_ARGUMENTS}.ServerArgs")
+        add_all = self.attribute_or(cls, _ADDING, None)
+        if isinstance(cls, ClassValue) and isinstance(add_all, FunctionValue):
+            parser = self.call(self.natives["argparse.ArgumentParser"])
+            self.call(add_all, parser)
+            cls.names[_ADDING] = Hook(partial(_add_same, parser))
+
+    def launch(self, argv: Sequence[str], gpu: Gpu) -> Launch:
+        """Follow a command line through to its launch; the interpreter is used up by it."""
+        found = self._found
+        try:
+            self.follow(argv)
+        except Raised as error:
+            found.refusal = Refusal(message=error.message or error.error, at=error.at)
+        except NotFollowedError as error:
+            found.unchecked.append(Unchecked(message=str(error), at=error.at, unless=_SHAPE))
+        except Exception as error:  # noqa: BLE001 - a fault of ours is no answer of the engine's
+            words = f"the interpreter fails ({type(error).__name__}: {error})"
+            found.unchecked.append(Unchecked(message=words, at=_ARGUMENTS, unless=_SHAPE))
+        finally:
+            forget_types()
+            self.restore()
+        found.unchecked += [Unchecked(message=n.text, at=n.at, unless=n.why) for n in self.notes]
+        values = {name: plain(value) for name, value in found.values.items()}
+        made = found.backends
+        return Launch(
+            engine=self.index.label,
+            machine=gpu.key,
+            model=argv[-1],
+            refusal=found.refusal,
+            unchecked=tuple(dict.fromkeys(found.unchecked)),
+            rewrites=tuple(found.rewrites),
+            values=values,
+            flags=flags_of(values),
+            facts=found.facts,
+            classes={slot: each.in_slot(slot) for slot, each in made.items()},
+            wrappers=frozenset(chain.from_iterable(each.wrappers() for each in made.values())),
+            joined=frozenset(slot for slot, each in made.items() if each.asks_prefill()),
+        )
 
     def follow(self, argv: Sequence[str]) -> None:
         """Parse the arguments, process and check them, and construct the backends."""
@@ -144,6 +192,7 @@ class _Arguments(Constructions):
             self.call(resolve)
         self.call(self.attribute(args, "check_server_args"))
         self._found.values = values = self.final_values(args)
+        self.imported = (*self.modules,)
         config = self.published(args)
         self._found.facts = facts_of(self, config, values)
         self._found.backends = self.backends(args, config, values)
@@ -201,6 +250,11 @@ class _Arguments(Constructions):
                 value = fallbacks.get(name)
             values[name] = value
         return values
+
+
+def _add_same(parser: Instance, _run: Interpreter, args: Sequence[Native], _named: object) -> None:
+    """Give a parser the arguments of another one."""
+    args[0].attributes.update(parser.attributes)
 
 
 def _decided(args: Instance, decided: Sequence[Native], name: str) -> Native:

@@ -142,6 +142,7 @@ class ClassValue:
     """Whether it is a dataclass whose objects hash by their values."""
     _fields: dict[str, tuple[ast.expr, Frame]] | None = None
     _compared: tuple[str, ...] | None = None
+    _passed_on: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         found: list[Native] = [self]
@@ -208,7 +209,13 @@ class ClassValue:
 
     def is_passed_on(self, name: str) -> bool:
         """Return whether a field is an `InitVar`, which `__post_init__` takes, and no attribute."""
-        return ast.unparse(self.record_fields()[name][0]).startswith(("InitVar", "dataclasses.Ini"))
+        if self._passed_on is None:  # asked for each field of each object
+            self._passed_on = frozenset(
+                each
+                for each, (annotation, _) in self.record_fields().items()
+                if ast.unparse(annotation).startswith(("InitVar", "dataclasses.Ini"))
+            )
+        return name in self._passed_on
 
     @property
     def special_attributes(self) -> Mapping[str, Native]:
