@@ -65,6 +65,36 @@ class LaunchQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """What the processing of an engine's arguments decides of a backend with a setting."""
+
+    name: str
+    """The backend's name on the command line."""
+    paths: frozenset[str]
+    """The classes that are constructed for it where the setting is left out."""
+    settings: Mapping[str, object]
+    """By capability, or `platform`, the value that was set; several where only both decide."""
+    is_accepted: bool
+    """Whether a server starts with the setting and the backend as they were given."""
+    message: str
+    """The engine's own words, or the value that it takes instead."""
+    at: str
+    """The engine's `file:line`."""
+    launch: str
+    """The machine and the model that the server was followed on, such as `H100, llama-3.1-8b`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptances:
+    """What an engine's arguments decide of all backends."""
+
+    found: Sequence[Acceptance]
+    """Refusals, and those settings taken that the engine looks at."""
+    tried: Mapping[str, Sequence[object]]
+    """By capability, or `platform`, the values that were set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
     """One version of an engine, read without importing it."""
 

@@ -52,6 +52,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """What the engine warns of."""
+
+    message: str
+    """The engine's own words."""
+    at: str
+    """The engine's `file:line`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unchecked:
     """A place at which the engine may refuse, for want of something that is not known."""
 
@@ -139,6 +149,8 @@ class Launch:
     refusal: Refusal | None = None
     unchecked: tuple[Unchecked, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
+    warnings: tuple[Warned, ...] = field(default=(), compare=False)
+    """What it warns of while it processes the arguments; empty where that is not read."""
     values: Mapping[str, object] = field(default_factory=dict)
     """The final values of all arguments, as JSON has them; `{"unknown": why}` is not known."""
     flags: Mapping[str, object] = field(default_factory=dict)

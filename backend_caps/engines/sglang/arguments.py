@@ -39,10 +39,11 @@ from backend_caps.engines.source.values import (
     Unknown,
 )
 from backend_caps.resolution.engine import without_options
-from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked
+from backend_caps.resolution.launch import Launch, Refusal, Rewrite, Unchecked, Warned
 
 _ARGUMENTS = "sglang.srt.server_args"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
+_REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _OUTSIDE = re.compile(
     r"sglang\.(?:jit_kernel|multimodal_gen|lang)(?:\.|$)"
     r"|sglang\.srt\.(?:models|model_loader|managers|entrypoints|mem_cache|distributed)(?:\.|$)"
@@ -51,6 +52,9 @@ _OUTSIDE = re.compile(
 """Modules that are not followed: what runs the model, and not what decides how."""
 _ADDING = "add_cli_args"
 """The method of the arguments' class that adds them all to a parser."""
+_UTILITIES = "sglang.srt.arg_groups.arg_utils"
+_KEPT = ("fallbacks_of", "field_names", "namespace_of", "resolvable_fields")
+"""Functions of it whose results for the arguments' class SGLang keeps."""
 _SHAPE = "what the interpreter can follow"
 
 
@@ -59,6 +63,7 @@ class _Outcome:
     """What is found while a command line is followed."""
 
     rewrites: list[Rewrite] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
     refusal: Refusal | None = None
     unchecked: list[Unchecked] = field(default_factory=list)
     values: Mapping[str, Native] = field(default_factory=dict)
@@ -68,9 +73,9 @@ class _Outcome:
 
 def read_launches(index: Index, query: LaunchQuery) -> list[Launch]:
     """Follow several command lines, each as `read_launch` does, on all cores."""
-    gpu, model = query.gpu, query.model
+    model = query.model
     lines = [[*without_model(each), "--model-path", model.name] for each in query.lines]
-    return follow_lines(index, lines, gpu, query.num_gpus, model)
+    return Follower(index, query.gpu, query.num_gpus, model).follow(lines)
 
 
 def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, model: Model) -> Launch:
@@ -88,38 +93,60 @@ def read_launch(index: Index, argv: Sequence[str], gpu: Gpu, num_gpus: int, mode
     ]
 
 
-def follow_lines(
-    index: Index,
-    lines: Sequence[Sequence[str]],
-    gpu: Gpu,
-    num_gpus: int,
-    model: Model | None = None,
-) -> list[Launch]:
-    """Follow command lines that name their models, on all cores.
+class Follower:
+    """Follows command lines on one machine; what all of them do alike is done once."""
 
-    Args:
-        index: SGLang's source.
-        lines: the command lines, each ending with its model.
-        gpu: the machine's GPUs.
-        num_gpus: how many it has.
-        model: a model beside the stored ones.
-    """
+    def __init__(
+        self,
+        index: Index,
+        gpu: Gpu,
+        num_gpus: int,
+        model: Model | None = None,
+        plugin: str | None = None,
+        imported: Sequence[str] = (),
+    ) -> None:
+        """Take SGLang's source and the machine.
 
-    def models(path: str) -> Mapping[str, object] | None:
+        Args:
+            index: SGLang's source.
+            gpu: the machine's GPUs.
+            num_gpus: how many it has.
+            model: a model beside the stored ones.
+            plugin: the name of a backend that a plugin registers.
+            imported: modules that command lines import, as another machine's did.
+        """
+        self.imported = imported
+        self._index, self._gpu, self._num_gpus = index, gpu, num_gpus
+        self._model, self._plugin = model, plugin
+        self._ready: _Arguments | None = None
+
+    def follow(self, lines: Sequence[Sequence[str]]) -> list[Launch]:
+        """Follow command lines, each ending with its model, on all cores."""
+        done: list[Launch] = []
+        if not self.imported:  # what the first one parses the others need too
+            first, *lines = lines
+            one = self._run()
+            done.append(one.launch(first, self._gpu))
+            self.imported = one.imported
+        if lines and self._ready is None:
+            self._ready = self._run()
+            self._ready.prepare(self.imported)
+        if self._ready is None:
+            return done
+        found = dict(in_forks(partial(self._ready.launch, gpu=self._gpu), lines))
+        return done + [found[at] for at in range(len(lines))]
+
+    def _run(self) -> _Arguments:
+        run = _Arguments(
+            self._index, surroundings(self._index, self._gpu, self._num_gpus, self._models)
+        )
+        if self._plugin is not None:
+            run.register(self._plugin)
+        return run
+
+    def _models(self, path: str) -> Mapping[str, object] | None:
+        model = self._model
         return model.config if model is not None and path == model.name else config_of(path)
-
-    def run() -> _Arguments:
-        return _Arguments(index, surroundings(index, gpu, num_gpus, models))
-
-    first, *rest = lines
-    one = run()
-    launches = [one.launch(first, gpu)]
-    if rest:
-        ready = run()
-        ready.prepare(one.imported)
-        found = dict(in_forks(partial(ready.launch, gpu=gpu), rest))
-        launches += [found[at] for at in range(len(rest))]
-    return launches
 
 
 def without_model(argv: Sequence[str]) -> list[str]:
@@ -134,9 +161,18 @@ class _Arguments(Constructions):
     def __init__(self, index: Index, names: Mapping[str, Native]) -> None:
         super().__init__(index, {**library({}), **names})
         self._found = _Outcome()
+        self._known_fallbacks: Mapping[str, Native] | None = None
         self.imported: Sequence[str] = ()
         """The modules that had been imported when the arguments were processed."""
         self.natives[f"{_OVERRIDES}.declare_resolution"] = Hook(self._declare)
+        self.natives[f"{_OVERRIDES}.resolution_result"] = Hook(self._resolved)
+        self.natives["logging.Logger.warning"] = Hook(self._warn)
+
+    def register(self, plugin: str) -> None:
+        """Register a backend as a plugin does, whose class is not known."""
+        self.call(self.found(f"{_ARGUMENTS}.add_attention_backend_choices"), [plugin])
+        registered = self.found(f"{_REGISTRY}.ATTENTION_BACKENDS")
+        registered[plugin] = Hook(lambda *_: Constructed(plugin, ()))
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Do beforehand what each launch does alike: import modules, and make the parser."""
@@ -144,6 +180,11 @@ class _Arguments(Constructions):
             self.import_module(each)
         cls = self.found(f"{_ARGUMENTS}.ServerArgs")
         add_all = self.attribute_or(cls, _ADDING, None)
+        utilities = self.import_module(_UTILITIES)
+        for name in _KEPT:
+            function = self.attribute_or(utilities, name, None)
+            if isinstance(function, FunctionValue | Hook):
+                self.call(function, cls)
         if isinstance(cls, ClassValue) and isinstance(add_all, FunctionValue):
             parser = self.call(self.natives["argparse.ArgumentParser"])
             self.call(add_all, parser)
@@ -174,6 +215,7 @@ class _Arguments(Constructions):
             refusal=found.refusal,
             unchecked=tuple(dict.fromkeys(found.unchecked)),
             rewrites=tuple(found.rewrites),
+            warnings=tuple(found.warnings),
             values=values,
             flags=flags_of(values),
             facts=found.facts,
@@ -209,18 +251,29 @@ class _Arguments(Constructions):
         super().set_raw(owner, name, value)
         is_argument = owner.cls.name == "ServerArgs" and name in owner.cls.record_fields()
         if is_argument and before is not MISSING:
-            self._rewritten(name, before, owner.attributes[name])
+            self._rewritten(name, before, owner.attributes[name], self.at)
 
-    def _rewritten(self, name: str, before: Native, after: Native) -> None:
+    def _rewritten(self, name: str, before: Native, after: Native, at: str) -> None:
         if before is not after and plain(before) != plain(after):
             self._found.rewrites.append(
-                Rewrite(name=name, before=plain(before), after=plain(after), at=self.at)
+                Rewrite(name=name, before=plain(before), after=plain(after), at=at)
             )
+
+    def _warn(self, _run: Interpreter, args: Sequence[Native], _named: object) -> None:
+        """Record a warning whose text is known."""
+        match args:
+            case [str(text)]:
+                self._found.warnings.append(Warned(message=text, at=self.at))
+            case [str(text), *values] if all(isinstance(each, PLAIN) for each in values):
+                self._found.warnings.append(Warned(message=text % tuple(values), at=self.at))
 
     def _declare(
         self, _run: Interpreter, args: Sequence[Native], fields: Mapping[str, Native]
     ) -> Native:
-        """Do what `declare_resolution` does: add the fields to those that are decided."""
+        """Do what `declare_resolution` does: add the fields to those that are decided.
+
+        Their line is that at which the function returned them that is named as the source.
+        """
         server_args, source = args
         decided = self.attribute_or(server_args, "_resolved_overrides", None)
         if not isinstance(decided, list):
@@ -229,26 +282,48 @@ class _Arguments(Constructions):
         known = {}
         for name, value in fields.items():
             before = _decided(server_args, decided, name)
+            before = None if before is MISSING else before
             is_certain = self.is_certain and not isinstance(value, Perhaps)
             own = value.value if isinstance(value, Perhaps) else value
             known[name] = own if is_certain else joined(before, own)
-            self._rewritten(name, before, known[name])
+            at = self.left_at(source) if isinstance(source, str) else None
+            self._rewritten(name, before, known[name], at or self.at)
         decided.append((source, known))
+
+    def _resolved(
+        self, _run: Interpreter, args: Sequence[Native], named: Mapping[str, Native]
+    ) -> Native:
+        """Do what `resolution_result` does, natively: it is asked for each argument, often."""
+        server_args, name, *default = args
+        value = _decided(server_args, self._decisions(server_args), name)
+        if value is MISSING:
+            value = self.attribute_or(server_args, name, named.get("default", *default or [None]))
+        return value if value is not None else self._fallbacks(server_args).get(name)
+
+    def _decisions(self, args: Native) -> Sequence[tuple[Native, Mapping[str, Native]]]:
+        decided: Sequence[tuple[Native, Mapping[str, Native]]] = (
+            self.attribute_or(args, "_resolved_overrides", None) or ()
+        )
+        return decided
+
+    def _fallbacks(self, args: Native) -> Mapping[str, Native]:
+        """Return the values of arguments that are None in the end."""
+        if self._known_fallbacks is None:
+            found: Native = {}
+            if self.index.module(_OVERRIDES) is not None:
+                found = self.call(self.found(f"{_UTILITIES}.fallbacks_of"), args.cls)
+            self._known_fallbacks = found if isinstance(found, dict) else {}
+        return self._known_fallbacks
 
     def final_values(self, args: Native) -> dict[str, Native]:
         """Return the final value of each argument."""
-        decided = args.attributes.get("_resolved_overrides") or []
-        fallbacks: Native = {}
-        if self.index.module(_OVERRIDES) is not None and decided:
-            fallbacks = self.call(
-                self.found("sglang.srt.arg_groups.arg_utils.fallbacks_of"), args.cls
-            )
+        decided = self._decisions(args)
         values = {}
         for name in args.cls.record_fields():
             value = _decided(args, decided, name)
-            if value is None and isinstance(fallbacks, dict):
-                value = fallbacks.get(name)
-            values[name] = value
+            if value is None and decided:
+                value = self._fallbacks(args).get(name)
+            values[name] = None if value is MISSING else value
         return values
 
 
@@ -257,12 +332,17 @@ def _add_same(parser: Instance, _run: Interpreter, args: Sequence[Native], _name
     args[0].attributes.update(parser.attributes)
 
 
-def _decided(args: Instance, decided: Sequence[Native], name: str) -> Native:
+def _decided(
+    args: Instance, decided: Sequence[tuple[Native, Mapping[str, Native]]], name: str
+) -> Native:
+    """Return the last value that was decided, or the given one; missing where there is none."""
     for _, fields in reversed(decided):
         if name in fields:
             return fields[name]
     given = args.attributes.get("_raw_input")
-    return given[name] if isinstance(given, dict) and name in given else args.attributes.get(name)
+    if isinstance(given, dict) and name in given:
+        return given[name]
+    return args.attributes.get(name, MISSING)
 
 
 def plain(value: Native) -> object:

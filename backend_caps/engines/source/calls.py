@@ -208,6 +208,7 @@ class Calls(Instances):
             result = frame.returned.pop() if frame.returned else Unknown(function.name)
         finally:
             self._depth -= 1
+            self._left = function.name, self._place
             self._place = place
             del self._maybe[level:]
         return all_joined([*frame.returned, result]) if frame.returned else result

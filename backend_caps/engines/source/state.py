@@ -48,6 +48,11 @@ class Condition(str):
     """How many conditions it makes, those around it included."""
 
 
+def _written(place: tuple[ModuleValue | None, int]) -> str:
+    module, line = place
+    return ":0" if module is None else f"{module.module.path}:{line}"
+
+
 class State:
     """The conditions under which the program runs now, and what comes of changes under them."""
 
@@ -56,6 +61,8 @@ class State:
         self.notes: list[Note] = []
         self._maybe: list[Condition] = []
         self._place: tuple[ModuleValue | None, int] = (None, 0)
+        self._left: tuple[str, tuple[ModuleValue | None, int]] = ("", self._place)
+        """The name of the function that was left last, and the line that it was left at."""
         self._made_under: dict[int, tuple[Native, Condition]] = {}
 
     @property
@@ -66,8 +73,12 @@ class State:
     @property
     def at(self) -> str:
         """The line that runs now, as `file:line`."""
-        module, line = self._place
-        return ":0" if module is None else f"{module.module.path}:{line}"
+        return _written(self._place)
+
+    def left_at(self, name: str) -> str | None:
+        """Return the line at which a function returned; None where another one did since."""
+        left, place = self._left
+        return _written(place) if left == name else None
 
     def _suppose(self, why: str) -> None:
         """Go on under one more unknown condition, until it is taken from `_maybe`."""
