@@ -50,6 +50,24 @@ class CellDocument(Document):
         return self.value, self.origin, conditions
 
 
+class SettingDocument(Document):
+    """What the processing of an engine's arguments decides of a backend with a setting."""
+
+    name: str
+    """The backend's name on the command line."""
+    settings: dict[str, JsonValue]
+    """By capability, or `platform`, the value that was set; several where only all of them decide.
+    """
+    accepted: bool
+    """Whether a server starts with the setting and the backend as they were given."""
+    words: str
+    """The engine's own words, of the rule that takes or refuses the value."""
+    declared_at: Annotated[str | None, LEFT_OUT] = None
+    """`file:line` of them."""
+    followed_on: str
+    """The machine and the model of the command line, such as `H100, llama-3.1-8b`."""
+
+
 class ClassDocument(Document):
     """One class of an engine, with what its source states."""
 
@@ -68,6 +86,9 @@ class ClassDocument(Document):
     """The first release in the atlas from which on it has been there."""
     cells: dict[str, CellDocument]
     """By capability; one that the source does not mention is left out."""
+    settings: Annotated[list[SettingDocument] | None, LEFT_OUT] = None
+    """What a server decides of its names; left out where no command line was followed, or none
+    decides anything."""
 
 
 class ReleaseDocument(Document):
@@ -95,6 +116,9 @@ class ReleaseDocument(Document):
     root: Annotated[ClassDocument | None, LEFT_OUT] = None
     """The class that the others are made of, whose values a class has that states none; left out
     where there is none."""
+    tried: Annotated[dict[str, list[JsonValue]] | None, LEFT_OUT] = None
+    """By capability, or `platform`, the values that command lines set; left out where none was
+    followed."""
     names: dict[str, list[PartDocument]]
     """By name that server flags use, the classes that it may stand for."""
     classes: dict[str, ClassDocument]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,12 @@ from typing import Any
 from packaging.version import Version
 from pydantic import JsonValue
 
-from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
+from backend_caps.atlas.documents import (
+    CellDocument,
+    ClassDocument,
+    ReleaseDocument,
+    SettingDocument,
+)
 from backend_caps.capability.gpu import gpus
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import HostSeqLens
@@ -122,15 +127,106 @@ def _number(text: str, test: str) -> JsonValue:
     return text if "." in text else f"{text[:-1]}.{text[-1]}"
 
 
-def replies(release: ReleaseDocument, name: str, asked: Sequence[Asked]) -> list[Reply]:
-    """Return what one class answers to each thing that is asked."""
+def names_in(question: str, names: Iterable[str]) -> set[str]:
+    """Return the names of backends, as server flags have them, that a question has as words."""
+    text = " ".join(question.lower().split())
+    return {name for name in names if re.search(rf"\b{_spelled(name)}\b", text)}
+
+
+def _spelled(name: str) -> str:
+    """Return the pattern of a name, whose parts may be written apart or with hyphens."""
+    return re.escape(name.lower()).replace("_", "[ _-]?")
+
+
+def replies(
+    release: ReleaseDocument, name: str, asked: Sequence[Asked], named: Collection[str] = ()
+) -> list[Reply]:
+    """Return what one class answers to each thing that is asked.
+
+    Args:
+        release: the release.
+        name: the class.
+        asked: what a question asks.
+        named: the names of backends in it; a class that has some of them answers for these alone.
+    """
     own = release.classes[name]
-    cells = {**own.cells, **served_roles(release, name)}
-    own = own.model_copy(update={"cells": cells})
-    return [
+    own = own.model_copy(update={"cells": served_cells(release, name)})
+    found = [
         _named(own, each) if each.capability == "platform" else _reply(own, release.root, each)
         for each in asked
     ]
+    followed = sorted({each.name for each in own.settings or ()})
+    names = [each for each in followed if each in named] or followed
+    return [_with_server(reply, own, release.tried or {}, asked, names) for reply in found]
+
+
+def _with_server(
+    reply: Reply,
+    own: ClassDocument,
+    tried: Mapping[str, Sequence[JsonValue]],
+    asked: Sequence[Asked],
+    names: Sequence[str],
+) -> Reply:
+    """Return the answer of a server's processing of arguments, where it decides one.
+
+    It does where it decides the same for all names. A class that says no itself is not asked.
+    """
+    each = reply.asked
+    if reply.answer is Answer.NO:
+        return reply
+    wanted = [value for value in tried.get(each.capability, ()) if _is_asked(value, each)]
+    decided = [_decided(own, wanted, asked, each, name) for name in names]
+    if not decided or None in decided or len({own.accepted for own in decided if own}) > 1:
+        return reply
+    setting = decided[0]
+    assert setting is not None, "each name has one"
+    return replace(
+        reply,
+        answer=Answer.YES if setting.accepted else Answer.NO,
+        value=setting.words,
+        at=setting.declared_at,
+        stated_by="the server",
+    )
+
+
+def _decided(
+    own: ClassDocument, wanted: Sequence[JsonValue], asked: Sequence[Asked], each: Asked, name: str
+) -> SettingDocument | None:
+    """Return the setting that decides for a name: one that is taken, or one of all refused."""
+    by_capability = {own.capability: own for own in asked}
+    found = [
+        setting
+        for setting in own.settings or ()
+        if setting.name == name
+        and each.capability in setting.settings
+        and setting.settings.keys() <= by_capability.keys()
+        and all(
+            _is_asked(value, by_capability[key], accepted=setting.accepted)
+            for key, value in setting.settings.items()
+        )
+    ]
+    refused = [own for own in found if not own.accepted]
+    values = [own.settings[each.capability] for own in refused]
+    if wanted and all(value in values for value in wanted):
+        return refused[0]
+    if each.test == "any_of" or not refused:
+        return next((own for own in found if own.accepted), None)
+    return refused[0]
+
+
+def _is_asked(value: JsonValue, asked: Asked, *, accepted: bool = False) -> bool:
+    """Return whether a value is one that is asked for, or one that decides of it.
+
+    What takes a number takes a smaller one; what refuses it refuses a larger one.
+    """
+    match asked.test:
+        case "any_of":
+            return isinstance(asked.value, list) and value in asked.value
+        case "at_least":
+            assert isinstance(asked.value, int), asked
+            assert isinstance(value, int), value
+            return value >= asked.value if accepted else value <= asked.value
+    return value == asked.value and type(value) is type(asked.value)
 
 
 def verdict(found: Sequence[Reply]) -> Answer:
@@ -139,7 +235,33 @@ def verdict(found: Sequence[Reply]) -> Answer:
     return max((each.answer for each in found), key=order.index, default=Answer.OPEN)
 
 
-def served_roles(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
+def served_cells(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
+    """Return a class's cells, with what the other classes of its names make of them."""
+    return {
+        **_of_drafts(release, name),
+        **release.classes[name].cells,
+        **_served_roles(release, name),
+    }
+
+
+def _of_drafts(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
+    """Return the branches of the class that drafts where this one serves."""
+    limit = "max_speculative_topk"
+    for parts in release.names.values():
+        served = {part.given for part in parts if part.name == name and part.roles == ["target"]}
+        drafts = [
+            release.classes[part.name]
+            for part in parts
+            if part.given in served and part.roles == ["draft"] and part.phases == ["decode"]
+        ]
+        cells = [each.cells[limit] for each in drafts if limit in each.cells]
+        if cells and len(cells) == len(drafts):
+            by = drafts[0].path.rpartition(".")[2]
+            return {limit: cells[0].model_copy(update={"inherited_from": by})}
+    return {}
+
+
+def _served_roles(release: ReleaseDocument, name: str) -> dict[str, CellDocument]:
     """Return the roles of the names that a class is registered as, in place of its own.
 
     A flag's name may have one class for the served model and another one for drafts: it is the name
@@ -171,9 +293,9 @@ def _chosen_on(own: ClassDocument) -> str:
 
 def _reply(own: ClassDocument, root: ClassDocument | None, asked: Asked) -> Reply:
     cell, stated_by = own.cells.get(asked.capability), None
-    is_silent = cell is None or (cell.value == "undeclared" and cell.declared_at is None)
-    if is_silent and root is not None and asked.capability in root.cells:
-        cell, stated_by = root.cells[asked.capability], root.path.rpartition(".")[2]
+    of_root = None if root is None else root.cells.get(asked.capability)
+    if root is not None and of_root is not None and _is_silent(cell, of_root):
+        cell, stated_by = of_root, root.path.rpartition(".")[2]
     if cell is None:
         return Reply(answer=Answer.OPEN, asked=asked, value="not stated", at=None)
     answer, value = _answer(cell, asked), shown(cell.value)
@@ -186,6 +308,13 @@ def _reply(own: ClassDocument, root: ClassDocument | None, asked: Asked) -> Repl
         value=value,
         at=cell.declared_at,
         stated_by=stated_by or cell.inherited_from,
+    )
+
+
+def _is_silent(cell: CellDocument | None, of_root: CellDocument) -> bool:
+    """Return whether a class states nothing itself, so that the engine reads its root's value."""
+    return cell is None or (
+        cell.value == "undeclared" and cell.declared_at in (None, of_root.declared_at)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -16,18 +16,23 @@ from backend_caps.atlas.documents import (
     CellDocument,
     ClassDocument,
     ReleaseDocument,
+    SettingDocument,
 )
 from backend_caps.capability.backend import Backend
 from backend_caps.compatibility.archives import unpacked
 from backend_caps.compatibility.releases import Release
 from backend_caps.discovery.process import Search
-from backend_caps.engines.read import read_engine
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.read import read_acceptances, read_engine
+from backend_caps.engines.reading import Acceptance, Acceptances, EngineReading
 from backend_caps.report.backends import EngineRuleDocument, backend_document
+from backend_caps.report.document import json_of
 from backend_caps.report.plans import ProblemDocument
 
-_READS = ("atlas", "capability", "compatibility", "discovery", "engines", "report", "resolution")
-"""The folders whose code decides what a document says."""
+_READS = (
+    *("atlas/documents.py", "atlas/release.py"),
+    *("capability", "compatibility", "discovery", "engines", "report", "resolution"),
+)
+"""The files and folders whose code decides what a document says."""
 
 
 def read_release(release: Release, beside: Release | None = None) -> ReleaseDocument:
@@ -50,8 +55,12 @@ def read_release(release: Release, beside: Release | None = None) -> ReleaseDocu
         if beside is not None:
             plugins = Search.of_folders([stack.enter_context(unpacked(release.path))])
         folder = stack.enter_context(unpacked(engine.path, package=engine.package))
+        # First, as each command line is followed in a fork of all that this process has.
+        decided = None if beside is not None else read_acceptances(engine.package, folder)
         reading = read_engine(engine.package, folder, plugins=plugins)
-    document = reading_document(reading)
+        if beside is None and reading.acceptances is not None:
+            decided = reading.acceptances(None)
+    document = reading_document(reading, decided)
     found: dict[str, Any] = {
         "version": str(release.version),
         "archive": release.path.name,
@@ -70,8 +79,13 @@ def read_release(release: Release, beside: Release | None = None) -> ReleaseDocu
     return document.model_copy(update=found)
 
 
-def reading_document(reading: EngineReading) -> ReleaseDocument:
-    """Write an engine that was read, installed or from source, as a document of the atlas."""
+def reading_document(reading: EngineReading, decided: Acceptances | None = None) -> ReleaseDocument:
+    """Write an engine that was read, installed or from source, as a document of the atlas.
+
+    Args:
+        reading: the engine.
+        decided: what the processing of its arguments decides, where that was followed.
+    """
     rules = () if reading.rules is None else reading.rules.rules
     return ReleaseDocument(
         schema_=SCHEMA,
@@ -84,11 +98,14 @@ def reading_document(reading: EngineReading) -> ReleaseDocument:
         rules=[EngineRuleDocument.of(rule) for rule in rules],
         problems=[ProblemDocument.of(each) for each in reading.problems],
         root=None if reading.root is None else _class(reading.root, reading),
-        **_backends(reading, reading.backends),
+        tried=None if decided is None else {**decided.tried} or None,
+        **_backends(reading, reading.backends, () if decided is None else decided.found),
     )
 
 
-def _backends(reading: EngineReading, backends: Iterable[Backend]) -> dict[str, Any]:
+def _backends(
+    reading: EngineReading, backends: Iterable[Backend], decided: Sequence[Acceptance] = ()
+) -> dict[str, Any]:
     """Write names and classes, each sorted."""
     ordered = sorted(backends, key=lambda backend: backend.name)
     return {
@@ -98,12 +115,16 @@ def _backends(reading: EngineReading, backends: Iterable[Backend]) -> dict[str, 
             if each.engine_class is None
         },
         "classes": {
-            each.name: _class(each, reading) for each in ordered if each.engine_class is not None
+            each.name: _class(each, reading, decided)
+            for each in ordered
+            if each.engine_class is not None
         },
     }
 
 
-def _class(backend: Backend, reading: EngineReading) -> ClassDocument:
+def _class(
+    backend: Backend, reading: EngineReading, decided: Iterable[Acceptance] = ()
+) -> ClassDocument:
     own, stated = backend.engine_class, backend_document(backend, is_engines=True)
     assert own is not None, "a name has no values of its own"
     conditions = _conditions(backend)
@@ -119,6 +140,23 @@ def _class(backend: Backend, reading: EngineReading) -> ClassDocument:
             for name, each in stated.capabilities.items()
             if each.words is not None
         },
+        settings=[
+            _setting(e)
+            for e in decided
+            if (not e.paths or own.path in e.paths) and e.name in own.registered_as
+        ]
+        or None,
+    )
+
+
+def _setting(own: Acceptance) -> SettingDocument:
+    return SettingDocument(
+        name=own.name,
+        settings=json_of(dict(own.settings)),
+        accepted=own.is_accepted,
+        words=" ".join(own.message.split()),
+        declared_at=own.at or None,
+        followed_on=own.launch,
     )
 
 
@@ -138,8 +176,8 @@ def reader_digest() -> str:
     """Return the digest of the code and data that decide what a release's document says."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for folder in _READS:
-        for path in sorted((package / folder).rglob("*")):
+    for name in _READS:
+        for path in sorted([package / name, *(package / name).rglob("*")]):
             if path.suffix in {".json", ".py", ".toml"}:
                 digest.update(path.relative_to(package).as_posix().encode())
                 digest.update(path.read_bytes())

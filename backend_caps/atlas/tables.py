@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import CellDocument, ReleaseDocument
-from backend_caps.atlas.question import served_roles, shown
+from backend_caps.atlas.question import served_cells, shown
 from backend_caps.capability.vocabulary import CAPABILITIES
 
 _ORIGINS = ("declared", "conditional", "inherited", "undeclared", "not-known")
@@ -59,7 +59,7 @@ def table_of(release: ReleaseDocument) -> dict[str, Any]:
             own.registered_as,
             own.platforms or {},
             page_of(release.distribution, name),
-            cells({**own.cells, **served_roles(release, name)}),
+            cells(served_cells(release, name)),
         ]
         for name, own in release.classes.items()
     ]

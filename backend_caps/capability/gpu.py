@@ -49,6 +49,13 @@ def gpu_named(text: str) -> Gpu | None:
     return full.get(word)
 
 
+def machine_of(gpu: Gpu) -> dict[str, str]:
+    """Return what a machine asks of a backend: a compute capability, or ROCm's platform."""
+    if gpu.rocm_arch is not None:
+        return {"platform": "rocm"}
+    return {"compute_capability": "{}.{}".format(*gpu.compute_capability)}
+
+
 def gpu_of(compute_capability: tuple[int, int], *, rocm: bool) -> Gpu | None:
     """Return the GPU that stands for a compute capability, the first of the table."""
     fits = (

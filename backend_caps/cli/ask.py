@@ -9,6 +9,7 @@ import click
 from backend_caps.atlas.answers import answer, answers_view
 from backend_caps.atlas.build import ReleaseStore
 from backend_caps.atlas.documents import ReleaseDocument
+from backend_caps.atlas.question import asked_in
 from backend_caps.atlas.release import reading_document
 from backend_caps.cli import invocation
 from backend_caps.cli.output import Format, examples, printer, working
@@ -59,18 +60,20 @@ def ask(
         if folder is not None:
             releases = _of_atlas(ReleaseStore(folder / "data"), engine, release)
         else:
-            releases = [_of_engine(engine, source)]
+            releases = [_of_engine(question, engine, source)]
     document = answer(question, releases)
     show(document, answers_view(document))
 
 
-def _of_engine(engine: str | None, source: Path | None) -> ReleaseDocument:
+def _of_engine(question: str, engine: str | None, source: Path | None) -> ReleaseDocument:
     if engine is None:
         raise click.UsageError(
             "Neither an engine nor an atlas is named. Name an engine, --engine vllm, or a folder "
             "of the atlas, --atlas FOLDER."
         )
-    return reading_document(read_engine(engine, source))
+    reading = read_engine(engine, source)
+    asked = {each.capability for each in asked_in(question)}
+    return reading_document(reading, reading.acceptances and reading.acceptances(asked))
 
 
 def _of_atlas(data: ReleaseStore, engine: str | None, release: str | None) -> list[ReleaseDocument]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from backend_caps.discovery.engine_plugins import engine_distributions
 from backend_caps.discovery.process import Search
 from backend_caps.engines.ahead import Answer, in_fork, in_thread
-from backend_caps.engines.reading import EngineError, EngineReading, LaunchQuery
+from backend_caps.engines.reading import Acceptances, EngineError, EngineReading, LaunchQuery
 from backend_caps.engines.source.files import Tree, open_tree, unusable
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
@@ -53,6 +53,29 @@ def read_engine(
         )
     with _of_source(engine, source):
         return _read(engine, source, python, query, plugins)
+
+
+def read_acceptances(engine: str, source: Path) -> Acceptances:
+    """Find what SGLang's server takes with each backend, in a minute on two cores.
+
+    The backends of other engines say themselves what they take: `acceptances` of their reading asks
+    them.
+
+    Args:
+        engine: one of `ENGINES`.
+        source: a wheel, or a folder with the package in it.
+
+    Raises:
+        EngineError: the source does not hold it, cannot be opened, or is nested too deep.
+    """
+    if engine != "sglang":
+        return Acceptances(found=(), tried={})
+    from backend_caps.engines.sglang import acceptance  # noqa: PLC0415 - one reader only
+    from backend_caps.engines.sglang.read import is_wanted  # noqa: PLC0415
+
+    with _of_source(engine, source):
+        tree = open_tree(engine, source, within=is_wanted, lazily=True)
+        return acceptance.read_acceptances(Index(tree))
 
 
 def read_layers(source: Path, query: LaunchQuery) -> Sequence[Launch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -71,7 +71,7 @@ class Acceptance:
     name: str
     """The backend's name on the command line."""
     paths: frozenset[str]
-    """The classes that are constructed for it where the setting is left out."""
+    """The classes that are constructed for it where the setting is left out; none for all."""
     settings: Mapping[str, object]
     """By capability, or `platform`, the value that was set; several where only both decide."""
     is_accepted: bool
@@ -130,6 +130,11 @@ class EngineReading:
         default=None, compare=False, repr=False
     )
     """Follows command lines; None where the engine's arguments are not followed."""
+    acceptances: Callable[[Collection[str] | None], Acceptances] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Asks the backends' own check, on several machines, what their source leaves open of some
+    capabilities, or of all; None where backends have no such check."""
 
     def unread(self, facts: Facts, launch: Launch | None = None) -> tuple[Problem, ...]:
         """List the problems that leave a plan for these facts, and of this launch, uncertain."""

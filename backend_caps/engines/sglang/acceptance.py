@@ -2,7 +2,9 @@
 
 A setting that a server refuses, or replaces, is none that the backend has there. One that it takes
 says something only where the server looks at the backend: where it refuses the same setting for a
-backend that a plugin registers, or another value for the same backend.
+backend that a plugin registers, or another size of pages or kind of models for the same backend. A
+check of the machine that lets a backend through is no promise that its kernels run there: only the
+server's own choice is.
 """
 
 from __future__ import annotations
@@ -101,6 +103,8 @@ class _Trial:
 def read_acceptances(index: Index) -> Acceptances:
     """Follow the command lines of all backends and settings, in a minute on two cores."""
     names = sorted(read_engine_options(index).attention_backends)
+    if not names:
+        return Acceptances(found=(), tried={})
     server = Server(index, [PLUGIN, *names])
     homes = _homes(server)
     options = _options(server)
@@ -121,13 +125,14 @@ def read_acceptances(index: Index) -> Acceptances:
         for capability, value in each.settings.items():
             if value not in tried.setdefault(capability, []):
                 tried[capability].append(value)
-    return Acceptances(found=_once([*found, *_chosen(server, options)]), tried=tried)
+    found += [*_chosen(server, options), *_on_cpu(server)]
+    return Acceptances(found=_once(found), tried=tried)
 
 
 def _once(found: Iterable[Acceptance]) -> list[Acceptance]:
     """Leave out what was decided of the same classes before."""
     kept = {(e.name, e.paths, e.is_accepted, *e.settings.items()): e for e in reversed([*found])}
-    return [each for each in reversed(kept.values()) if each.paths]
+    return [*reversed(kept.values())]
 
 
 def _stated(
@@ -147,8 +152,6 @@ def _rule_of(refused: Iterable[Acceptance], own: Acceptance) -> Acceptance | Non
             continue
         match [*own.settings.items(), *each.settings.items()]:
             case [("page_sizes", _), ("page_sizes", value)] if value == NO_PAGE.value:
-                return each
-            case [("compute_capability", _), ("compute_capability", _)]:
                 return each
             case [("attention_arch", "mha"), ("attention_arch", "mla")]:
                 return each
@@ -299,6 +302,23 @@ def _chosen(server: Server, options: Iterable[Option]) -> Iterator[Acceptance]:
                     at=at,
                     launch=str(place),
                 )
+
+
+def _on_cpu(server: Server) -> Iterator[Acceptance]:
+    """List the backends that a server takes on a CPU, also those for CPUs that have more."""
+    place, words = HOMES[0], ("--device", "cpu")
+    server.follow([(place, "", words)])
+    for each in server.launch(place, "", words).rewrites:
+        if each.name == ARGUMENT and each.after in server.names:
+            yield Acceptance(
+                name=str(each.after),
+                paths=frozenset(),
+                settings={"platform": "cpu"},
+                is_accepted=True,
+                message="the server's own choice on a CPU",
+                at=each.at,
+                launch=f"CPU, {place.model}",
+            )
 
 
 def _settings_of(place: Place, option: Option | None) -> Iterator[dict[str, JsonValue]]:

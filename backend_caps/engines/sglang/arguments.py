@@ -172,7 +172,8 @@ class _Arguments(Constructions):
         """Register a backend as a plugin does, whose class is not known."""
         self.call(self.found(f"{_ARGUMENTS}.add_attention_backend_choices"), [plugin])
         registered = self.found(f"{_REGISTRY}.ATTENTION_BACKENDS")
-        registered[plugin] = Hook(lambda *_: Constructed(plugin, ()))
+        if isinstance(registered, dict):
+            registered[plugin] = Hook(lambda *_: Constructed(plugin, ()))
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Do beforehand what each launch does alike: import modules, and make the parser."""

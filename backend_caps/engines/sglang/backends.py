@@ -106,6 +106,7 @@ class Backends:
             "shared_reads_end": self._read_ends(definition, reader) if reader else None,
             "roles": _roles(definition, registered_as, roles) if roles else None,
             "attention_sinks": self._sinks(definition),
+            "max_speculative_topk": self._topk(definition),
         }
         values = [(NEEDS, each.value) for each in (needs.values if needs else ())]
         ends = returns(reader.methods[_READ_ENDS]) if reader else ()
@@ -203,6 +204,31 @@ class Backends:
                     inherited_from=None if is_own else owner.name,
                 )
                 return Finding(reading=reading, base=False if is_own else UNDECLARED)
+        return None
+
+    def _topk(self, definition: ClassDef) -> Finding | None:
+        """Find the number of branches above which a constructor refuses to draft."""
+        owner = self.classes.definer(definition, "__init__")
+        for statement in owner.methods["__init__"].body if owner else ():
+            match statement:
+                case ast.If(
+                    test=ast.Compare(
+                        left=ast.Name(id="topk"),
+                        ops=[ast.Gt() | ast.NotEq()],
+                        comparators=[ast.Constant(value=int(most))],
+                    ) as test,
+                    body=[*_, ast.Raise()],
+                ):
+                    assert owner is not None, "it has the statement"
+                    is_own = owner is definition
+                    reading = Reading(
+                        origin=Origin.DECLARED if is_own else Origin.INHERITED,
+                        words=f"__init__() refuses {ast.unparse(test)}",
+                        value=most,
+                        declared_at=owner.module.at(statement),
+                        inherited_from=None if is_own else owner.name,
+                    )
+                    return Finding(reading=reading, base=most if is_own else UNDECLARED)
         return None
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:

@@ -14,7 +14,8 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.engines.reading import EngineReading, Fault
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.engines.reading import EngineReading, Fault, Finding, class_record
 from backend_caps.engines.sglang.arguments import read_launches
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
@@ -60,9 +61,10 @@ def read_sglang(tree: Tree) -> EngineReading:
     """Read a version of SGLang; a missing anchor becomes a problem, and the rest is read."""
     index = Index(tree)
     launches = partial(read_launches, index)
-    records = list(_Records(index).all())
+    found = _Records(index)
+    records = list(found.all())
     reading = index.reading(records, read_rules(index), read_engine_options(index), launches)
-    return replace(reading, faults=tuple(_known_faults(tree)))
+    return replace(reading, root=found.root(), faults=tuple(_known_faults(tree)))
 
 
 def _known_faults(tree: Tree) -> Iterator[Fault]:
@@ -101,6 +103,7 @@ class _Records:
         lost = [name for name, own in self._names.items() if own.lost is not None]
         self._lost = {name: free_label(f"{name}, not followed", taken) for name in lost}
         self._placed = _placed(self._names)
+        self._root = index.class_in(_BASE, _ROOT)
         self._backends = self._of_classes({*taken, *self._lost.values()})
 
     def all(self) -> Iterator[Backend]:
@@ -114,9 +117,25 @@ class _Records:
             yield self._of_name(alias, self._names[target])
         yield from pair_of(self._backends.values())
 
+    def root(self) -> Backend | None:
+        """Make the record of the root, whose flag a server reads of a class that states none."""
+        if self._root is None:
+            return None
+        stated = Attributes(self._classes, {NEEDS}).stated(self._root, NEEDS)
+        match [] if stated is None else [each.value for each in stated.values]:
+            case [ast.Constant(value=bool(needs))]:
+                level = HostSeqLens.EXACT if needs else HostSeqLens.NONE
+            case _:
+                return None
+        assert stated is not None, "it has a value"
+        reading = stated.reading(Origin.DECLARED, stated.words, level)
+        findings = {"host_seq_lens": Finding(reading=reading, base=level)}
+        source = self._index.source(self._root.at)
+        return class_record(_ROOT, source, findings, EngineClass(path=self._root.path))
+
     def _of_classes(self, taken: Collection[str]) -> Mapping[ClassDef, Backend]:
         """Make a record for each class, with a unique label."""
-        root = self._index.class_in(_BASE, _ROOT)
+        root = self._root
         if root is None:
             return {}
         flags = _flags(root)

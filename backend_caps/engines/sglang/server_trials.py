@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -9,7 +10,7 @@ from typing import TypeAlias
 
 from pydantic import JsonValue
 
-from backend_caps.capability.gpu import gpus
+from backend_caps.capability.gpu import gpus, machine_of
 from backend_caps.engines.sglang.arguments import Follower
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.launch import Launch
@@ -31,6 +32,8 @@ GPUS = ("H100", "B200", "RTX5090", "T4", "A100", "MI300X")
 TRIED_FIRST = GPUS[:4]
 """Those of which one is refused for a backend that looks at the machine at all."""
 _NUM_GPUS = 1
+_SET = re.compile(r"\{('[^{}]*')\}")
+"""A set of strings as Python writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,7 @@ class Place:
     @property
     def machine(self) -> dict[str, JsonValue]:
         """What the machine asks of a backend."""
-        gpu = gpus()[self.gpu]
-        if gpu.rocm_arch is not None:
-            return {"platform": "rocm"}
-        return {"compute_capability": "{}.{}".format(*gpu.compute_capability)}
+        return {**machine_of(gpus()[self.gpu])}
 
 
 HOMES = tuple(Place(gpu, model) for model in [*MODELS][:2] for gpu in ("H100", "B200", "MI300X"))
@@ -228,6 +228,12 @@ def reason_of(launch: Launch, at_home: Launch, arguments: Iterable[str]) -> tupl
         at_home: the server without it.
         arguments: the arguments that the setting is of.
     """
+    message, at = _reason(launch, at_home, arguments)
+    # The order of a set's members differs from run to run.
+    return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", message), at
+
+
+def _reason(launch: Launch, at_home: Launch, arguments: Iterable[str]) -> tuple[str, str]:
     if launch.refusal is not None:
         return launch.refusal.message, launch.refusal.at
     named = (*arguments, ARGUMENT)

@@ -26,6 +26,7 @@ PREDICATES: Mapping[str, str] = {
     "per_head_kv_scales": "supports_per_head_quant_scales",
     "decode_context_parallel": "supports_dcp",
     "prefill_context_parallel": "supports_pcp",
+    "batch_invariant": "supports_batch_invariance",
 }
 """The method of a backend that states each feature."""
 TYPES, LAYOUTS, ONE_LAYOUT = (

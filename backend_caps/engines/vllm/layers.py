@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -110,15 +110,6 @@ class Layers:
         run.call(run.found(_INITIALIZE), **own)
         raise _BuiltError
 
-    def _current(self, function: Callable[[], Native]) -> Native:
-        """Call a function while the configuration is the one that vLLM's functions ask for."""
-        found: list[Native] = []
-        manager = self._run.call(
-            self._run.found("vllm.config.set_current_vllm_config"), self._config
-        )
-        self._run.managed(manager, Unknown("config"), lambda _: found.append(function()))
-        return found[0]
-
     def _context(self) -> dict[str, Instance]:
         """Return all that layers have added themselves to."""
         context = self._run.part(self._config, "compilation_config", "static_forward_context")
@@ -131,7 +122,7 @@ class Layers:
         run, script = self._run, _script()
         module = run.modules.get(script.name) or run.run_module(script)
         call = partial(run.call, module.names[name], *(args or (self._config,)), **named)
-        return self._current(call)
+        return run.under(self._config, call)
 
     def _answered(self, name: str, *args: Native, **named: Native) -> Native:
         """Call a function of the script, and go on where it is known what it returns."""

@@ -28,6 +28,7 @@ from backend_caps.engines.source.guards import Guarded, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Module
 from backend_caps.engines.vllm import features
+from backend_caps.engines.vllm.acceptance import read_acceptances
 from backend_caps.engines.vllm.arguments import read_launches
 from backend_caps.engines.vllm.capabilities import GRAPHS, Findings
 from backend_caps.engines.vllm.lookup import Lookup, class_in
@@ -105,7 +106,12 @@ def read_backends(index: Index, paths: Iterable[str] = ()) -> EngineReading:
     )
     records = _Records(index, paths)
     reading = index.reading(records.all(), rules, launches=partial(read_launches, index))
-    return replace(reading, root=records.root(), platforms=platform_names(index))
+    return replace(
+        reading,
+        root=records.root(),
+        platforms=platform_names(index),
+        acceptances=partial(read_acceptances, index, reading.backends),
+    )
 
 
 def _names(index: Index) -> Iterator[Name]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from backend_caps.capability.gpu import Gpu
@@ -126,6 +126,13 @@ class Server(Interpreter):
         if not isinstance(config, Instance):
             raise NotFollowedError(f"it makes no configuration that is known: {config}", self.at)
         return config
+
+    def under(self, config: Native, function: Callable[[], Native]) -> Native:
+        """Call a function while a configuration is the one that vLLM's functions ask for."""
+        found: list[Native] = []
+        manager = self.call(self.found("vllm.config.set_current_vllm_config"), config)
+        self.managed(manager, Unknown("config"), lambda _: found.append(function()))
+        return found[0]
 
     def part(self, config: Native, *names: str) -> Native:
         """Return an attribute of an attribute of a configuration; None where there is none."""

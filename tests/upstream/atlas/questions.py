@@ -22,7 +22,7 @@ from rich.table import Table
 
 from backend_caps.atlas.build import ReleaseStore
 from backend_caps.atlas.documents import ReleaseDocument
-from backend_caps.atlas.question import Answer, Asked, asked_in, replies, verdict
+from backend_caps.atlas.question import Answer, Asked, asked_in, names_in, replies, verdict
 
 QUESTIONS = Path(__file__).with_suffix(".toml")
 
@@ -106,7 +106,8 @@ def trial_of(question: Question, release: ReleaseDocument) -> Trial:
     lacking = sorted(set(names) - set(release.classes))
     assert not lacking, f"{question.source}: {release.version} has no {', '.join(lacking)}"
     asked = asked_in(question.question)
-    answers = {name: verdict(replies(release, name, asked)) for name in names}
+    named = names_in(question.question, release.names)
+    answers = {name: verdict(replies(release, name, asked, named)) for name in names}
     return Trial(question=question, asked=asked, answers=answers)
 
 
