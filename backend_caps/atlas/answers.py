@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
 from backend_caps.atlas.documents import ReleaseDocument
-from backend_caps.atlas.question import Answer, Asked, Reply, asked_in, replies, verdict
+from backend_caps.atlas.question import Answer, Asked, Reply, asked_in, names_in, replies, verdict
 from backend_caps.report.document import LEFT_OUT, WRITTEN, Document
 from backend_caps.report.sections import Columns, Lines, Section, titled_table
 from backend_caps.report.words import words_of
@@ -72,9 +72,15 @@ class AskDocument(Document):
 
 
 def answer(question: str, releases: Iterable[ReleaseDocument]) -> AskDocument:
-    """Ask the backends of some releases."""
-    asked = asked_in(question)
-    found = [_of_class(release, name, asked) for release in releases for name in release.classes]
+    """Ask the backends of some releases: those that the question names, or all."""
+    asked, known = asked_in(question), [*releases]
+    named = {name for each in known for name in names_in(question, each.names)}
+    found = [
+        _of_class(release, name, asked, named)
+        for release in known
+        for name, own in release.classes.items()
+        if not named or named & {*own.registered_as}
+    ]
     order = [each.value for each in Answer]
     found.sort(key=lambda each: (order.index(each.answer), _num_open(each)))
     return AskDocument(
@@ -85,8 +91,10 @@ def answer(question: str, releases: Iterable[ReleaseDocument]) -> AskDocument:
     )
 
 
-def _of_class(release: ReleaseDocument, name: str, asked: Sequence[Asked]) -> AnswerDocument:
-    found = replies(release, name, asked)
+def _of_class(
+    release: ReleaseDocument, name: str, asked: Sequence[Asked], named: Collection[str]
+) -> AnswerDocument:
+    found = replies(release, name, asked, named)
     return AnswerDocument(
         distribution=release.distribution,
         version=release.version,

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 
 from backend_caps.atlas.build import AtlasError, ReleaseStore
-from backend_caps.atlas.documents import CellDocument, ReleaseDocument
+from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
 from backend_caps.atlas.question import patterns, shown
 from backend_caps.atlas.tables import page_of, table_of
 from backend_caps.capability import vocabulary
@@ -130,6 +130,7 @@ class _Site:
             "sentence": lambda names: " and ".join(
                 [", ".join(names[:-1]), names[-1]][-len(names) :]
             ),
+            "settings": _by_capability,
             "shown": shown,
             "statements": lambda release: sum(len(each.cells) for each in release.classes.values()),
             "unknown": _num_unknown,
@@ -173,8 +174,10 @@ class _Site:
             listed={
                 each.name: [own.version for own in each.releases[::-1]] for each in self._histories
             },
-            tables=[  # those of plugins are loaded behind the first view
-                table_of(each.newest) for each in self._histories if each.name in ENGINES
+            tables=[  # those of plugins, and settings, are loaded behind the first view
+                table_of(each.newest, has_settings=False)
+                for each in self._histories
+                if each.name in ENGINES
             ],
         )
 
@@ -249,6 +252,22 @@ def _stated(cell: CellDocument | None) -> str:
     others = [f"{shown(each.value)} where {each.words}" for each in cell.when or ()]
     inherited = f" (from {cell.inherited_from})" if cell.inherited_from else ""
     return "; ".join([shown(cell.value) + inherited, *others])
+
+
+def _by_capability(own: ClassDocument) -> Mapping[str, list[Mapping[str, object]]]:
+    """List the settings of a class by what they set: value, machine, name, and whether taken."""
+    found: dict[str, list[Mapping[str, object]]] = {}
+    for each in own.settings or ():
+        (capability, value), *others = sorted(each.settings.items(), key=_rank)
+        where = [words_of(other) for _, other in others]
+        row = {"value": words_of(value), "where": where, "own": each}
+        found.setdefault(capability, []).append(row)
+    return found
+
+
+def _rank(setting: tuple[str, object]) -> bool:
+    """Put a machine behind what is set on it."""
+    return setting[0] in ("compute_capability", "platform")
 
 
 def _num_unknown(release: ReleaseDocument) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from backend_caps.atlas.documents import CellDocument, ReleaseDocument
+from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
 from backend_caps.atlas.question import served_cells, shown
 from backend_caps.capability.vocabulary import CAPABILITIES
 
@@ -35,9 +35,14 @@ def page_of(distribution: str, name: str) -> str:
     return f"backends/{distribution}/{name}.html"
 
 
-def table_of(release: ReleaseDocument) -> dict[str, Any]:
-    """Return a release's classes and cells; values, files and names stand for their numbers."""
-    values, files, names = _Numbered(), _Numbered(), _Numbered()
+def table_of(release: ReleaseDocument, *, has_settings: bool = True) -> dict[str, Any]:
+    """Return a release's classes and cells; values, files and names stand for their numbers.
+
+    Args:
+        release: the release.
+        has_settings: whether what servers decide of settings is in it, which a question needs.
+    """
+    values, files, names, texts = _Numbered(), _Numbered(), _Numbered(), _Numbered()
     capabilities = [*CAPABILITIES]
 
     def cells(stated: Mapping[str, CellDocument]) -> list[list[int]]:
@@ -53,6 +58,18 @@ def table_of(release: ReleaseDocument) -> dict[str, Any]:
             for name, cell in stated.items()
         ]
 
+    def settings(own: ClassDocument) -> list[list[int]]:
+        return [
+            [
+                names.number(each.name),
+                texts.number(dict(each.settings)),
+                int(each.accepted),
+                texts.number(each.words),
+                *_place(each.declared_at, files),
+            ]
+            for each in own.settings or ()
+        ]
+
     rows = [
         [
             name,
@@ -60,6 +77,7 @@ def table_of(release: ReleaseDocument) -> dict[str, Any]:
             own.platforms or {},
             page_of(release.distribution, name),
             cells(served_cells(release, name)),
+            settings(own) if has_settings else [],
         ]
         for name, own in release.classes.items()
     ]
@@ -70,11 +88,13 @@ def table_of(release: ReleaseDocument) -> dict[str, Any]:
         "capabilities": capabilities,
         "origins": _ORIGINS,
         "rows": rows,
+        "tried": (release.tried or {}) if has_settings else None,
         "root": root,
         "values": values.values,
         "words": [*map(shown, values.values)],
         "files": files.values,
         "names": names.values,
+        "texts": texts.values,
     }
 
 

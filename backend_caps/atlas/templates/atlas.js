@@ -50,8 +50,16 @@
           },
         ]),
       );
+    const settingsOf = (settings) =>
+      settings.map(([own, set, accepted, words, file, line]) => ({
+        name: stored.names[own],
+        set: stored.texts[set],
+        accepted: accepted === 1,
+        words: stored.texts[words],
+        at: file < 0 ? null : `${stored.files[file]}:${line}`,
+      }));
     const root = cellsOf(stored.root);
-    return stored.rows.map(([name, registered, platforms, page, cells]) => ({
+    return stored.rows.map(([name, registered, platforms, page, cells, settings]) => ({
       of: stored.distribution,
       version: stored.version,
       name,
@@ -62,6 +70,9 @@
       flat: [name, ...registered].map(flat).filter((each) => each.length > 3),
       cells: cellsOf(cells),
       root,
+      tried: stored.tried,
+      settings: settingsOf(settings),
+      followed: [...new Set(settings.map(([own]) => stored.names[own]))].sort(),
     }));
   }
 
@@ -71,10 +82,11 @@
     known.set(`${stored.distribution} ${stored.version}`, decode(stored));
   }
 
-  /** Load a release's table by a script, which also works from disk. */
-  function load(of, version) {
+  /** Load a release's table by a script, which also works from disk; that of a page lacks settings. */
+  function load(of, version, isAsked) {
     const key = `${of} ${version}`;
-    if (known.has(key)) return Promise.resolve(known.get(key));
+    const rows = known.get(key);
+    if (rows && !(isAsked && rows.length && rows[0].tried === null)) return Promise.resolve(rows);
     return new Promise((resolve, reject) => {
       const script = document.createElement("script");
       script.src = `tables/${of}-${version}.js`;
@@ -147,12 +159,53 @@
   /** Find the cell that answers: the class's own, or that of the root where it says nothing. */
   function cellFor(row, capability) {
     const cell = row.cells.get(capability);
-    const isSilent = !cell || (cell.value === "undeclared" && !cell.at);
-    return (isSilent && row.root.get(capability)) || cell;
+    const root = row.root.get(capability);
+    const isSilent = !cell || (cell.value === "undeclared" && (!cell.at || cell.at === root?.at));
+    return (isSilent && root) || cell;
+  }
+
+  /** Return whether a value is one that is asked for, or one that decides of it. */
+  function isAsked(value, asked, accepted) {
+    if (asked.test === "any_of") return asked.value.includes(value);
+    if (asked.test === "at_least") return accepted ? value >= asked.value : value <= asked.value;
+    return value === asked.value;
+  }
+
+  /** Find the setting that decides for a name: one that is taken, or one of all refused. */
+  function decided(row, name, wanted, asked, all) {
+    const found = row.settings.filter(
+      (each) =>
+        each.name === name &&
+        asked.capability in each.set &&
+        Object.entries(each.set).every(([key, value]) => {
+          const own = all.findLast((other) => other.capability === key);
+          return own && isAsked(value, own, each.accepted);
+        }),
+    );
+    const refused = found.filter((each) => !each.accepted);
+    const values = refused.map((each) => each.set[asked.capability]);
+    if (wanted.length && wanted.every((value) => values.includes(value))) return refused[0];
+    if (asked.test !== "any_of" && refused.length) return refused[0];
+    return found.find((each) => each.accepted);
+  }
+
+  /** Find what a server decides, the same for all names of a backend, or for those of a question. */
+  function byServer(row, asked, all) {
+    const names = row.followed.filter((name) => all.named?.has(name));
+    const wanted = (row.tried?.[asked.capability] ?? []).filter((value) => isAsked(value, asked, false));
+    const found = (names.length ? names : row.followed).map((name) => decided(row, name, wanted, asked, all));
+    return found.length && found.every((each) => each && each.accepted === found[0].accepted) ? found[0] : null;
   }
 
   /** 0 fits, 1 may fit, 2 does not fit. */
-  function answerTo(row, asked) {
+  function answerTo(row, asked, all) {
+    const answer = stated(row, asked);
+    if (answer === 2 || !row.settings.length) return answer;
+    const own = byServer(row, asked, all);
+    return own ? (own.accepted ? 0 : 2) : answer;
+  }
+
+  function stated(row, asked) {
     if (asked.capability === "platform") return asked.value in row.platforms ? 0 : 1;
     const cell = cellFor(row, asked.capability);
     if (!cell) return 1;
@@ -161,7 +214,9 @@
   }
 
   /** The value behind an answer, in words, with its line. */
-  function reasonOf(row, asked) {
+  function reasonOf(row, asked, all) {
+    const own = row.settings.length && stated(row, asked) !== 2 ? byServer(row, asked, all) : null;
+    if (own) return { words: own.words, at: own.at, from: "the server" };
     const chosen = `chosen on ${Object.keys(row.platforms).join(", ") || "no platform that is read"}`;
     if (asked.capability === "platform") return { words: chosen, at: row.platforms[asked.value] };
     const cell = cellFor(row, asked.capability);
@@ -176,7 +231,7 @@
     let answer = 0;
     let open = 0;
     for (const each of asked) {
-      const own = answerTo(row, each);
+      const own = answerTo(row, each, asked);
       if (own > answer) answer = own;
       if (own === 1) open += 1;
     }
@@ -192,12 +247,13 @@
     const turn = (latest += 1);
     let wanted;
     try {
-      wanted = await rowsOf(of.value, release.value);
+      wanted = await rowsOf(of.value, release.value, asked.length > 0);
     } catch (error) {
       document.getElementById("count").textContent = `${error.message}; build the atlas again.`;
       return;
     }
     if (turn !== latest) return; // another question was typed while a table was loaded
+    asked.named = spelledIn(question.value, wanted);
     // Of those that may fit, the ones with the fewest open ends come first.
     const kinds = ORDER.map(() => asked.map(() => []).concat([[]]));
     for (const row of namedIn(wanted, question.value, rest, asked)) {
@@ -227,10 +283,18 @@
     return rows.filter((row) => each.every((word) => row.text.includes(word)));
   }
 
-  async function rowsOf(of, version) {
+  /** Find the names that a question has as words, whose parts may be written apart. */
+  function spelledIn(question, rows) {
+    const text = question.toLowerCase();
+    const names = new Set(rows.flatMap((row) => row.followed));
+    const spelled = (name) => new RegExp(`\\b${name.toLowerCase().replaceAll("_", "[ _-]?")}\\b`);
+    return new Set([...names].filter((name) => spelled(name).test(text)));
+  }
+
+  async function rowsOf(of, version, isAsked = true) {
     const wanted = Object.entries(releases)
       .filter(([name]) => !of || name === of)
-      .map(([name, versions]) => load(name, (of && version) || versions[0]));
+      .map(([name, versions]) => load(name, (of && version) || versions[0], isAsked));
     return (await Promise.all(wanted)).flat();
   }
 
@@ -283,8 +347,8 @@
     said.append(element("span", ORDER[answer], CLASSES[answer]));
     const silent = [];
     for (const asked of answer ? questioned : []) {
-      if (answerTo(row, asked) !== answer) continue;
-      const { words, at, from } = reasonOf(row, asked);
+      if (answerTo(row, asked, questioned) !== answer) continue;
+      const { words, at, from } = reasonOf(row, asked, questioned);
       if (words === "not stated") silent.push(asked.capability);
       else said.append(broken("small", `${asked.capability}: ${words}${from ? ` (${from})` : ""}`));
       if (at) said.append(broken("small", at));
