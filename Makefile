@@ -128,6 +128,7 @@ upstream: $(VENV)/developing $(WHEELS) $(EVERY_RELEASE:%=.cache/wheels/sglang-%.
 	for each in $(VLLM_RELEASES); do $(BIN)/python -m tests.upstream.launch_trials --engine vllm --version $$each $(LAUNCHES) || exit 1; done
 	$(BIN)/python -m tests.upstream.launch_trials --engine vllm-rocm --version $(lastword $(VLLM_RELEASES)) $(LAUNCHES)
 	$(BIN)/python -m tests.upstream.host_lengths $(LENGTHS)
+	for each in $(RELEASES); do $(BIN)/python -m tests.upstream.atlas.settings --version $$each || exit 1; done
 
 docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff check docs

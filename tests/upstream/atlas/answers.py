@@ -145,6 +145,7 @@ FLAGS = {
     "per_head_kv_scales": "supports_per_head_quant_scales",
     "decode_context_parallel": "supports_dcp",
     "prefill_context_parallel": "supports_pcp",
+    "batch_invariant": "supports_batch_invariance",
 }
 ATTRIBUTES = {
     "decode_context_parallel": ("supports_dcp", "can_return_lse_for_decode"),

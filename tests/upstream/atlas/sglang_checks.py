@@ -39,6 +39,8 @@ def check_sglang(world: World, path: str, capability: str, cell: Cell) -> Result
             return _check_ends(live, cell)
         case "roles":
             return _check_roles(world, live, cell)
+        case "max_speculative_topk":
+            return _check_topk(world, live, cell)
     return Result(NOT_KNOWN, f"no rule here for {capability}")
 
 
@@ -102,6 +104,25 @@ def _top_values(function: ast.FunctionDef) -> list[ast.expr]:
 
 def _need(expression: ast.expr, owner: LiveClass) -> str:
     return "exact" if eval_(expression, owner.scope_) else "none"
+
+
+def _check_topk(world: World, live: LiveClass, cell: Cell) -> Result:
+    """Run the test at the line named: it refuses one branch more than the value, and not that."""
+    owner = live.owner_("__init__")
+    found = statement_at(world, cell["declared_at"])
+    statement = found[0] if found else None
+    if owner is None or not isinstance(statement, ast.If):
+        return Result(WRONG, f"{cell['declared_at']} is no test of a constructor")
+    if not isinstance(statement.body[-1], ast.Raise):
+        return Result(WRONG, f"{cell['declared_at']} raises nothing")
+    test = compile(ast.Expression(statement.test), "test", "eval")
+    most = int(cell["value"]) if cell["origin"] == "declared" else 1
+    refused = [bool(eval(test, {}, {"topk": each})) for each in (most, most + 1)]  # noqa: S307
+    if refused != [False, True]:
+        return Result(WRONG, f"{ast.unparse(statement.test)} refuses another number")
+    expected = cell.get("inherited_from", live.node_.name)
+    is_there = owner.node_.name == expected
+    return Result(RIGHT) if is_there else Result(WRONG, f"{owner!r} states it, not {expected}")
 
 
 def _check_max_len(world: World, live: LiveClass, cell: Cell) -> Result:
