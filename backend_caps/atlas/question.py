@@ -209,9 +209,7 @@ def _decided(
     values = [own.settings[each.capability] for own in refused]
     if wanted and all(value in values for value in wanted):
         return refused[0]
-    if each.test == "any_of" or not refused:
-        return next((own for own in found if own.accepted), None)
-    return refused[0]
+    return next((own for own in found if own.accepted), None)
 
 
 def _is_asked(value: JsonValue, asked: Asked, *, accepted: bool = False) -> bool:
