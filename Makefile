@@ -136,12 +136,14 @@ docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/mypy docs
 	$(BIN)/cog --check --check-fail-msg="renew it: make docs-write" --verbosity=0 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.tools.schemas
+	$(BIN)/python -m docs.tools.kit_runs
 	$(BIN)/python -m docs.tools.engines
 	$(SITE)
 
 docs-write: $(VENV)/developing $(WHEELS)
 	$(BIN)/cog -r --verbosity=1 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.tools.schemas --write
+	$(BIN)/python -m docs.tools.kit_runs --write
 	$(BIN)/python -m docs.tools.pictures --write
 	$(BIN)/python -m docs.tools.engines --write
 	$(BIN)/python -m docs.tools.examples --write $(PAGES)

@@ -50,7 +50,7 @@ class CellDocument(Document):
         return self.value, self.origin, conditions
 
 
-class SettingDocument(Document):
+class AtlasSettingDocument(Document):
     """What the processing of an engine's arguments decides of a backend with a setting."""
 
     name: str
@@ -66,6 +66,19 @@ class SettingDocument(Document):
     """`file:line` of them."""
     followed_on: str
     """The machine and the model of the command line, such as `H100, llama-3.1-8b`."""
+
+
+class VerdictDocument(Document):
+    """What a run of the kit found of a class."""
+
+    check: str
+    """The check, such as `replay`."""
+    held: bool
+    """Whether nothing was found in any case."""
+    about: list[str]
+    """The capabilities that it refutes where it did not hold."""
+    words: Annotated[str | None, LEFT_OUT] = None
+    """The first finding; left out where there is none."""
 
 
 class ClassDocument(Document):
@@ -86,9 +99,17 @@ class ClassDocument(Document):
     """The first release in the atlas from which on it has been there."""
     cells: dict[str, CellDocument]
     """By capability; one that the source does not mention is left out."""
-    settings: Annotated[list[SettingDocument] | None, LEFT_OUT] = None
+    settings: Annotated[list[AtlasSettingDocument] | None, LEFT_OUT] = None
     """What a server decides of its names; left out where no command line was followed, or none
     decides anything."""
+    verdicts: Annotated[list[VerdictDocument] | None, LEFT_OUT] = None
+    """What the kit found when it ran the class; left out where it did not run it."""
+
+    @property
+    def refuted(self) -> dict[str, str]:
+        """By capability that a run refutes, what was found."""
+        failed = [each for each in self.verdicts or () if not each.held]
+        return {name: each.words or each.check for each in failed for name in each.about}
 
 
 class ReleaseDocument(Document):

@@ -18,10 +18,10 @@ from packaging.version import Version
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import (
+    AtlasSettingDocument,
     CellDocument,
     ClassDocument,
     ReleaseDocument,
-    SettingDocument,
 )
 from backend_caps.capability.gpu import gpus
 from backend_caps.capability.kind import Role
@@ -157,7 +157,17 @@ def replies(
     ]
     followed = sorted({each.name for each in own.settings or ()})
     names = [each for each in followed if each in named] or followed
-    return [_with_server(reply, own, release.tried or {}, asked, names) for reply in found]
+    decided = (_with_server(reply, own, release.tried or {}, asked, names) for reply in found)
+    return [_unless_refuted(reply, own.refuted) for reply in decided]
+
+
+def _unless_refuted(reply: Reply, refuted: Mapping[str, str]) -> Reply:
+    """Leave open what the source says, and a run of the kit refutes."""
+    words = refuted.get(reply.asked.capability)
+    if words is None or reply.answer is not Answer.YES:
+        return reply
+    value = f"{reply.value}, which a run refutes: {words}"
+    return replace(reply, answer=Answer.OPEN, value=value)
 
 
 def _with_server(
@@ -191,7 +201,7 @@ def _with_server(
 
 def _decided(
     own: ClassDocument, wanted: Sequence[JsonValue], asked: Sequence[Asked], each: Asked, name: str
-) -> SettingDocument | None:
+) -> AtlasSettingDocument | None:
     """Return the setting that decides for a name: one that is taken, or one of all refused."""
     by_capability = {own.capability: own for own in asked}
     found = [

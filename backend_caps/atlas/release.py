@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,10 +14,11 @@ from typing import Any
 from backend_caps.atlas.documents import (
     SCHEMA,
     AtlasConditionDocument,
+    AtlasSettingDocument,
     CellDocument,
     ClassDocument,
     ReleaseDocument,
-    SettingDocument,
+    VerdictDocument,
 )
 from backend_caps.capability.backend import Backend
 from backend_caps.compatibility.archives import unpacked
@@ -29,7 +31,7 @@ from backend_caps.report.document import json_of
 from backend_caps.report.plans import ProblemDocument
 
 _READS = (
-    *("atlas/documents.py", "atlas/release.py"),
+    *("atlas/documents.py", "atlas/kit_runs.json", "atlas/release.py"),
     *("capability", "compatibility", "discovery", "engines", "report", "resolution"),
 )
 """The files and folders whose code decides what a document says."""
@@ -146,11 +148,29 @@ def _class(
             if (not e.paths or own.path in e.paths) and e.name in own.registered_as
         ]
         or None,
+        verdicts=_verdicts(reading, backend.name),
     )
 
 
-def _setting(own: Acceptance) -> SettingDocument:
-    return SettingDocument(
+@cache
+def kit_runs() -> Mapping[str, Mapping[str, list[dict[str, Any]]]]:
+    """Read what the kit found, by release and class."""
+    found: Mapping[str, Mapping[str, list[dict[str, Any]]]] = json.loads(
+        Path(__file__).with_name("kit_runs.json").read_text("utf-8")
+    )
+    return found
+
+
+def _verdicts(reading: EngineReading, name: str) -> list[VerdictDocument] | None:
+    """Return what the kit found of a class of this very release."""
+    found = kit_runs().get(reading.title, {}).get(name)
+    if found is None:
+        return None
+    return [VerdictDocument.model_validate({**e, "words": e["words"] or None}) for e in found]
+
+
+def _setting(own: Acceptance) -> AtlasSettingDocument:
+    return AtlasSettingDocument(
         name=own.name,
         settings=json_of(dict(own.settings)),
         accepted=own.is_accepted,

@@ -238,7 +238,7 @@ class _Site:
             "version": release.version,
             "default": release.root.cells.get(capability) if release.root else None,
             "rows": [
-                (name, own.cells[capability])
+                (name, own.cells[capability], own)
                 for name, own in release.classes.items()
                 if capability in own.cells
             ],

@@ -78,6 +78,7 @@ def table_of(release: ReleaseDocument, *, has_settings: bool = True) -> dict[str
             page_of(release.distribution, name),
             cells(served_cells(release, name)),
             settings(own) if has_settings else [],
+            own.refuted,
         ]
         for name, own in release.classes.items()
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from backend_caps import BackendCapsError, Origin, Phase, Role
 from backend_caps.errors import CodedError
-from docs.tools import engines, pictures, schemas
+from docs.tools import engines, kit_runs, pictures, schemas
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.outputs import RENEW, Files, stale
 from docs.tools.sources import problem_texts
@@ -54,7 +54,11 @@ def _is_public(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", [schemas.FILES, pictures.FILES], ids=["schemas", "pictures"])
+@pytest.mark.parametrize(
+    "files",
+    [schemas.FILES, pictures.FILES, kit_runs.FILES],
+    ids=["schemas", "pictures", "kit_runs"],
+)
 def test_files_that_are_written_are_not_stale(files: Files) -> None:
     """Every schema is what its model says, and every picture is drawn again to the last byte."""
     assert stale(files) == [], f"renew them by {RENEW}"

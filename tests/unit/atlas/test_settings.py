@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from backend_caps.atlas.answers import answer
 from backend_caps.atlas.build import ReleaseStore
-from backend_caps.atlas.documents import ReleaseDocument, SettingDocument
+from backend_caps.atlas.documents import AtlasSettingDocument, ReleaseDocument
 from backend_caps.atlas.question import Answer, asked_in, names_in, replies, verdict
 from backend_caps.atlas.release import reading_document
 from backend_caps.atlas.site import write_site
@@ -33,8 +33,8 @@ _TRIED: dict[str, list[JsonValue]] = {
 """The values that command lines set."""
 
 
-def _setting(name: str, *, accepted: bool, **settings: JsonValue) -> SettingDocument:
-    return SettingDocument(
+def _setting(name: str, *, accepted: bool, **settings: JsonValue) -> AtlasSettingDocument:
+    return AtlasSettingDocument(
         name=name,
         settings=settings,
         accepted=accepted,
@@ -44,7 +44,7 @@ def _setting(name: str, *, accepted: bool, **settings: JsonValue) -> SettingDocu
     )
 
 
-def _release(*settings: SettingDocument, cells: Cells | None = None) -> ReleaseDocument:
+def _release(*settings: AtlasSettingDocument, cells: Cells | None = None) -> ReleaseDocument:
     names = sorted({each.name for each in settings})
     made = release(cells or {}, registered_as=names, settings=[*settings])
     return made.model_copy(update={"tried": _TRIED, "names": {name: [] for name in names}})
@@ -94,7 +94,7 @@ def test_setting_answers(
     """A refusal is a no and a statement a yes; what was not decided stays open."""
     own = _release(
         *(
-            SettingDocument(
+            AtlasSettingDocument(
                 name="one",
                 settings={key: value for key, value in each.items() if key != "accepted"},
                 accepted=bool(each["accepted"]),
@@ -227,7 +227,7 @@ def test_document_has_settings_of_the_classes_that_were_made(tmp_path: Path) -> 
     fast, slow = (document.classes[each].settings for each in ("FastBackend", "SlowBackend"))
     assert document.tried == {"page_sizes": [16]}
     assert fast == [
-        SettingDocument(
+        AtlasSettingDocument(
             name="FAST",
             settings={"page_sizes": 16},
             accepted=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from backend_caps.compatibility.releases import Releases
@@ -64,13 +64,23 @@ def write_wheel(
 
 
 def write_vllm(
-    folder: Path, version: str, *, sinks: bool | None = True, has_slow: bool = True
+    folder: Path,
+    version: str,
+    *,
+    sinks: bool | None = True,
+    has_slow: bool = True,
+    others: Sequence[str] = (),
 ) -> Path:
-    """Write a release of vLLM with one class or two; with None, none says whether it has sinks."""
+    """Write a release of vLLM with one class or two, and others that state nothing.
+
+    With `sinks` None, none says whether it has sinks.
+    """
     fast = FAST if sinks is None else FAST + _SINKS.format(sinks=sinks)
     modules = {"fast": fast, **({"slow": SLOW} if has_slow else {})}
     names = NAMES if has_slow else {"FAST": NAMES["FAST"]}
-    files = {**files_of(modules, names), "vllm/platforms/cuda.py": PLATFORM}
+    silent = {each: f"\nclass {each}(AttentionBackend):\n    pass\n" for each in others}
+    names |= {each.upper(): f"vllm.{each}.{each}" for each in others}
+    files = {**files_of({**modules, **silent}, names), "vllm/platforms/cuda.py": PLATFORM}
     return write_wheel(folder, "vllm", version, files)
 
 
