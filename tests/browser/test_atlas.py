@@ -11,10 +11,11 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page
 
 from backend_caps.atlas.build import ReleaseStore, build
-from backend_caps.atlas.question import Answer, asked_in, patterns, replies, verdict
+from backend_caps.atlas.documents import ReleaseDocument
+from backend_caps.atlas.question import Answer, asked_in, names_in, patterns, replies, verdict
 from backend_caps.atlas.site import write_site
 from backend_caps.atlas.tables import table_of
-from tests.unit.atlas.releases import cell, release, various
+from tests.unit.atlas.releases import cell, release, settled, various
 from tests.unit.atlas.wheels import releases_in, write_plugin, write_vllm
 
 pytestmark = pytest.mark.slow
@@ -45,6 +46,31 @@ _QUESTIONS = (
     "compute capability 8.9, batch-invariant",
     "nothing of this",
 )
+_OF_SERVERS = (
+    "sinks",
+    "sinks, sm_90",
+    "sinks, 8.0",
+    "sinks on AMD",
+    "sinks on H100 and B200",
+    "fp8 kv",
+    "e4m3",
+    "e5m2 kv on H100",
+    "page size 48",
+    "page size 48, MLA",
+    "MLA",
+    "on AMD",
+    "sm_90",
+    "topk 2",
+    "topk 4",
+    "topk 8",
+    "topk 4 on AMD",
+    "does flash  attn have sinks",
+    "flash-attn, sinks, H100",
+    "second.name with sinks",
+    "second.name, MLA",
+    "secondxname, sinks",
+)
+"""Questions to whose answers servers add."""
 
 
 @pytest.fixture(scope="module")
@@ -237,27 +263,102 @@ def _keep(page: Page, number: int) -> None:
 def test_browser_answers_as_python_does(page: Page, question: str) -> None:
     """Both read the same patterns, and compare values alike."""
     own = various()
-    answered = page.evaluate(
+
+    assert _of_browser(page, own, question) == _of_python(own, question)
+
+
+@pytest.mark.parametrize("question", _OF_SERVERS)
+def test_browser_answers_with_settings_as_python_does(page: Page, question: str) -> None:
+    """Both find what servers decide of a class's names, or of the one that a question has."""
+    own = settled()
+    bare = {name: each.model_copy(update={"settings": None}) for name, each in own.classes.items()}
+
+    expected = _of_python(own, question)
+
+    assert _of_browser(page, own, question) == expected
+    assert expected != _of_python(own.model_copy(update={"classes": bare}), question)
+
+
+def test_browser_says_what_a_server_says(chromium: Browser, settled_site: Path) -> None:
+    """The reason is the server's own words with their line."""
+    page = chromium.new_page()
+    page.goto((settled_site / "index.html").as_uri())
+    page.locator("#question").fill("topk 8")
+    page.locator("#count", has_text="does not fit").wait_for()
+    page.locator("#more").click()
+
+    row = page.locator("#backends tbody tr", has_text="Neither18")
+
+    said = row.locator(".answer").inner_text()
+    page.close()
+    assert said.split("\n") == [
+        "does not fit",
+        "max_speculative_topk: FLASH_ATTN False (the server)",
+        "s.py:4",
+    ]
+
+
+def test_settings_are_loaded_for_a_question(chromium: Browser, settled_site: Path) -> None:
+    """The first view has none of them; a question loads them once."""
+    page, loaded = chromium.new_page(), list[str]()
+    page.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
+    page.goto((settled_site / "index.html").as_uri())
+    page.locator("#count", has_text=" backends").wait_for()
+    tables = "[...document.querySelectorAll('script.table')].map((n) => JSON.parse(n.textContent))"
+    [table] = page.evaluate(tables)
+    first = [name for name in loaded if name.startswith("vllm-")]
+
+    for question in ("sinks", "sinks, H100"):
+        page.locator("#question").fill(question)
+        page.locator("#understood", has_text=question.partition(",")[0]).wait_for()
+        page.evaluate("atlas.update()")
+
+    page.close()
+    assert (table["tried"], {len(row[5]) for row in table["rows"]}) == (None, {0})
+    assert first == []
+    assert [name for name in loaded if name.startswith("vllm-")] == ["vllm-1.0.js"]
+
+
+@pytest.fixture(scope="module")
+def settled_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the site of one release whose classes have settings."""
+    folder = tmp_path_factory.mktemp("settled")
+    data = ReleaseStore(folder / "data")
+    data.store(settled())
+    write_site(data, folder, "1.0")
+    return folder
+
+
+_Answers = tuple[list[list[object]], dict[str, int]]
+
+
+def _of_browser(page: Page, own: ReleaseDocument, question: str) -> _Answers:
+    """Return what the script understands, and the answers of a release's classes by number."""
+    asked, answers = page.evaluate(
         """async ([stored, question]) => {
           atlas.keep(stored);
           const { asked } = atlas.askedIn(question);
           const rows = await atlas.rowsOf("vllm", "1.0");
-          return {
-            asked: asked.map((each) => [each.words, each.capability, each.test, each.value]),
-            answers: Object.fromEntries(
-              rows.map((row) => [row.name, atlas.verdict(row, asked).answer]),
-            ),
-          };
+          asked.named = atlas.spelledIn(question, rows);
+          return [
+            asked.map((each) => [each.words, each.capability, each.test, each.value]),
+            Object.fromEntries(rows.map((row) => [row.name, atlas.verdict(row, asked).answer])),
+          ];
         }""",
         [table_of(own), question],
     )
+    return asked, answers
 
+
+def _of_python(own: ReleaseDocument, question: str) -> _Answers:
+    """Return the same of Python; where nothing is asked, the script counts all as fitting."""
     asked, order = asked_in(question), [*Answer]
-    assert answered["asked"] == [
+    named = names_in(question, own.names)
+    understood: list[list[object]] = [
         [each.words, each.capability, each.test, each.value] for each in asked
     ]
-    assert answered["answers"] == {
-        name: order.index(verdict(replies(own, name, asked))) if asked else 0
+    return understood, {
+        name: order.index(verdict(replies(own, name, asked, named))) if asked else 0
         for name in own.classes
     }
 

@@ -35,6 +35,7 @@
   function decode(stored) {
     const keys = new Map(); // of this table alone: its numbers mean nothing in another
     const keyOf = (numbers) => keys.get(numbers) ?? keys.set(numbers, {}).get(numbers);
+    const placeOf = (file, line) => (file < 0 ? null : `${stored.files[file]}:${line}`);
     const cellsOf = (cells) =>
       new Map(
         cells.map(([name, value, origin, file, line, from, ...when]) => [
@@ -43,7 +44,7 @@
             value: stored.values[value],
             words: stored.words[value],
             origin: stored.origins[origin],
-            at: file < 0 ? null : `${stored.files[file]}:${line}`,
+            at: placeOf(file, line),
             from: from < 0 ? null : stored.names[from],
             when: when.map((number) => stored.values[number]),
             key: keyOf([value, ...when].join(" ")),
@@ -56,7 +57,7 @@
         set: stored.texts[set],
         accepted: accepted === 1,
         words: stored.texts[words],
-        at: file < 0 ? null : `${stored.files[file]}:${line}`,
+        at: placeOf(file, line),
       }));
     const root = cellsOf(stored.root);
     return stored.rows.map(([name, registered, platforms, page, cells, settings]) => ({
@@ -189,20 +190,20 @@
     return found.find((each) => each.accepted);
   }
 
-  /** Find what a server decides, the same for all names of a backend, or for those of a question. */
+  /** What a server decides alike for all names, or those of the question; null where the class says no. */
   function byServer(row, asked, all) {
+    if (!row.followed.length || stated(row, asked) === 2) return null;
     const names = row.followed.filter((name) => all.named?.has(name));
     const wanted = (row.tried?.[asked.capability] ?? []).filter((value) => isAsked(value, asked, false));
     const found = (names.length ? names : row.followed).map((name) => decided(row, name, wanted, asked, all));
-    return found.length && found.every((each) => each && each.accepted === found[0].accepted) ? found[0] : null;
+    return found.every((each) => each && each.accepted === found[0].accepted) ? found[0] : null;
   }
 
   /** 0 fits, 1 may fit, 2 does not fit. */
   function answerTo(row, asked, all) {
-    const answer = stated(row, asked);
-    if (answer === 2 || !row.settings.length) return answer;
     const own = byServer(row, asked, all);
-    return own ? (own.accepted ? 0 : 2) : answer;
+    if (own) return own.accepted ? 0 : 2;
+    return stated(row, asked);
   }
 
   function stated(row, asked) {
@@ -215,7 +216,7 @@
 
   /** The value behind an answer, in words, with its line. */
   function reasonOf(row, asked, all) {
-    const own = row.settings.length && stated(row, asked) !== 2 ? byServer(row, asked, all) : null;
+    const own = byServer(row, asked, all);
     if (own) return { words: own.words, at: own.at, from: "the server" };
     const chosen = `chosen on ${Object.keys(row.platforms).join(", ") || "no platform that is read"}`;
     if (asked.capability === "platform") return { words: chosen, at: row.platforms[asked.value] };
@@ -228,14 +229,8 @@
 
   /** The worst of a row's answers, and how many are open. */
   function verdict(row, asked) {
-    let answer = 0;
-    let open = 0;
-    for (const each of asked) {
-      const own = answerTo(row, each, asked);
-      if (own > answer) answer = own;
-      if (own === 1) open += 1;
-    }
-    return { row, answer, open };
+    const answers = asked.map((each) => answerTo(row, each, asked));
+    return { row, answer: Math.max(0, ...answers), open: answers.filter((own) => own === 1).length };
   }
 
   // Filter
@@ -285,9 +280,10 @@
 
   /** Find the names that a question has as words, whose parts may be written apart. */
   function spelledIn(question, rows) {
-    const text = question.toLowerCase();
+    const text = question.toLowerCase().replace(/\s+/g, " ");
     const names = new Set(rows.flatMap((row) => row.followed));
-    const spelled = (name) => new RegExp(`\\b${name.toLowerCase().replaceAll("_", "[ _-]?")}\\b`);
+    const escaped = (name) => name.toLowerCase().replace(/\W/g, "\\$&");
+    const spelled = (name) => new RegExp(`\\b${escaped(name).replaceAll("_", "[ _-]?")}\\b`);
     return new Set([...names].filter((name) => spelled(name).test(text)));
   }
 
@@ -323,15 +319,9 @@
   }
 
   function render(most) {
-    const rows = shown.slice(0, most).map(rowOf);
-    if (!rows.length) {
-      const row = element("tr");
-      const cell = row.insertCell();
-      cell.colSpan = heads.length + 2;
-      cell.textContent = "Nothing matches";
-      rows.push(row);
-    }
-    body.replaceChildren(...rows);
+    const nothing = element("tr");
+    nothing.append(Object.assign(element("td", "Nothing matches"), { colSpan: heads.length + 2 }));
+    body.replaceChildren(...(shown.length ? shown.slice(0, most).map(rowOf) : [nothing]));
     more.hidden = shown.length <= most;
     more.textContent = `Show ${Math.max(0, shown.length - most)} more`;
   }
@@ -370,12 +360,8 @@
   // Links: the address keeps what was asked.
 
   function remember() {
-    const asked = new URLSearchParams();
-    for (const field of ["question", "of", "release", "machine", "kind"]) {
-      const { value } = form.elements[field];
-      if (value) asked.set(field, value);
-    }
-    history.replaceState(null, "", `${location.pathname}#${asked}`);
+    const asked = [...new FormData(form)].filter(([, value]) => value);
+    history.replaceState(null, "", `${location.pathname}#${new URLSearchParams(asked)}`);
   }
 
   function recall() {
@@ -407,6 +393,6 @@
   addEventListener("beforeprint", () => render(Infinity));
   addEventListener("afterprint", () => render(PAGE));
   document.querySelectorAll("script.table").forEach((node) => keep(parse(node)));
-  globalThis.atlas = { askedIn, keep, rowsOf, update, verdict };
+  globalThis.atlas = { askedIn, keep, rowsOf, spelledIn, update, verdict };
   recall();
 })();

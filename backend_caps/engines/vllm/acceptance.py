@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -71,23 +71,19 @@ def read_acceptances(
     wanted = known if capabilities is None else [each for each in known if each in capabilities]
     asked = [*_asked(backends, wanted)]
     answers: dict[_Asked, dict[str, str | None]] = {}
-    tried: set[str] = set()
+    tried: dict[str, Sequence[str | bool]] = {}
     for name in _MACHINES if asked else ():
-        machine = _Machine(index, gpus()[name])
-        try:
-            dtypes = machine.kv_cache_dtypes()
-            tried |= dtypes
+        # A release that has no such platform, or none that can be made, answers nothing on it.
+        with suppress(Raised, NotFollowedError), closing(_Machine(index, gpus()[name])) as machine:
+            dtypes = sorted(machine.kv_cache_dtypes())
             for each in asked:
-                for value in sorted(dtypes) if each.capability == _KV else (True,):
+                tried[each.capability] = dtypes if each.capability == _KV else (True,)
+                for value in tried[each.capability]:
                     one = replace(each, value=value)
                     with suppress(Raised, NotFollowedError):
                         answers.setdefault(one, {})[name] = machine.reason(one)
-        finally:
-            machine.close()
     found = chain.from_iterable(_acceptances(one, own) for one, own in answers.items())
-    values: dict[str, Sequence[object]] = {_KV: sorted(tried)} if tried else {}
-    values |= {each.capability: (True,) for each in asked if each.capability != _KV}
-    return Acceptances(found=[*found], tried=values)
+    return Acceptances(found=[*found], tried=tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +162,7 @@ class _Machine:
             plain = self._plain_of(path)
             every = (
                 self._reasons(path, {**plain, "kv_cache_dtype": each})
-                for each in (None, *self.kv_cache_dtypes())
+                for each in (None, *_UNQUANTIZED, *self.kv_cache_dtypes())
             )
             self._constant[path] = set.intersection(*map(set, every))
         return self._constant[path]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from pydantic import JsonValue
 
 from backend_caps.atlas.documents import (
@@ -11,6 +13,7 @@ from backend_caps.atlas.documents import (
     ClassDocument,
     ReleaseDocument,
 )
+from backend_caps.report.backends import PartDocument
 
 Cells = dict[str, CellDocument]
 VALUES: dict[str, list[JsonValue]] = {
@@ -77,3 +80,74 @@ def many(number: int) -> ReleaseDocument:
     kinds = [*own.classes.values()]
     classes = {f"Class{at}Backend": kinds[at % len(kinds)] for at in range(number)}
     return own.model_copy(update={"classes": classes})
+
+
+def settled() -> ReleaseDocument:
+    """Make a release whose classes have settings of every kind, which servers take and refuse.
+
+    Each setting is decided for one name or for two, alike or not. The classes themselves state
+    nothing of it, that they fit, or that they do not.
+    """
+    classes = {}
+    for at, (settings, (kind, names)) in enumerate(product(_SETTINGS, _NAMES.items())):
+        decided = [_setting(name, settings, accepted=own) for name, own in names]
+        decided += [_setting(name, {"non_causal": True}, accepted=True) for name, _ in names[:1]]
+        classes[f"{kind.title()}{at}"] = _settled(decided, at)
+    for kind, taken in _DTYPES.items():
+        decided = [
+            _setting(_FIRST, {"kv_cache_dtypes": each}, accepted=each == taken)
+            for each in ("fp8_e4m3", "fp8_e5m2")
+        ]
+        classes[f"{kind.title()}Dtypes"] = _settled(decided, 0)
+    known = dict[str, list[PartDocument]]({_FIRST: [], _SECOND: []})
+    return release({}).model_copy(update={"classes": classes, "names": known, "tried": _TRIED})
+
+
+_FIRST, _SECOND = "FLASH_ATTN", "SECOND.NAME"
+_NAMES = {
+    "one": [(_FIRST, True)],
+    "refused": [(_FIRST, False)],
+    "both": [(_FIRST, True), (_SECOND, True)],
+    "neither": [(_FIRST, False), (_SECOND, False)],
+    "split": [(_FIRST, True), (_SECOND, False)],
+}
+"""What the names of a class make of a setting."""
+_DTYPES = {"neither": None, "some": "fp8_e5m2"}
+"""The dtype of two that a server takes."""
+_SETTINGS: list[dict[str, JsonValue]] = [
+    {"kv_cache_dtypes": "fp8_e4m3"},
+    {"attention_sinks": True},
+    {"page_sizes": 48},
+    {"max_speculative_topk": 4},
+    {"attention_arch": "mla"},
+    {"platform": "rocm"},
+    {"compute_capability": "9.0"},
+    {"attention_sinks": True, "compute_capability": "9.0"},
+    {"attention_sinks": True, "platform": "rocm"},
+    {"kv_cache_dtypes": "fp8_e5m2", "compute_capability": "9.0"},
+    {"page_sizes": 48, "attention_arch": "mla"},
+    {"max_speculative_topk": 4, "platform": "rocm"},
+]
+_TRIED: dict[str, list[JsonValue]] = {
+    "kv_cache_dtypes": ["fp8_e4m3", "fp8_e5m2", "nvfp4"],
+    "attention_sinks": [True],
+    "page_sizes": [16, 48],
+    "max_speculative_topk": [1, 4, 8],
+}
+
+
+def _setting(name: str, settings: dict[str, JsonValue], *, accepted: bool) -> dict[str, object]:
+    own = {"words": f"{name} {accepted}", "declared_at": "s.py:4", "followed_on": "H100"}
+    return {"name": name, "settings": settings, "accepted": accepted, **own}
+
+
+def _settled(decided: list[dict[str, object]], at: int) -> ClassDocument:
+    """Make a class that states nothing, that it fits, or that it does not."""
+    stated: list[Cells] = [
+        {},
+        {"attention_sinks": cell(value=True), "page_sizes": cell("any")},
+        {"attention_sinks": cell(value=False), "kv_cache_dtypes": cell(["bfloat16"])},
+    ]
+    names = sorted({str(each["name"]) for each in decided})
+    own = release(stated[at % 3], settings=decided, registered_as=names)
+    return own.classes["A"]
