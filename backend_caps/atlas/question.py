@@ -217,7 +217,8 @@ def _decided(
     ]
     refused = [own for own in found if not own.accepted]
     values = [own.settings[each.capability] for own in refused]
-    if wanted and all(value in values for value in wanted):
+    is_number = each.test == "at_least"  # a larger one is refused where a smaller one is
+    if refused and (is_number or all(value in values for value in wanted)):
         return refused[0]
     return next((own for own in found if own.accepted), None)
 

@@ -204,6 +204,7 @@ def test_name_of_a_backend_is_found(page: Page) -> None:
     assert _rows(page) == ["SlowBackend"]
 
     page.locator("#question").fill("does FastBackend have sinks")
+    page.locator("#count").filter(has_text="may fit").wait_for()
     assert _rows(page) == ["FastBackend"]
 
     page.locator("#question").fill("zzz")

@@ -60,7 +60,7 @@
         at: placeOf(file, line),
       }));
     const root = cellsOf(stored.root);
-    return stored.rows.map(([name, registered, platforms, page, cells, settings]) => ({
+    return stored.rows.map(([name, registered, platforms, page, cells, settings, refuted]) => ({
       of: stored.distribution,
       version: stored.version,
       name,
@@ -70,6 +70,7 @@
       text: `${name} ${registered.join(" ")} ${stored.distribution}`.toLowerCase(),
       flat: [name, ...registered].map(flat).filter((each) => each.length > 3),
       cells: cellsOf(cells),
+      refuted,
       root,
       tried: stored.tried,
       settings: settingsOf(settings),
@@ -184,9 +185,9 @@
         }),
     );
     const refused = found.filter((each) => !each.accepted);
-    const values = refused.map((each) => each.set[asked.capability]);
-    if (wanted.length && wanted.every((value) => values.includes(value))) return refused[0];
-    if (asked.test !== "any_of" && refused.length) return refused[0];
+    const refuses = (value) => refused.some((each) => each.set[asked.capability] === value);
+    const isNumber = asked.test === "at_least"; // a larger one is refused where a smaller one is
+    if (refused.length && (isNumber || wanted.every(refuses))) return refused[0];
     return found.find((each) => each.accepted);
   }
 
@@ -199,11 +200,11 @@
     return found.every((each) => each && each.accepted === found[0].accepted) ? found[0] : null;
   }
 
-  /** 0 fits, 1 may fit, 2 does not fit. */
+  /** 0 fits, 1 may fit, 2 does not fit; what a run of the kit refutes is no yes. */
   function answerTo(row, asked, all) {
-    const own = byServer(row, asked, all);
-    if (own) return own.accepted ? 0 : 2;
-    return stated(row, asked);
+    const { accepted } = byServer(row, asked, all) ?? {};
+    const answer = accepted === undefined ? stated(row, asked) : accepted ? 0 : 2;
+    return answer === 0 && asked.capability in row.refuted ? 1 : answer;
   }
 
   function stated(row, asked) {
@@ -216,8 +217,8 @@
 
   /** The value behind an answer, in words, with its line. */
   function reasonOf(row, asked, all) {
-    const own = byServer(row, asked, all);
-    if (own) return { words: own.words, at: own.at, from: "the server" };
+    const { words, at } = byServer(row, asked, all) ?? {};
+    if (words !== undefined) return { words, at, from: "the server" };
     const chosen = `chosen on ${Object.keys(row.platforms).join(", ") || "no platform that is read"}`;
     if (asked.capability === "platform") return { words: chosen, at: row.platforms[asked.value] };
     const cell = cellFor(row, asked.capability);
@@ -304,12 +305,8 @@
 
   // Show
 
-  const element = (name, text, kind) => {
-    const made = document.createElement(name);
-    if (text) made.textContent = text;
-    if (kind) made.className = kind;
-    return made;
-  };
+  const element = (name, text = "", kind = "") =>
+    Object.assign(document.createElement(name), { textContent: text, className: kind });
 
   /** Let a text be broken where a name has parts; what is copied from it has no mark of that. */
   function broken(name, text, kind, between = /(?<=[_/.])/) {
@@ -339,6 +336,8 @@
     for (const asked of answer ? questioned : []) {
       if (answerTo(row, asked, questioned) !== answer) continue;
       const { words, at, from } = reasonOf(row, asked, questioned);
+      const run = row.refuted[asked.capability];
+      if (run) said.append(element("small", `${asked.capability}: a run refutes it: ${run}`, "refuted"));
       if (words === "not stated") silent.push(asked.capability);
       else said.append(broken("small", `${asked.capability}: ${words}${from ? ` (${from})` : ""}`));
       if (at) said.append(broken("small", at));
@@ -354,6 +353,7 @@
     if (!cell) return made;
     made.dataset.name = label;
     made.append(broken("span", cell.words, cell.origin));
+    if (name in row.refuted) made.append(element("strong", "refuted by a run", "refuted"));
     return made;
   }
 

@@ -210,11 +210,9 @@ class ClassValue:
     def is_passed_on(self, name: str) -> bool:
         """Return whether a field is an `InitVar`, which `__post_init__` takes, and no attribute."""
         if self._passed_on is None:  # asked for each field of each object
-            self._passed_on = frozenset(
-                each
-                for each, (annotation, _) in self.record_fields().items()
-                if ast.unparse(annotation).startswith(("InitVar", "dataclasses.Ini"))
-            )
+            texts = ((each, ast.unparse(of)) for each, (of, _) in self.record_fields().items())
+            passed = ("InitVar", "dataclasses.Ini")
+            self._passed_on = frozenset(each for each, text in texts if text.startswith(passed))
         return name in self._passed_on
 
     @property

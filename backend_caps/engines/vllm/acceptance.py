@@ -202,21 +202,19 @@ class _Machine:
 
 
 def _acceptances(asked: _Asked, answers: Mapping[str, str | None]) -> Iterator[Acceptance]:
-    """Write the answers of all machines as one where they are the same."""
+    """Write the answers as one where all machines answer, and answer the same."""
     outcomes = {reason is None for reason in answers.values()}
+    is_same = len(outcomes) == 1 and len(answers) == len(_MACHINES)
     for name, reason in answers.items():
         gpu = gpus()[name]
         yield Acceptance(
             name=asked.name,
             paths=frozenset({asked.path}),
-            settings={
-                asked.capability: asked.value,
-                **({} if len(outcomes) == 1 else machine_of(gpu)),
-            },
+            settings={asked.capability: asked.value, **({} if is_same else machine_of(gpu))},
             is_accepted=reason is None,
             message=reason or f"{_CHECK}() refuses nothing",
             at=asked.at,
-            launch=f"{name}, a plain layer" if len(outcomes) > 1 else "a plain layer",
+            launch="a plain layer" if is_same else f"{name}, a plain layer",
         )
-        if len(outcomes) == 1:
+        if is_same:
             return

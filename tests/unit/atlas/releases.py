@@ -12,6 +12,7 @@ from backend_caps.atlas.documents import (
     CellDocument,
     ClassDocument,
     ReleaseDocument,
+    VerdictDocument,
 )
 from backend_caps.report.backends import PartDocument
 
@@ -60,6 +61,12 @@ def release(cells: Cells, root: Cells | None = None, **own: object) -> ReleaseDo
     )
 
 
+_REFUTED = VerdictDocument(
+    check="a-check", held=False, about=["sliding_window", "graph_replay"], words="a finding"
+)
+"""What a run found, of a capability that the class states and of one that it lacks."""
+
+
 def various() -> ReleaseDocument:
     """Make a release with classes whose values are of every kind, and one that states nothing."""
     classes = {}
@@ -69,7 +76,9 @@ def various() -> ReleaseDocument:
         if at == 1:
             cells["attention_sinks"] = cell(False, True)  # noqa: FBT003 - under a condition
         platforms = {"cuda": "b.py:2"} if at < 2 else {"rocm": "c.py:3"} if at == 2 else None
-        classes[f"Class{at}"] = release(cells, platforms=platforms).classes["A"]
+        verdicts = [_REFUTED] if at == 0 else None
+        own = release(cells, platforms=platforms, verdicts=verdicts)
+        classes[f"Class{at}"] = own.classes["A"]
     silent = release({}, {"sliding_window": cell(value=False), "dtypes": cell(["bfloat16"])})
     return silent.model_copy(update={"classes": {**classes, "Silent": silent.classes["A"]}})
 
