@@ -107,10 +107,9 @@ def read_acceptances(index: Index) -> Acceptances:
         return Acceptances(found=(), tried={})
     server = Server(index, [PLUGIN, *names])
     homes = _homes(server)
-    options = _options(server)
     decided = _decided(server, _places(homes))
     decided |= _decided(server, _further(homes, decided))
-    decided |= _decided(server, _with_options(server, homes, options))
+    decided |= _decided(server, _with_options(server, homes))
     decided |= _decided(server, _pages(decided))
     own = {trial: each for trial, each in decided.items() if trial.name != PLUGIN}
     refused = [each for each in own.values() if not each.is_accepted]
@@ -125,7 +124,7 @@ def read_acceptances(index: Index) -> Acceptances:
         for capability, value in each.settings.items():
             if value not in tried.setdefault(capability, []):
                 tried[capability].append(value)
-    found += [*_chosen(server, options), *_on_cpu(server)]
+    found += [*_chosen(server), *_on_cpu(server)]
     return Acceptances(found=_once(found), tried=tried)
 
 
@@ -186,12 +185,6 @@ def _homes(server: Server) -> dict[str, list[Place]]:
     return homes
 
 
-def _options(server: Server) -> list[Option]:
-    """List the options that a release has, with the values that it knows."""
-    server.follow((HOMES[0], PLUGIN, each.words) for each in OPTIONS)
-    return [each for each in OPTIONS if server.knows(HOMES[0], PLUGIN, each.words)]
-
-
 def _decided(server: Server, trials: Iterable[_Trial]) -> dict[_Trial, Acceptance]:
     """Follow trials, each beside one of a plugin's backend."""
     every = dict.fromkeys(each for own in trials for each in (own, own.as_plugin()))
@@ -228,20 +221,18 @@ def _further(
             for gpu in GPUS[len(TRIED_FIRST) :]:
                 yield _Trial(name=name, home=home, place=Place(gpu, home.model))
         mla = decided.get(_Trial(name=name, home=home, place=Place(home.gpu, MLA)))
-        if home.model != SPARSE and (mla is None or mla.is_accepted):
+        if mla is None or mla.is_accepted:
             yield _Trial(name=name, home=home, place=Place(home.gpu, SPARSE))
 
 
-def _with_options(
-    server: Server, homes: Mapping[str, list[Place]], options: Collection[Option]
-) -> Iterator[_Trial]:
-    """List each backend with each option, on a machine that takes both."""
+def _with_options(server: Server, homes: Mapping[str, list[Place]]) -> Iterator[_Trial]:
+    """List each backend with each option that a release knows, on a machine that takes both."""
     every = [(name, home) for name, places in homes.items() for home in places]
     beside = {home: [home, Place(GPUS[1], home.model)] for _, home in every}
-    server.follow((p, "", o.words) for each in beside.values() for p in each for o in options)
+    server.follow((p, "", o.words) for each in beside.values() for p in each for o in OPTIONS)
     server.follow((beside[home][1], name, ()) for name, home in every)
     for name, home in every:
-        for option in options:
+        for option in OPTIONS:
             for place in beside[home]:
                 is_taken = server.launch(place, "", option.words).refusal is None
                 if is_taken and server.takes(place, name):
@@ -272,12 +263,12 @@ def _at_home(server: Server, homes: Mapping[str, list[Place]]) -> Iterator[Accep
                 )
 
 
-def _chosen(server: Server, options: Iterable[Option]) -> Iterator[Acceptance]:
+def _chosen(server: Server) -> Iterator[Acceptance]:
     """List the backends that a server takes itself, where none is named.
 
     With an option they are those that it takes for the option's sake.
     """
-    asked = [(place, own) for own in (None, *options) for place in chosen_with(own)]
+    asked = [(place, own) for own in (None, *OPTIONS) for place in chosen_with(own)]
     server.follow((place, "", own.words if own else ()) for place, own in asked)
     server.follow((place, "", own.before if own else ()) for place, own in asked)
     for place, option in asked:

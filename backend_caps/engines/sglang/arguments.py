@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, dropwhile
@@ -263,10 +264,10 @@ class _Arguments(Constructions):
     def _warn(self, _run: Interpreter, args: Sequence[Native], _named: object) -> None:
         """Record a warning whose text is known."""
         match args:
-            case [str(text)]:
-                self._found.warnings.append(Warned(message=text, at=self.at))
             case [str(text), *values] if all(isinstance(each, PLAIN) for each in values):
-                self._found.warnings.append(Warned(message=text % tuple(values), at=self.at))
+                with suppress(TypeError, ValueError):  # Python goes on where values do not fit
+                    message = text % tuple(values) if values else text
+                    self._found.warnings.append(Warned(message=message, at=self.at))
 
     def _declare(
         self, _run: Interpreter, args: Sequence[Native], fields: Mapping[str, Native]
@@ -310,9 +311,7 @@ class _Arguments(Constructions):
     def _fallbacks(self, args: Native) -> Mapping[str, Native]:
         """Return the values of arguments that are None in the end."""
         if self._known_fallbacks is None:
-            found: Native = {}
-            if self.index.module(_OVERRIDES) is not None:
-                found = self.call(self.found(f"{_UTILITIES}.fallbacks_of"), args.cls)
+            found = self.call(self.found(f"{_UTILITIES}.fallbacks_of"), args.cls)
             self._known_fallbacks = found if isinstance(found, dict) else {}
         return self._known_fallbacks
 

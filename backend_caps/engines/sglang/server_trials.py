@@ -180,12 +180,6 @@ class Server:
         """Return what becomes of a command line that was followed."""
         return self._known[place, name, words]
 
-    def knows(self, place: Place, name: str, words: tuple[str, ...]) -> bool:
-        """Return whether a release has the options, and the choices of them."""
-        refusal = self.launch(place, name, words).refusal
-        is_of_parser = ("argument ", "unrecognized arguments")
-        return refusal is None or not refusal.message.startswith(is_of_parser)
-
     def takes(self, place: Place, name: str, option: Option | None = None) -> bool | None:
         """Return whether a server starts with a backend; None where that is not known."""
         words = () if option is None else option.words

@@ -380,3 +380,42 @@ def test_forward_of_a_parent_is_inherited(tmp_path: Path) -> None:
     assert (sinks.origin, sinks.inherited_from) == (Origin.INHERITED, "Two")
     assert sinks.words == "forward_decode() has no argument sinks"
     assert three.declaration.capabilities.stated() == {}
+
+
+_REFUSES = "class Two(AttentionBackend):\n    def __init__(self, runner, topk):\n        "
+
+
+@pytest.mark.parametrize(
+    ("body", "stated"),
+    [
+        pytest.param("if topk > 1:\n            raise ValueError('one')", 1, id="more than one"),
+        pytest.param("if topk != 4:\n            raise ValueError('four')", 4, id="another one"),
+        pytest.param(
+            "if topk > 8:\n            runner.log()\n            raise OSError", 8, id="log"
+        ),
+        pytest.param("if topk > 1:\n            runner.log()", None, id="it goes on"),
+        pytest.param("if topk < 2:\n            raise ValueError('two')", None, id="fewer"),
+        pytest.param("if runner > 1:\n            raise ValueError('one')", None, id="not of it"),
+    ],
+)
+def test_branches_that_a_constructor_refuses_are_declared(
+    tmp_path: Path, body: str, stated: int | None
+) -> None:
+    """The most branches that a container drafts with are those that it does not refuse."""
+    read = read_class(tmp_path, f"{_REFUSES}{body}\n")
+
+    expected = {} if stated is None else {"max_speculative_topk": stated}
+    assert read.declaration.capabilities.stated() == expected
+    assert ("max_speculative_topk" in read.engine_class.readings) is (stated is not None)
+
+
+def test_branches_that_a_parent_refuses_are_inherited(tmp_path: Path) -> None:
+    """A refusal of a parent's constructor is shown with its line, and declares nothing."""
+    refuses = f"{_REFUSES}if topk > 1:\n            raise ValueError('one')\n"
+    three = read_class(tmp_path, f"{refuses}\nclass Three(Two):\n    pass\n", "Three")
+
+    branches = three.engine_class.readings["max_speculative_topk"]
+    assert (branches.origin, branches.inherited_from) == (Origin.INHERITED, "Two")
+    assert (branches.words, branches.value) == ("__init__() refuses topk > 1", 1)
+    assert branches.declared_at == f"{ATTENTION}/two.py:5"
+    assert three.declaration.capabilities.stated() == {}

@@ -420,11 +420,12 @@ def test_flags_are_those_of_final_values_that_are_known() -> None:
     assert flags_of({"cuda_graph_config": {"decode": [{"unknown": "why"}]}}) == {}
 
 
-def test_command_lines_are_followed_side_by_side(place: Path) -> None:
+@pytest.mark.parametrize("shape", ["declares", "assigns"])
+def test_command_lines_are_followed_side_by_side(place: Path, shape: str) -> None:
     """Several command lines have the answers that each has alone, in their order."""
-    index = Index(open_tree("sglang", place / "declares", within=is_wanted))
+    index = Index(open_tree("sglang", place / shape, within=is_wanted))
     model = model_of(str(place / "models" / "plain"))
-    lines = [["--attention-backend", name] for name in ("triton", "fa4", "flashinfer")]
+    lines = [["--attention-backend", name] for name in ("triton", "fa4", "fa3")]
 
     found = read_launches(index, _query(lines, model))
 
@@ -492,6 +493,85 @@ def test_builder_that_resolves_names_itself_is_followed(place: Path) -> None:
 
     assert launch.starts is True
     assert launch.classes == _launch_of(place, {}, "--attention-backend triton").classes
+
+
+_CHECKS = "    def check_server_args(self):\n"
+
+
+def _checking(place: Path, *statements: str) -> Launch:
+    """Follow a launch whose check of the arguments begins with some statements."""
+    text = _TEXTS["declares"][_ARGS]
+    assert _CHECKS in text
+    own = "".join(f"        {each}\n" for each in statements)
+    return _launch_of(place, {_ARGS: "import logging\n" + text.replace(_CHECKS, _CHECKS + own)})
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        pytest.param('"100% of it"', ["100% of it"], id="a text alone"),
+        pytest.param('"%s becomes %d", "page_size", 64', ["page_size becomes 64"], id="values"),
+        pytest.param('"the place is %s", torch.somewhere()', [], id="a value that is not known"),
+        pytest.param('"no place for it", 64', [], id="values that do not fit"),
+    ],
+)
+def test_warning_whose_text_is_known_is_kept(place: Path, given: str, messages: list[str]) -> None:
+    """A server warns and goes on, also where the warning cannot be written."""
+    launch = _checking(place, f"logging.getLogger(__name__).warning({given})")
+
+    assert launch.starts is True
+    assert [each.message for each in launch.warnings] == messages
+    assert all(each.at.startswith(f"{_ARGS}:") for each in launch.warnings)
+
+
+def test_result_of_what_no_argument_has_is_the_default(place: Path) -> None:
+    """An argument that is None in the end has its fallback, and what is none the default."""
+    launch = _checking(
+        place,
+        "from sglang.srt.arg_groups.overrides import resolution_result",
+        'declare_resolution(self, "late", kv_cache_dtype=None, dtype=None)',
+        'asked = [resolution_result(self, each) for each in ("kv_cache_dtype", "dtype", "absent")]',
+        'given = [resolution_result(self, "absent", 3)]',
+        'given += [resolution_result(self, "absent", default=4)]',
+        'declare_resolution(self, "asked", sizes=[*asked, *given])',
+    )
+
+    assert launch.values["sizes"] == ["auto", None, None, 3, 4]
+
+
+def test_value_that_was_given_counts_until_a_rule_decides(place: Path) -> None:
+    """Releases may keep what the command line gave beside the object's own attributes."""
+    launch = _checking(
+        place,
+        "self._raw_input = {'sizes': (3,), 'tp_size': 5}",
+        "declare_resolution(self, 'rule', tp_size=2)",
+    )
+
+    assert (launch.values["sizes"], launch.values["tp_size"]) == ([3], 2)
+
+
+@pytest.mark.parametrize(
+    ("between", "line"),
+    [
+        pytest.param("pass", 2, id="it was left last"),
+        pytest.param("other()", 6, id="another function was left since"),
+    ],
+)
+def test_line_of_a_rewrite_is_that_which_returned_it(place: Path, between: str, line: int) -> None:
+    """What a function decides is declared by its name elsewhere; its own return counts."""
+    launch = _checking(
+        place,
+        "def rule():",
+        "    return {'tp_size': 2}",
+        "def other(): return None",
+        "found = rule()",
+        between,
+        "declare_resolution(self, 'rule', **found)",
+    )
+
+    [own] = [each for each in launch.rewrites if each.name == "tp_size"]
+    first = ("import logging\n" + _TEXTS["declares"][_ARGS]).split(_CHECKS)[0].count("\n")
+    assert (own.after, own.at) == (2, f"{_ARGS}:{first + 1 + line}")
 
 
 _PAIR = "sglang/srt/layers/attention/hybrid_attn_backend.py"

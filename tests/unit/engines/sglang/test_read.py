@@ -3,10 +3,12 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from backend_caps import HostSeqLens, Origin
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.sglang.read import is_wanted
 from tests.unit.building import error_of
@@ -99,6 +101,41 @@ def test_roles_are_those_of_the_places_that_names_make_it_for(tmp_path: Path) ->
 
 
 ONES = ("One", "OneSteps")
+
+
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [
+        pytest.param("True", HostSeqLens.EXACT, id="True"),
+        pytest.param("False", HostSeqLens.NONE, id="False"),
+    ],
+)
+def test_root_declares_what_a_server_reads_of_classes_that_state_nothing(
+    tmp_path: Path, value: str, level: HostSeqLens
+) -> None:
+    """The base class's own value is a declaration of the root, with its line."""
+    text = f"class AttentionBackend:\n    needs_cpu_seq_lens: bool = {value}\n"
+    root = read(tmp_path, {BASE: text}).root
+
+    assert root is not None
+    own = class_of(replace(read(tmp_path), backends=(root,)), "AttentionBackend")
+    assert (own.needs.origin, own.needs.value) == (Origin.DECLARED, level)
+    assert own.needs.words == f"needs_cpu_seq_lens = {value}"
+    assert own.needs.declared_at == f"{BASE}:2"
+    assert own.declaration.capabilities.stated() == {"host_seq_lens": level}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("class Other:\n    pass\n", id="no base class"),
+        pytest.param("class AttentionBackend:\n    pass\n", id="no flag"),
+        pytest.param("class AttentionBackend:\n    needs_cpu_seq_lens = 1\n", id="no bool"),
+    ],
+)
+def test_root_without_a_value_is_none(tmp_path: Path, text: str) -> None:
+    """Where the base class states neither True nor False, there is no record of it."""
+    assert read(tmp_path, {BASE: text}).root is None
 
 
 def test_class_that_no_name_makes_has_no_roles(tmp_path: Path) -> None:
