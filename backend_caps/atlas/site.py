@@ -174,8 +174,8 @@ class _Site:
             listed={
                 each.name: [own.version for own in each.releases[::-1]] for each in self._histories
             },
-            tables=[  # those of plugins, and settings, are loaded behind the first view
-                table_of(each.newest, has_settings=False)
+            tables=[  # those of plugins, and what no column shows, are loaded for a question
+                table_of(each.newest, _COLUMNS)
                 for each in self._histories
                 if each.name in ENGINES
             ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import JsonValue
@@ -35,12 +35,12 @@ def page_of(distribution: str, name: str) -> str:
     return f"backends/{distribution}/{name}.html"
 
 
-def table_of(release: ReleaseDocument, *, has_settings: bool = True) -> dict[str, Any]:
+def table_of(release: ReleaseDocument, only: Collection[str] | None = None) -> dict[str, Any]:
     """Return a release's classes and cells; values, files and names stand for their numbers.
 
     Args:
         release: the release.
-        has_settings: whether what servers decide of settings is in it, which a question needs.
+        only: the capabilities that a first view shows; a question needs all, and settings too.
     """
     values, files, names, texts = _Numbered(), _Numbered(), _Numbered(), _Numbered()
     capabilities = [*CAPABILITIES]
@@ -56,6 +56,7 @@ def table_of(release: ReleaseDocument, *, has_settings: bool = True) -> dict[str
                 *(values.number(each.value) for each in cell.when or ()),
             ]
             for name, cell in stated.items()
+            if only is None or name in only
         ]
 
     def settings(own: ClassDocument) -> list[list[int]]:
@@ -77,7 +78,7 @@ def table_of(release: ReleaseDocument, *, has_settings: bool = True) -> dict[str
             own.platforms or {},
             page_of(release.distribution, name),
             cells(served_cells(release, name)),
-            settings(own) if has_settings else [],
+            settings(own) if only is None else [],
             own.refuted,
         ]
         for name, own in release.classes.items()
@@ -89,7 +90,7 @@ def table_of(release: ReleaseDocument, *, has_settings: bool = True) -> dict[str
         "capabilities": capabilities,
         "origins": _ORIGINS,
         "rows": rows,
-        "tried": (release.tried or {}) if has_settings else None,
+        "tried": (release.tried or {}) if only is None else None,
         "root": root,
         "values": values.values,
         "words": [*map(shown, values.values)],

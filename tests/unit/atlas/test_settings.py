@@ -255,12 +255,14 @@ def test_page_of_a_backend_lists_settings_with_their_words(tmp_path: Path) -> No
     assert page.count("a rule<br>") == 2
 
 
-def test_table_of_the_first_view_has_no_settings() -> None:
+def test_table_of_the_first_view_has_what_its_columns_show() -> None:
     """A question loads the whole one."""
-    own = _release(_setting("one", accepted=True, deterministic=True))
+    cells = {"sliding_window": cell(value=True), "dtypes": cell(["bfloat16"])}
+    own = _release(_setting("one", accepted=True, deterministic=True), cells=cells)
 
-    whole, first = table_of(own), table_of(own, has_settings=False)
+    whole, first = table_of(own), table_of(own, ["sliding_window"])
 
-    assert whole["rows"][0][5] == [[0, 0, 1, 1, 0, 7]]
+    assert whole["rows"][0][5] == [[0, 0, 1, 1, 1, 7]]
     assert (whole["tried"], first["tried"]) == (_TRIED, None)
+    assert [len(each["rows"][0][4]) for each in (whole, first)] == [2, 1]
     assert first["rows"][0][5] == []
