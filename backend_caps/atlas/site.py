@@ -175,9 +175,7 @@ class _Site:
                 each.name: [own.version for own in each.releases[::-1]] for each in self._histories
             },
             tables=[  # those of plugins, and what no column shows, are loaded for a question
-                table_of(each.newest, _COLUMNS)
-                for each in self._histories
-                if each.name in ENGINES
+                table_of(each.newest, _COLUMNS) for each in self._histories if each.name in ENGINES
             ],
         )
 
