@@ -295,7 +295,7 @@ class _Arguments(Constructions):
     def _resolved(
         self, _run: Interpreter, args: Sequence[Native], named: Mapping[str, Native]
     ) -> Native:
-        """Do what `resolution_result` does, natively: it is asked for each argument, often."""
+        """Do what `resolution_result` does, in one step: it is asked for each argument, often."""
         server_args, name, *default = args
         value = _decided(server_args, self._decisions(server_args), name)
         if value is MISSING:
