@@ -35,6 +35,8 @@ PLATFORMS = {
     "xpu": r"\b(?:xpu|intel gpus?)\b",
 }
 """The patterns of platforms, which the engine's own code for each names its backends by."""
+MACHINE = ("compute_capability", "platform")
+"""What a question asks of a backend by naming a machine."""
 LEVELS = [each.value for each in HostSeqLens]
 _OPEN = {"undeclared": "not stated", "depends": "it depends"}
 _ALL_ROLES = [role.value for role in Role]
@@ -202,25 +204,29 @@ def _with_server(
 def _decided(
     own: ClassDocument, wanted: Sequence[JsonValue], asked: Sequence[Asked], each: Asked, name: str
 ) -> AtlasSettingDocument | None:
-    """Return the setting that decides for a name: one that is taken, or one of all refused."""
-    by_capability = {own.capability: own for own in asked}
+    """Return the setting that decides for a name: one that is taken, or one of all refused.
+
+    A machine beside what is set on it is its condition: the setting says nothing of the machine.
+    """
+    by_capability = {other.capability: other for other in asked}
     found = [
         setting
         for setting in own.settings or ()
         if setting.name == name
         and each.capability in setting.settings
+        and (len(setting.settings) == 1 or each.capability not in MACHINE)
         and setting.settings.keys() <= by_capability.keys()
         and all(
             _is_asked(value, by_capability[key], accepted=setting.accepted)
             for key, value in setting.settings.items()
         )
     ]
-    refused = [own for own in found if not own.accepted]
-    values = [own.settings[each.capability] for own in refused]
+    refused = [setting for setting in found if not setting.accepted]
+    values = [setting.settings[each.capability] for setting in refused]
     is_number = each.test == "at_least"  # a larger one is refused where a smaller one is
     if refused and (is_number or all(value in values for value in wanted)):
         return refused[0]
-    return next((own for own in found if own.accepted), None)
+    return next((setting for setting in found if setting.accepted), None)
 
 
 def _is_asked(value: JsonValue, asked: Asked, *, accepted: bool = False) -> bool:

@@ -16,7 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from backend_caps.atlas.build import AtlasError, ReleaseStore
 from backend_caps.atlas.documents import CellDocument, ClassDocument, ReleaseDocument
-from backend_caps.atlas.question import patterns, shown
+from backend_caps.atlas.question import MACHINE, patterns, shown
 from backend_caps.atlas.tables import page_of, table_of
 from backend_caps.capability import vocabulary
 from backend_caps.capability.kind import Polarity
@@ -265,7 +265,7 @@ def _by_capability(own: ClassDocument) -> Mapping[str, list[Mapping[str, object]
 
 def _rank(setting: tuple[str, object]) -> bool:
     """Put a machine behind what is set on it."""
-    return setting[0] in ("compute_capability", "platform")
+    return setting[0] in MACHINE
 
 
 def _num_unknown(release: ReleaseDocument) -> int:

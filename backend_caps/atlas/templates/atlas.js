@@ -8,6 +8,7 @@
   const LEVELS = ["none", "upper_bound", "exact"];
   const ORDER = ["fits", "may fit", "does not fit"];
   const CLASSES = ["fits", "may", "not"];
+  const MACHINE = ["compute_capability", "platform"]; // of what is set on it the condition
   const MACHINES = { H100: "h100", B200: "b200", MI300X: "rocm", CPU: "on cpu" };
   const parse = (node) => JSON.parse(node.textContent);
   const questions = parse(document.getElementById("questions")).map((each) => ({
@@ -179,6 +180,7 @@
       (each) =>
         each.name === name &&
         asked.capability in each.set &&
+        (Object.keys(each.set).length === 1 || !MACHINE.includes(asked.capability)) &&
         Object.entries(each.set).every(([key, value]) => {
           const own = all.findLast((other) => other.capability === key);
           return own && isAsked(value, own, each.accepted);

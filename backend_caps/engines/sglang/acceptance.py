@@ -314,8 +314,8 @@ def _on_cpu(server: Server) -> Iterator[Acceptance]:
 
 def _settings_of(place: Place, option: Option | None) -> Iterator[dict[str, JsonValue]]:
     """List what a server's own choice at a place says something of."""
+    yield place.machine
     if option is None:
-        yield place.machine
         yield from ({name: value} for name, value in MODELS[place.model].items())
     else:
         own = {option.capability: option.value}

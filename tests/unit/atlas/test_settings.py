@@ -122,6 +122,19 @@ def test_settings_together_answer_where_all_are_asked() -> None:
     assert _answer("mamba on hopper", own) is Answer.OPEN
 
 
+def test_setting_says_nothing_of_the_machine_that_it_was_set_on() -> None:
+    """One dtype that a machine refuses leaves the machine open, and one that it takes does too."""
+    machine = {"compute_capability": "10.0"}
+    own = _release(
+        _setting("one", accepted=False, kv_cache_dtypes="fp8_e5m2", **machine),
+        _setting("one", accepted=True, kv_cache_dtypes="fp8_e4m3", **machine),
+    )
+
+    dtypes, gpu = replies(own, "A", asked_in("fp8 kv on blackwell"))
+
+    assert (dtypes.answer, gpu.answer) == (Answer.YES, Answer.OPEN)
+
+
 def test_names_of_a_class_decide_together_or_the_one_that_is_asked_alone() -> None:
     """A question may write a name's parts apart; a longer name is another one."""
     own = _release(

@@ -208,6 +208,9 @@ def test_own_choice_of_a_server_is_taken(found: Acceptances) -> None:
         ("fresh", ("compute_capability", "10.0")),
         ("fresh", ("compute_capability", "12.0")),
         ("tile", ("compute_capability", "9.0")),
+        # With an option for whose sake it is chosen there.
+        ("tile", ("compute_capability", "10.0")),
+        ("tile", ("compute_capability", "12.0")),
     }
     assert {e.at for e in chosen if e.name == "fresh"} == {_line('"attention_backend": "fresh"')}
 
