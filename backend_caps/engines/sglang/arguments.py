@@ -262,8 +262,8 @@ class _Arguments(Constructions):
             )
 
     def _warn(self, _run: Interpreter, args: Sequence[Native], _named: object) -> None:
-        """Record a warning whose text is known."""
-        match args:
+        """Record a warning that is certain, and whose text is known."""
+        match args if self.is_certain else ():
             case [str(text), *values] if all(isinstance(each, PLAIN) for each in values):
                 with suppress(TypeError, ValueError):  # Python goes on where values do not fit
                     message = text % tuple(values) if values else text

@@ -195,15 +195,8 @@ class Backends:
             method = owner.methods[name]
             names = {each.arg for each in (*method.args.args, *method.args.kwonlyargs)}
             if method.args.kwarg is None and _SINKS not in names:
-                is_own = owner is definition
-                reading = Reading(
-                    origin=Origin.DECLARED if is_own else Origin.INHERITED,
-                    words=f"{name}() has no argument {_SINKS}",
-                    value=False,
-                    declared_at=owner.module.at(method),
-                    inherited_from=None if is_own else owner.name,
-                )
-                return Finding(reading=reading, base=False if is_own else UNDECLARED)
+                words = f"{name}() has no argument {_SINKS}"
+                return _of_method(definition, owner, method, words, value=False)
         return None
 
     def _topk(self, definition: ClassDef) -> Finding | None:
@@ -220,15 +213,8 @@ class Backends:
                     body=[*_, ast.Raise()],
                 ):
                     assert owner is not None, "it has the statement"
-                    is_own = owner is definition
-                    reading = Reading(
-                        origin=Origin.DECLARED if is_own else Origin.INHERITED,
-                        words=f"__init__() refuses {ast.unparse(test)}",
-                        value=most,
-                        declared_at=owner.module.at(statement),
-                        inherited_from=None if is_own else owner.name,
-                    )
-                    return Finding(reading=reading, base=most if is_own else UNDECLARED)
+                    words = f"__init__() refuses {ast.unparse(test)}"
+                    return _of_method(definition, owner, statement, words, value=most)
         return None
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
@@ -310,6 +296,21 @@ def _roles(definition: ClassDef, registered_as: Sequence[str], roles: frozenset[
     words = f"made as {made_as} for {', '.join(registered_as)}"
     reading = Reading(origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at)
     return Finding(reading=reading, base=roles)
+
+
+def _of_method(
+    definition: ClassDef, owner: ClassDef, statement: ast.stmt, words: str, *, value: object
+) -> Finding:
+    """Return what a statement of a class, or of a base of it, says of a capability."""
+    is_own = owner is definition
+    reading = Reading(
+        origin=Origin.DECLARED if is_own else Origin.INHERITED,
+        words=words,
+        value=value,
+        declared_at=owner.module.at(statement),
+        inherited_from=None if is_own else owner.name,
+    )
+    return Finding(reading=reading, base=value if is_own else UNDECLARED)
 
 
 def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:

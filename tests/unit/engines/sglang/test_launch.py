@@ -524,6 +524,16 @@ def test_warning_whose_text_is_known_is_kept(place: Path, given: str, messages: 
     assert all(each.at.startswith(f"{_ARGS}:") for each in launch.warnings)
 
 
+def test_warning_under_a_condition_that_is_not_known_is_left_out(place: Path) -> None:
+    """A server may not warn at all, so it is no reason for what it does."""
+    warned = _checking(
+        place, "import torch", "if torch.somewhere():", '    logging.getLogger("").warning("no")'
+    )
+    certain = _checking(place, "if True:", '    logging.getLogger("").warning("yes")')
+
+    assert (warned.warnings, [each.message for each in certain.warnings]) == ((), ["yes"])
+
+
 def test_result_of_what_no_argument_has_is_the_default(place: Path) -> None:
     """An argument that is None in the end has its fallback, and what is none the default."""
     launch = _checking(
