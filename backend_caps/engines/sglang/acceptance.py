@@ -19,9 +19,9 @@ from backend_caps.engines.reading import Acceptance, Acceptances
 from backend_caps.engines.sglang.command_line import read_engine_options
 from backend_caps.engines.sglang.server_trials import (
     ARGUMENT,
+    BASELINES,
     BUNDLE,
     GPUS,
-    HOMES,
     HYBRID,
     MLA,
     MODELS,
@@ -47,7 +47,7 @@ class _Trial:
     """A backend with one thing changed that a server takes it with."""
 
     name: str
-    home: Place
+    baseline: Place
     """Where a server takes the backend."""
     place: Place
     """Where it is tried: on another machine, with another model, or there."""
@@ -58,8 +58,8 @@ class _Trial:
         """What it changes, as it is asked of a backend."""
         if self.option is not None:
             return {self.option.capability: self.option.value}
-        machine = self.place.machine if self.place.gpu != self.home.gpu else {}
-        asked = MODELS[self.home.model]
+        machine = self.place.machine if self.place.gpu != self.baseline.gpu else {}
+        asked = MODELS[self.baseline.model]
         return machine | {
             name: value
             for name, value in MODELS[self.place.model].items()
@@ -79,15 +79,15 @@ class _Trial:
         message, at = "", ""
         if not takes:
             before = () if self.option is None else self.option.before
-            at_home = server.launch(self.home, self.name, before)
-            if at_home.refusal is not None:
+            at_baseline = server.launch(self.baseline, self.name, before)
+            if at_baseline.refusal is not None:
                 return None
             kept = () if self.option is None else (*self.option.kept,)
             launch = server.launch(self.place, self.name, self.words)
-            message, at = reason_of(launch, at_home, kept)
+            message, at = reason_of(launch, at_baseline, kept)
         return Acceptance(
             name=self.name,
-            paths=server.classes(self.place if takes else self.home, self.name),
+            paths=server.classes(self.place if takes else self.baseline, self.name),
             settings=self.settings,
             is_accepted=takes,
             message=message,
@@ -106,10 +106,10 @@ def read_acceptances(index: Index) -> Acceptances:
     if not names:
         return Acceptances(found=(), tried={})
     server = Server(index, [PLUGIN, *names])
-    homes = _homes(server)
-    decided = _decided(server, _places(homes))
-    decided |= _decided(server, _further(homes, decided))
-    decided |= _decided(server, _with_options(server, homes))
+    baselines = _baselines(server)
+    decided = _decided(server, _places(baselines))
+    decided |= _decided(server, _further(baselines, decided))
+    decided |= _decided(server, _with_options(server, baselines))
     decided |= _decided(server, _pages(decided))
     own = {trial: each for trial, each in decided.items() if trial.name != PLUGIN}
     refused = [each for each in own.values() if not each.is_accepted]
@@ -117,7 +117,7 @@ def read_acceptances(index: Index) -> Acceptances:
     for trial, each in own.items():
         if each.is_accepted:
             found += _stated(each, decided.get(trial.as_plugin()), refused)
-    for each in _at_home(server, homes):
+    for each in _at_baselines(server, baselines):
         found += _stated(each, None, refused)
     tried: dict[str, list[object]] = {}
     for each in own.values():
@@ -169,74 +169,76 @@ def _is_implied(own: Acceptance, refused: Iterable[Acceptance]) -> bool:
     )
 
 
-def _homes(server: Server) -> dict[str, list[Place]]:
+def _baselines(server: Server) -> dict[str, list[Place]]:
     """Find a place for each backend where a server takes it, and one for another class of it."""
-    homes: dict[str, list[Place]] = {}
-    for place in HOMES:
-        left = [each for each in server.names if each not in homes]
+    baselines: dict[str, list[Place]] = {}
+    for place in BASELINES:
+        left = [each for each in server.names if each not in baselines]
         server.follow((place, each, ()) for each in left)
-        homes |= {each: [place] for each in left if server.takes(place, each)}
-    others = {name: Place(place.gpu, MLA) for name, [place] in homes.items()}
+        baselines |= {each: [place] for each in left if server.takes(place, each)}
+    others = {name: Place(place.gpu, MLA) for name, [place] in baselines.items()}
     server.follow((place, name, ()) for name, place in others.items())
     for name, place in others.items():
-        made = server.classes(homes[name][0], name)
+        made = server.classes(baselines[name][0], name)
         if server.takes(place, name) and server.classes(place, name) != made:
-            homes[name].append(place)
-    return homes
+            baselines[name].append(place)
+    return baselines
 
 
 def _decided(server: Server, trials: Iterable[_Trial]) -> dict[_Trial, Acceptance]:
     """Follow trials, each beside one of a plugin's backend."""
     every = dict.fromkeys(each for own in trials for each in (own, own.as_plugin()))
-    server.follow((each.home, each.name, ()) for each in every)
+    server.follow((each.baseline, each.name, ()) for each in every)
     server.follow_bundles((each.place, each.name) for each in every if each.option in BUNDLE)
     server.follow(
         (each.place, each.name, each.words) for each in every if each.option not in BUNDLE
     )
     server.follow(
-        (each.home, each.name, each.option.before)
+        (each.baseline, each.name, each.option.before)
         for each in every
         if each.option and server.takes(each.place, each.name, each.option) is False
     )
     return {each: own for each in every if (own := each.decided(server)) is not None}
 
 
-def _places(homes: Mapping[str, list[Place]]) -> Iterator[_Trial]:
+def _places(baselines: Mapping[str, list[Place]]) -> Iterator[_Trial]:
     """List each backend on other machines, with other models, and with a hybrid one on both."""
-    for name, (home, *_) in homes.items():
-        beside = [Place(gpu, home.model) for gpu in TRIED_FIRST if gpu != home.gpu]
-        beside += [Place(home.gpu, each) for each in MODELS if each not in (home.model, SPARSE)]
-        beside += [Place(gpu, HYBRID) for gpu in GPUS[:2] if gpu != home.gpu]
-        yield from (_Trial(name=name, home=home, place=each) for each in beside)
+    for name, (baseline, *_) in baselines.items():
+        beside = [Place(gpu, baseline.model) for gpu in TRIED_FIRST if gpu != baseline.gpu]
+        beside += [
+            Place(baseline.gpu, each) for each in MODELS if each not in (baseline.model, SPARSE)
+        ]
+        beside += [Place(gpu, HYBRID) for gpu in GPUS[:2] if gpu != baseline.gpu]
+        yield from (_Trial(name=name, baseline=baseline, place=each) for each in beside)
 
 
 def _further(
-    homes: Mapping[str, list[Place]], decided: Mapping[_Trial, Acceptance]
+    baselines: Mapping[str, list[Place]], decided: Mapping[_Trial, Acceptance]
 ) -> Iterator[_Trial]:
     """List the other machines for backends that look at it, and sparse MLA for those of MLA."""
-    for name, (home, *_) in homes.items():
-        tried = (Place(gpu, home.model) for gpu in TRIED_FIRST)
-        known = [decided.get(_Trial(name=name, home=home, place=each)) for each in tried]
+    for name, (baseline, *_) in baselines.items():
+        tried = (Place(gpu, baseline.model) for gpu in TRIED_FIRST)
+        known = [decided.get(_Trial(name=name, baseline=baseline, place=each)) for each in tried]
         if any(each and not each.is_accepted for each in known):
             for gpu in GPUS[len(TRIED_FIRST) :]:
-                yield _Trial(name=name, home=home, place=Place(gpu, home.model))
-        mla = decided.get(_Trial(name=name, home=home, place=Place(home.gpu, MLA)))
+                yield _Trial(name=name, baseline=baseline, place=Place(gpu, baseline.model))
+        mla = decided.get(_Trial(name=name, baseline=baseline, place=Place(baseline.gpu, MLA)))
         if mla is None or mla.is_accepted:
-            yield _Trial(name=name, home=home, place=Place(home.gpu, SPARSE))
+            yield _Trial(name=name, baseline=baseline, place=Place(baseline.gpu, SPARSE))
 
 
-def _with_options(server: Server, homes: Mapping[str, list[Place]]) -> Iterator[_Trial]:
+def _with_options(server: Server, baselines: Mapping[str, list[Place]]) -> Iterator[_Trial]:
     """List each backend with each option that a release knows, on a machine that takes both."""
-    every = [(name, home) for name, places in homes.items() for home in places]
-    beside = {home: [home, Place(GPUS[1], home.model)] for _, home in every}
+    every = [(name, baseline) for name, places in baselines.items() for baseline in places]
+    beside = {baseline: [baseline, Place(GPUS[1], baseline.model)] for _, baseline in every}
     server.follow((p, "", o.words) for each in beside.values() for p in each for o in OPTIONS)
-    server.follow((beside[home][1], name, ()) for name, home in every)
-    for name, home in every:
+    server.follow((beside[baseline][1], name, ()) for name, baseline in every)
+    for name, baseline in every:
         for option in OPTIONS:
-            for place in beside[home]:
+            for place in beside[baseline]:
                 is_taken = server.launch(place, "", option.words).refusal is None
                 if is_taken and server.takes(place, name):
-                    yield _Trial(name=name, home=place, place=place, option=option)
+                    yield _Trial(name=name, baseline=place, place=place, option=option)
                     break
 
 
@@ -247,19 +249,19 @@ def _pages(decided: Mapping[_Trial, Acceptance]) -> Iterator[_Trial]:
             yield from (replace(trial, option=page) for page in PAGES)
 
 
-def _at_home(server: Server, homes: Mapping[str, list[Place]]) -> Iterator[Acceptance]:
+def _at_baselines(server: Server, baselines: Mapping[str, list[Place]]) -> Iterator[Acceptance]:
     """List the machines and the kinds of models that backends were found with."""
-    for name, places in homes.items():
-        for home in places:
-            for settings in (home.machine, MODELS[home.model]):
+    for name, places in baselines.items():
+        for baseline in places:
+            for settings in (baseline.machine, MODELS[baseline.model]):
                 yield Acceptance(
                     name=name,
-                    paths=server.classes(home, name),
+                    paths=server.classes(baseline, name),
                     settings=settings,
                     is_accepted=True,
                     message="",
                     at="",
-                    launch=str(home),
+                    launch=str(baseline),
                 )
 
 
@@ -297,7 +299,7 @@ def _chosen(server: Server) -> Iterator[Acceptance]:
 
 def _on_cpu(server: Server) -> Iterator[Acceptance]:
     """List the backends that a server takes on a CPU, also those for CPUs that have more."""
-    place, words = HOMES[0], ("--device", "cpu")
+    place, words = BASELINES[0], ("--device", "cpu")
     server.follow([(place, "", words)])
     for each in server.launch(place, "", words).rewrites:
         if each.name == ARGUMENT and each.after in server.names:

@@ -52,7 +52,9 @@ class Place:
         return {**machine_of(gpus()[self.gpu])}
 
 
-HOMES = tuple(Place(gpu, model) for model in [*MODELS][:2] for gpu in ("H100", "B200", "MI300X"))
+BASELINES = tuple(
+    Place(gpu, model) for model in [*MODELS][:2] for gpu in ("H100", "B200", "MI300X")
+)
 """Where a backend is looked for, in this order, until a server takes it."""
 
 
@@ -212,26 +214,26 @@ def _line(place: Place, name: str, words: Sequence[str]) -> list[str]:
     return [*backend, *words, "--model-path", place.model]
 
 
-def reason_of(launch: Launch, at_home: Launch, arguments: Iterable[str]) -> tuple[str, str]:
+def reason_of(launch: Launch, at_baseline: Launch, arguments: Iterable[str]) -> tuple[str, str]:
     """Return why a server does not take a setting, in its own words, with the line.
 
     It refuses to start, or it warns and takes another value.
 
     Args:
         launch: the server with the setting.
-        at_home: the server without it.
+        at_baseline: the server without it.
         arguments: the arguments that the setting is of.
     """
-    message, at = _reason(launch, at_home, arguments)
+    message, at = _reason(launch, at_baseline, arguments)
     # The order of a set's members differs from run to run.
     return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", message), at
 
 
-def _reason(launch: Launch, at_home: Launch, arguments: Iterable[str]) -> tuple[str, str]:
+def _reason(launch: Launch, at_baseline: Launch, arguments: Iterable[str]) -> tuple[str, str]:
     if launch.refusal is not None:
         return launch.refusal.message, launch.refusal.at
     named = (*arguments, ARGUMENT)
-    new = [each for each in launch.warnings if each not in at_home.warnings]
+    new = [each for each in launch.warnings if each not in at_baseline.warnings]
     old = [each for each in launch.warnings if any(own in each.message for own in named)]
     for warned in (*new, *old):
         return warned.message, warned.at

@@ -360,25 +360,25 @@ _SIZE = (("device", "cpu"), ("page_size", 64), ("attention_backend", "other"))
             id="a refusal goes before warnings",
         ),
         pytest.param(
-            _launch("at home", "of page_size", "a new one", rewrites=_SIZE),
+            _launch("at baseline", "of page_size", "a new one", rewrites=_SIZE),
             ("a new one", "warns"),
             id="a warning that is not there without the setting",
         ),
         pytest.param(
-            _launch("at home", "of page_size", rewrites=_SIZE),
+            _launch("at baseline", "of page_size", rewrites=_SIZE),
             ("of page_size", "warns"),
             id="a warning that names the argument",
         ),
         pytest.param(
-            _launch("at home", rewrites=_SIZE),
+            _launch("at baseline", rewrites=_SIZE),
             ("page_size becomes 64", "rewrites"),
             id="the first value of one of the arguments",
         ),
-        pytest.param(_launch("at home", rewrites=_SIZE[:1]), ("", ""), id="nothing of it"),
+        pytest.param(_launch("at baseline", rewrites=_SIZE[:1]), ("", ""), id="nothing of it"),
     ],
 )
 def test_reason_is_what_the_setting_brings(launch: Launch, reason: tuple[str, str]) -> None:
     """A refusal, then a warning, then a value that is rewritten tells why."""
-    at_home = _launch("at home", "of page_size")
+    at_baseline = _launch("at baseline", "of page_size")
 
-    assert reason_of(launch, at_home, ["page_size"]) == reason
+    assert reason_of(launch, at_baseline, ["page_size"]) == reason
